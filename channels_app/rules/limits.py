@@ -1,0 +1,34 @@
+"""Rate limits as GCRA: one number of memory, exact, and nothing to refill."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``per_second`` on average, and up to ``burst`` at once."""
+
+    per_second: float
+    burst: int
+
+    @property
+    def interval(self) -> float:
+        """Seconds that one event uses up."""
+        return 1.0 / self.per_second
+
+    @property
+    def tolerance(self) -> float:
+        """Seconds that events may run ahead of the average."""
+        return self.interval * (max(self.burst, 1) - 1)
+
+
+def decide(arrival: float, now: float, rate: Rate) -> tuple[bool, float, float]:
+    """Whether one event may happen at ``now`` (Unix seconds).
+
+    ``arrival`` is the theoretical arrival time that the last decision returned, 0 at first.
+    Returns (allowed, the new theoretical arrival time, seconds to wait when refused).
+    """
+    earliest = max(arrival, now)
+    wait = earliest - rate.tolerance - now
+    if wait > 1e-9:
+        return False, arrival, wait
+    return True, earliest + rate.interval, 0.0

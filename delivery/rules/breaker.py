@@ -1,0 +1,76 @@
+"""Circuit breaker of one consumer: stop calling what fails, probe now and then, forget on success."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+CLOSED = "closed"
+OPEN = "open"
+HALF_OPEN = "half_open"
+
+Verdict = Literal["yes", "probe", "no"]
+
+SLOW_BASE_S = 1.0
+SLOW_CAP_S = 60.0
+"""A consumer that asks for less gets a pause between these; single deliveries may wait longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """What is remembered of a consumer. Instants are Unix seconds."""
+
+    state: str = CLOSED
+    consecutive_failures: int = 0
+    opened_count: int = 0
+    """Times it opened, or a probe failed, since the last success."""
+    next_probe_at: float | None = None
+    failing_since: float | None = None
+    """First failure since the last success."""
+    slow_until: float | None = None
+    """Asked to slow down (429, 502, 503, 504): nothing is sent before."""
+
+
+def may_send(circuit: Circuit, now: float) -> Verdict:
+    """``yes``, ``probe`` (one request to see whether it recovered) or ``no``."""
+    if circuit.slow_until is not None and now < circuit.slow_until:
+        return "no"
+    if circuit.state == CLOSED:
+        return "yes"
+    if circuit.next_probe_at is not None and now < circuit.next_probe_at:
+        return "no"
+    return "probe"
+
+
+def after_success(circuit: Circuit, now: float) -> Circuit:
+    """One success closes the circuit and forgets the failures."""
+    return Circuit()
+
+
+def after_failure(
+    circuit: Circuit, now: float, *, threshold: int, base_s: float, cap_s: float
+) -> Circuit:
+    """Count a failure. ``threshold`` in a row open the circuit; each failed probe doubles the wait.
+
+    Failures of requests that were on their way when it opened do not push the probe away.
+    """
+    failed = replace(
+        circuit,
+        consecutive_failures=circuit.consecutive_failures + 1,
+        failing_since=now if circuit.failing_since is None else circuit.failing_since,
+    )
+    if failed.consecutive_failures < threshold:
+        return failed
+    waiting = circuit.next_probe_at is not None and now < circuit.next_probe_at
+    if circuit.state == OPEN and waiting:
+        return failed
+    wait = min(cap_s, base_s * 2.0 ** min(circuit.opened_count, 30))
+    return replace(
+        failed, state=OPEN, opened_count=circuit.opened_count + 1, next_probe_at=now + wait
+    )
+
+
+def slowed(circuit: Circuit, now: float, retry_after: float | None) -> Circuit:
+    """The consumer asked for a pause: its own wish, else doubling from one second to a minute."""
+    doubling = SLOW_BASE_S * 2.0 ** min(max(circuit.consecutive_failures - 1, 0), 30)
+    wait = min(SLOW_CAP_S, retry_after if retry_after is not None else doubling)
+    until = now + wait
+    return replace(circuit, slow_until=max(until, circuit.slow_until or 0.0))
