@@ -1,0 +1,118 @@
+"""Time-ordered 64-bit keys made by the application, and the form in which people see them."""
+
+import os
+import re
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+MESSAGE = "msg_"
+DELIVERY = "dlv_"
+ATTEMPT = "att_"
+REPLAY = "rpl_"
+
+# 41 bits of milliseconds (until 2094), 10 bits of slot, 12 bits of sequence: a positive BIGINT.
+EPOCH_MS = 1_735_689_600_000
+"""2025-01-01T00:00:00Z, where the ids begin."""
+_SLOT_BITS = 10
+_SEQUENCE_BITS = 12
+_TIME_SHIFT = _SLOT_BITS + _SEQUENCE_BITS
+_SLOTS = 1 << _SLOT_BITS
+_SEQUENCES = 1 << _SEQUENCE_BITS
+_LARGEST = (1 << 63) - 1
+
+# Crockford's alphabet keeps the order of the numbers and leaves out letters that look like digits.
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_TO_INT_DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
+# 13 digits of 5 bits are 65; the first one carries only three, so that 63 are left.
+_PUBLIC = re.compile(rf"[0-7][{_ALPHABET}]{{12}}")
+_SHIFTS = range(60, -5, -5)
+
+
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class IdMaker:
+    """Makes keys that rise with every call and never repeat within the process.
+
+    Between processes the random slot keeps them apart: two that share a slot and a millisecond
+    collide on the primary key, whereupon the caller reseeds and tries again. Thread-safe.
+    """
+
+    def __init__(self, slot: int | None = None, now_ms: Callable[[], int] = _unix_ms) -> None:
+        self._slot = secrets.randbelow(_SLOTS) if slot is None else slot % _SLOTS
+        self._now_ms = now_ms
+        self._ms = 0
+        self._sequence = -1
+        self._lock = threading.Lock()
+        _makers.add(self)
+
+    def __call__(self) -> int:
+        """The next key. More than 4,096 in one millisecond borrow from the next one."""
+        with self._lock:
+            now = self._now_ms() - EPOCH_MS
+            # A clock that stepped back changes nothing: we go on from where we were.
+            if now > self._ms:
+                self._ms, self._sequence = now, 0
+            elif self._sequence + 1 < _SEQUENCES:
+                self._sequence += 1
+            else:
+                self._ms, self._sequence = self._ms + 1, 0
+            return (self._ms << _TIME_SHIFT) | (self._slot << _SEQUENCE_BITS) | self._sequence
+
+    def reseed(self) -> None:
+        """Move to another random slot; for after a collision on the primary key."""
+        with self._lock:
+            self._slot = (self._slot + 1 + secrets.randbelow(_SLOTS - 1)) % _SLOTS
+            # The new slot may be lower: leave this millisecond, so that keys still rise.
+            self._sequence = _SEQUENCES - 1
+
+    def _after_fork(self) -> None:
+        # Parent and child would make the same keys; and another thread may hold the lock for ever.
+        self._lock = threading.Lock()
+        self.reseed()
+
+
+_makers: weakref.WeakSet[IdMaker] = weakref.WeakSet()
+
+
+def _reseed_all() -> None:
+    for maker in _makers:
+        maker._after_fork()
+
+
+os.register_at_fork(after_in_child=_reseed_all)
+
+
+def to_public(prefix: str, number: int) -> str:
+    """``msg_`` and a key as people see it: 13 characters that sort like the numbers do.
+
+    Raises ValueError for a number that is no key (negative, or above 63 bits).
+    """
+    if not 0 <= number <= _LARGEST:
+        raise ValueError(f"{number} is not a key.")
+    return prefix + "".join([_ALPHABET[(number >> shift) & 31] for shift in _SHIFTS])
+
+
+def from_public(prefix: str, text: str) -> int | None:
+    """The key behind its public form, None for anything that ``to_public`` would not write.
+
+    Exact on purpose: one key has one spelling, so that an id can be compared as text.
+    """
+    digits = text.removeprefix(prefix)
+    if len(digits) + len(prefix) != len(text) or not _PUBLIC.fullmatch(digits):
+        return None
+    return int(digits.translate(_TO_INT_DIGITS), 32)
+
+
+def created_ms(number: int) -> int:
+    """When a key was made, in Unix milliseconds."""
+    return (number >> _TIME_SHIFT) + EPOCH_MS
+
+
+def first_id_at(unix_ms: int) -> int:
+    """The smallest key of a millisecond: every older row is below it (retention cut-offs)."""
+    return max(unix_ms - EPOCH_MS, 0) << _TIME_SHIFT
