@@ -1,0 +1,171 @@
+"""Django's settings, made from the environment (broker_site/env.py)."""
+
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+from environ import Env
+
+from broker_site import env
+
+ENVIRONMENT = env.read()
+VERSION = "0.1.0"
+BASE_DIR = env.BASE_DIR
+DATA_DIR = ENVIRONMENT.data_dir
+DATA_DIR.mkdir(parents=True, exist_ok=True)
+
+DEBUG = ENVIRONMENT.debug
+SECRET_KEY = ENVIRONMENT.secret_key
+PUBLIC_URL = ENVIRONMENT.public_url.rstrip("/")
+_public = urlsplit(PUBLIC_URL)
+ALLOWED_HOSTS = [*ENVIRONMENT.allowed_hosts, *([_public.hostname] if _public.hostname else [])]
+CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
+SESSION_COOKIE_HTTPONLY = True
+CSRF_COOKIE_HTTPONLY = True
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+
+ROOT_URLCONF = "broker_site.urls"
+WSGI_APPLICATION = "broker_site.wsgi.application"
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_q",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "channels_app",
+    "delivery",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+
+def _database() -> dict[str, Any]:
+    """DATABASE_URL with what each database needs to keep a commit (docs/settings.md)."""
+    url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'hookstation.sqlite3'}"
+    config: dict[str, Any] = dict(Env.db_url_config(url))
+    config["CONN_MAX_AGE"] = 60
+    config["CONN_HEALTH_CHECKS"] = True
+    if config["ENGINE"].endswith("sqlite3"):
+        # IMMEDIATE: a read that becomes a write cannot wait for the lock, it fails at once.
+        # FULL: an acknowledged commit survives power loss.
+        config["OPTIONS"] = {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;"
+            "PRAGMA cache_size=-20000;PRAGMA journal_size_limit=67108864;",
+        }
+        # A file, not memory: threads and processes of one test share it.
+        config["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}
+    elif config["ENGINE"].endswith("mysql"):
+        # READ COMMITTED: claims take no gap locks and see each other's commits.
+        config["OPTIONS"] = {
+            "charset": "utf8mb4",
+            "isolation_level": "read committed",
+            "connect_timeout": 5,
+            **config.get("OPTIONS", {}),
+        }
+        config["TEST"] = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_bin"}
+    return config
+
+
+DATABASES = {"default": _database()}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+USE_I18N = False
+# Django's own limit guards form posts; message bodies have their own (MAX_BODY_BYTES).
+DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
+
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = True
+
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["channels_app.api.authentication.KeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["channels_app.api.authentication.HasScope"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_THROTTLE_CLASSES": [],
+    "EXCEPTION_HANDLER": "channels_app.api.problems.handle",
+    "UNAUTHENTICATED_USER": None,
+    "UNAUTHENTICATED_TOKEN": None,
+}
+SPECTACULAR_SETTINGS: dict[str, Any] = {
+    "TITLE": "Hookstation",
+    "DESCRIPTION": "A reliable webhook broker: it stores every message before it says yes.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVE_AUTHENTICATION": [],
+}
+
+Q_CLUSTER: dict[str, Any] = {
+    "name": "hookstation",
+    "orm": "default",
+    # Pumps, one steward, one worker for schedules.
+    "workers": ENVIRONMENT.pumps + 2,
+    # Keeping successes costs a locked read of 250 rows per task.
+    "save_limit": -1,
+    "bulk": 10,
+    "poll": 1.0,
+    "timeout": 300,
+    "retry": 360,
+    "max_attempts": 1,
+    "ack_failures": True,
+    "catch_up": False,
+    "label": "Background tasks",
+    "log_level": "WARNING",
+}
+
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": ENVIRONMENT.log_level},
+}
+
+# Processes of one installation add their metrics up in this folder; prometheus_client reads the
+# variable when it is imported, so it has to be there before any app loads.
+PROMETHEUS_DIR = ENVIRONMENT.metrics_dir or str(DATA_DIR / "metrics")
+if "pytest" not in sys.modules:
+    env.BASE_DIR.joinpath(PROMETHEUS_DIR).mkdir(parents=True, exist_ok=True)
+    env.export("PROMETHEUS_MULTIPROC_DIR", PROMETHEUS_DIR)

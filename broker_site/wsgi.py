@@ -1,0 +1,8 @@
+"""The WSGI application that any server can host."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "broker_site.settings")
+application = get_wsgi_application()

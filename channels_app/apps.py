@@ -1,0 +1,8 @@
+"""App of channels, producers, consumers and accepted messages."""
+
+from django.apps import AppConfig
+
+
+class ChannelsAppConfig(AppConfig):
+    name = "channels_app"
+    verbose_name = "Channels"

@@ -1,0 +1,62 @@
+"""The installation's choices as this app needs them: typed, frozen, read once."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from django.conf import settings
+
+from channels_app.rules.addresses import Networks, parse_networks
+from channels_app.rules.encryption import Keyring
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """Limits and defaults of accepting and registering (docs/settings.md)."""
+
+    max_body_bytes: int
+    max_batch_bytes: int
+    idempotency_window_s: int
+    retention_days: int
+    dead_retention_days: int
+    timeout_ms: int
+    max_attempts: int
+    max_in_flight: int
+    https_only: bool
+    allowed_targets: Networks
+    public_url: str
+    data_dir: Path
+
+
+MAX_TIMEOUT_MS = 300_000
+"""Longest delivery timeout a consumer may ask for (S0-73)."""
+MAX_BATCH_ITEMS = 1000
+MAX_IDEMPOTENCY_KEY = 255
+MAX_ORDERING_KEY = 255
+
+
+@cache
+def conf() -> Conf:
+    """This process's settings."""
+    environment = settings.ENVIRONMENT
+    return Conf(
+        max_body_bytes=environment.max_body_bytes,
+        max_batch_bytes=environment.max_batch_bytes,
+        idempotency_window_s=environment.idempotency_window_s,
+        retention_days=environment.retention_days,
+        dead_retention_days=environment.dead_retention_days,
+        timeout_ms=environment.timeout_ms,
+        max_attempts=environment.max_attempts,
+        max_in_flight=environment.max_in_flight,
+        https_only=environment.https_only,
+        allowed_targets=parse_networks(environment.allowed_targets),
+        public_url=settings.PUBLIC_URL,
+        data_dir=settings.DATA_DIR,
+    )
+
+
+@cache
+def keyring() -> Keyring:
+    """Keys of bodies and secrets at rest. Without any, one is derived from SECRET_KEY."""
+    texts = list(settings.ENVIRONMENT.encryption_keys)
+    return Keyring.from_texts(texts) if texts else Keyring.derived(settings.SECRET_KEY)

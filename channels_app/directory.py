@@ -1,0 +1,283 @@
+"""What every process knows of channels, consumers and keys: cached, and never stale for a second.
+
+One row (DirectoryVersion) moves with every configuration write. A process looks at it at most
+every ``CHECK_S`` seconds and forgets everything when it moved.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from channels_app import sealing
+from channels_app.conf import conf
+from channels_app.models import (
+    ApiKey,
+    Channel,
+    Consumer,
+    ConsumerSecret,
+    DirectoryVersion,
+    EventType,
+    Producer,
+)
+from channels_app.rules import filters
+from channels_app.rules.limits import Rate
+
+CHECK_S = 0.4
+MAX_UNKNOWN = 10_000
+"""Unknown key ids remembered, so that a wrong key does not cost a query each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """One consumer as delivery uses it: settings resolved against the installation's."""
+
+    id: int
+    client_id: str
+    channel_id: int
+    channel_slug: str
+    mode: str
+    state: str
+    halted: bool
+    """Paused, disabled, or on a paused channel: its rows wait."""
+    url: str
+    event_types: tuple[str, ...]
+    timeout_ms: int
+    max_attempts: int
+    retry: Any
+    rate: Rate | None
+    max_in_flight: int
+    team_id: int | None
+    version: int
+
+    def wants(self, event_type: str) -> bool:
+        """Whether its filter lets this event type through."""
+        return filters.matches(self.event_types, event_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """What a consumer's requests carry: opened secrets and static headers."""
+
+    v1: tuple[tuple[bytes, datetime | None], ...]
+    v1a: tuple[tuple[bytes, datetime | None], ...]
+    headers: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """One channel with everything that accepting a message needs."""
+
+    id: int
+    slug: str
+    paused: bool
+    encrypt_bodies: bool
+    require_idempotency_key: bool
+    max_body_bytes: int
+    content_types: tuple[str, ...]
+    idempotency_window_s: int
+    retention_days: int
+    dead_retention_days: int
+    schemas: dict[str, Any]
+    """JSON Schema by event type name, where one is set."""
+    consumers: tuple[ConsumerView, ...] = field(repr=False)
+    """All that are not retired."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """One API key with its owner."""
+
+    id: int
+    key_id: str
+    digest: str
+    scopes: tuple[str, ...]
+    channels: tuple[str, ...]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    producer: Producer | None
+    team_id: int | None
+    team_slug: str = ""
+
+
+class Directory:
+    """The cache. Threads share it; a snapshot, once built, is never changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._number = -1
+        self._checked = float("-inf")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._channels: dict[str, ChannelView] | None = None
+        self._keys: dict[str, KeyView | None] = {}
+        self._signers: dict[int, Signer] = {}
+
+    def refresh(self, *, now: bool = False) -> int:
+        """Look whether configuration changed; ``now`` asks even if that was a moment ago.
+
+        Returns the version number that the cache stands for.
+        """
+        if not now and time.monotonic() - self._checked < CHECK_S:
+            return self._number
+        row = DirectoryVersion.objects.filter(id=1).values_list("number", flat=True).first()
+        number = row or 0
+        with self._lock:
+            if number != self._number:
+                self._forget()
+                self._number = number
+            self._checked = time.monotonic()
+        return number
+
+    def channel(self, slug: str) -> ChannelView | None:
+        """The channel of that name, or None."""
+        self.refresh()
+        return self._all().get(slug)
+
+    def channels(self) -> Iterable[ChannelView]:
+        """Every channel."""
+        self.refresh()
+        return self._all().values()
+
+    def consumers(self) -> dict[int, ConsumerView]:
+        """Every consumer that is not retired, by id."""
+        return {consumer.id: consumer for view in self.channels() for consumer in view.consumers}
+
+    def key(self, key_id: str) -> KeyView | None:
+        """The API key with that id, or None."""
+        self.refresh()
+        with self._lock:
+            if key_id in self._keys:
+                return self._keys[key_id]
+            if len(self._keys) > MAX_UNKNOWN:
+                self._keys.clear()
+            number = self._number
+        view = _load_key(key_id)
+        with self._lock:
+            if number == self._number:
+                self._keys[key_id] = view
+        return view
+
+    def signer(self, consumer_id: int) -> Signer:
+        """Opened secrets and headers of one consumer."""
+        self.refresh()
+        with self._lock:
+            known = self._signers.get(consumer_id)
+            number = self._number
+        if known is not None:
+            return known
+        signer = _load_signer(consumer_id)
+        with self._lock:
+            if number == self._number:
+                self._signers[consumer_id] = signer
+        return signer
+
+    def _all(self) -> dict[str, ChannelView]:
+        with self._lock:
+            if self._channels is None:
+                self._channels = _load_channels()
+            return self._channels
+
+
+directory = Directory()
+
+
+def _load_channels() -> dict[str, ChannelView]:
+    consumers: dict[int, list[Consumer]] = {}
+    for consumer in Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id"):
+        consumers.setdefault(consumer.channel_id, []).append(consumer)
+    schemas: dict[int, dict[str, Any]] = {}
+    for event_type in EventType.objects.exclude(schema=None):
+        schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
+    return {
+        channel.slug: _channel_view(
+            channel, consumers.get(channel.id, ()), schemas.get(channel.id, {})
+        )
+        for channel in Channel.objects.all()
+    }
+
+
+def _channel_view(
+    channel: Channel, consumers: Sequence[Consumer], schemas: dict[str, Any]
+) -> ChannelView:
+    defaults = conf()
+    return ChannelView(
+        id=channel.id,
+        slug=channel.slug,
+        paused=channel.paused,
+        encrypt_bodies=channel.encrypt_bodies,
+        require_idempotency_key=channel.require_idempotency_key,
+        max_body_bytes=min(channel.max_body_bytes or defaults.max_body_bytes, defaults.max_body_bytes),
+        content_types=tuple(channel.content_types),
+        idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,
+        retention_days=channel.retention_days or defaults.retention_days,
+        dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
+        schemas=schemas,
+        consumers=tuple(_consumer_view(consumer, channel) for consumer in consumers),
+    )
+
+
+def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
+    defaults = conf()
+    rate = (
+        Rate(per_second=consumer.rate_per_second, burst=consumer.rate_burst)
+        if consumer.rate_per_second
+        else None
+    )
+    return ConsumerView(
+        id=consumer.id,
+        client_id=consumer.client_id,
+        channel_id=channel.id,
+        channel_slug=channel.slug,
+        mode=consumer.mode,
+        state=consumer.state,
+        halted=channel.paused or consumer.state != Consumer.State.ACTIVE,
+        url=consumer.url,
+        event_types=tuple(consumer.event_types),
+        timeout_ms=consumer.timeout_ms or defaults.timeout_ms,
+        max_attempts=consumer.max_attempts or defaults.max_attempts,
+        retry=consumer.retry if consumer.retry is not None else channel.default_retry,
+        rate=rate,
+        max_in_flight=consumer.max_in_flight or defaults.max_in_flight,
+        team_id=consumer.team_id,
+        version=consumer.version,
+    )
+
+
+def _load_key(key_id: str) -> KeyView | None:
+    key = ApiKey.objects.select_related("producer", "team").filter(key_id=key_id).first()
+    if key is None:
+        return None
+    return KeyView(
+        id=key.id,
+        key_id=key.key_id,
+        digest=key.digest,
+        scopes=tuple(key.scopes),
+        channels=tuple(key.channels),
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+        last_used_at=key.last_used_at,
+        producer=key.producer,
+        team_id=key.team_id or (key.producer.team_id if key.producer else None),
+        team_slug=key.team.slug if key.team else "",
+    )
+
+
+def _load_signer(consumer_id: int) -> Signer:
+    consumer = Consumer.objects.only("channel_id", "client_id", "headers_sealed").get(id=consumer_id)
+    channel_id, client_id = consumer.channel_id, consumer.client_id
+    keys: dict[str, list[tuple[bytes, datetime | None]]] = {"v1": [], "v1a": []}
+    # Newest first: consumers that only look at the first signature see the current one.
+    for secret in ConsumerSecret.objects.filter(consumer_id=consumer_id).order_by("-id"):
+        opened = sealing.open_for_consumer(channel_id, client_id, bytes(secret.sealed))
+        keys[secret.scheme].append((opened, secret.expires_at))
+    sealed = bytes(consumer.headers_sealed)
+    headers = (
+        json.loads(sealing.open_for_consumer(channel_id, client_id, sealed)) if sealed else {}
+    )
+    return Signer(v1=tuple(keys["v1"]), v1a=tuple(keys["v1a"]), headers=tuple(headers.items()))

@@ -1,0 +1,11 @@
+"""Numbers about accepting messages. Labels never carry unbounded values."""
+
+from prometheus_client import Counter
+
+ACCEPTED = Counter("hookstation_messages_accepted_total", "Messages stored and acknowledged.")
+DUPLICATES = Counter(
+    "hookstation_duplicates_total", "Requests answered from their idempotency key."
+)
+THROTTLED = Counter(
+    "hookstation_throttled_total", "Publish requests refused over their producer's rate."
+)

@@ -1,0 +1,28 @@
+"""WHO may send WHAT to WHOM, and the accepted message, as tables."""
+
+from channels_app.models.audit import AuditEntry
+from channels_app.models.base import DirectoryVersion, Versioned, new_id
+from channels_app.models.channel import Channel, EventType
+from channels_app.models.consumer import Consumer, ConsumerSecret
+from channels_app.models.message import IdempotencyRecord, Message, MessageBody
+from channels_app.models.producer import ApiKey, Producer, ProducerRate
+from channels_app.models.team import Membership, Team
+
+__all__ = [
+    "ApiKey",
+    "AuditEntry",
+    "Channel",
+    "Consumer",
+    "ConsumerSecret",
+    "DirectoryVersion",
+    "EventType",
+    "IdempotencyRecord",
+    "Membership",
+    "Message",
+    "MessageBody",
+    "Producer",
+    "ProducerRate",
+    "Team",
+    "Versioned",
+    "new_id",
+]

@@ -1,0 +1,76 @@
+"""Foundations that every model stands on: fields, time-ordered keys and versioned configuration."""
+
+from typing import Any
+
+from django.db import models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F
+from django.utils import timezone
+
+from channels_app.rules.ids import IdMaker
+
+new_id = IdMaker()
+"""One maker per process: unique across processes by its slot, re-seeded after a collision."""
+
+
+class TimeOrderedKey(models.BigIntegerField):  # type: ignore[type-arg]
+    """A 64-bit primary key made by the application (rules/ids.py).
+
+    SQLite needs the bare word ``integer`` to make the key its row id; then every index ends in it
+    and index order includes it, as in InnoDB.
+    """
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
+        return "integer" if connection.vendor == "sqlite" else super().db_type(connection)
+
+
+class ExactCharField(models.CharField):  # type: ignore[type-arg]
+    """Text compared byte for byte; MySQL's default collations fold case and trailing blanks."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            parameters["collation"] = "utf8mb4_bin"
+        return parameters
+
+
+class DirectoryVersion(models.Model):
+    """One row; its number moves with every configuration write (see channels_app/directory.py)."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    number = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+    @classmethod
+    def bump(cls) -> None:
+        """Tell every process that configuration changed; call inside the changing transaction."""
+        if not cls.objects.filter(id=1).update(number=F("number") + 1):
+            cls.objects.create(id=1, number=1)
+
+
+class Versioned(models.Model):
+    """Configuration with an ETag: each save moves its version and the directory's."""
+
+    version = models.PositiveIntegerField(default=0, editable=False)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    updated_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.version += 1
+        self.updated_at = timezone.now()
+        if (wanted := kwargs.get("update_fields")) is not None:
+            kwargs["update_fields"] = {*wanted, "version", "updated_at"}
+        with transaction.atomic():
+            super().save(*args, **kwargs)
+            DirectoryVersion.bump()
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        with transaction.atomic():
+            gone = super().delete(*args, **kwargs)
+            DirectoryVersion.bump()
+        return gone

@@ -1,0 +1,66 @@
+"""Channel: the highway that messages are broadcast on, and the event types it knows."""
+
+from django.db import models
+
+from channels_app.models.base import ExactCharField, Versioned
+
+
+class Channel(Versioned):
+    """Where producers publish and consumers register (S0-10). Null limits mean the installation's."""
+
+    class Exposure(models.TextChoices):
+        INTERNAL = "internal"
+        EXTERNAL = "external"
+
+    class Kind(models.TextChoices):
+        TOPIC = "topic"
+        """Every consumer gets each message."""
+        QUEUE = "queue"
+        """One of the consumers gets each message."""
+
+    slug = ExactCharField(max_length=100, unique=True)
+    description = models.TextField(blank=True, default="")
+    exposure = models.CharField(max_length=10, choices=Exposure.choices, default=Exposure.INTERNAL)
+    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.TOPIC)
+    paused = models.BooleanField(default=False)
+    encrypt_bodies = models.BooleanField(default=True)
+    require_idempotency_key = models.BooleanField(default=False)
+    max_body_bytes = models.PositiveIntegerField(null=True, blank=True)
+    content_types = models.JSONField(default=list, blank=True)
+    """Media types that producers may send; empty means any."""
+    idempotency_window_s = models.PositiveIntegerField(null=True, blank=True)
+    retention_days = models.PositiveIntegerField(null=True, blank=True)
+    dead_retention_days = models.PositiveIntegerField(null=True, blank=True)
+    default_retry = models.JSONField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(exposure__in=["internal", "external"]), name="known_exposure"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(kind__in=["topic", "queue"]), name="known_channel_kind"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class EventType(Versioned):
+    """A kind of event on a channel, with an optional JSON Schema that bodies must satisfy."""
+
+    channel = models.ForeignKey(Channel, models.CASCADE, related_name="event_type_set")
+    name = ExactCharField(max_length=128)
+    description = models.TextField(blank=True, default="")
+    schema = models.JSONField(null=True, blank=True)
+    example = models.JSONField(null=True, blank=True)
+    deprecated = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["channel", "name"], name="one_event_type_per_name")
+        ]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,95 @@
+"""Consumer: an endpoint registered on a channel, with its signing secrets."""
+
+from django.db import models
+
+from channels_app.models.base import ExactCharField, Versioned
+from channels_app.models.channel import Channel
+from channels_app.models.team import Team
+
+
+class Consumer(Versioned):
+    """Who receives a channel's messages (S0-12). Null limits mean the installation's."""
+
+    class Mode(models.TextChoices):
+        PUSH = "push"
+        PULL = "pull"
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        PAUSED = "paused"
+        """By a person; the backlog waits."""
+        DISABLED = "disabled"
+        """By the broker (410, days of failure) or an operator; the backlog waits."""
+        RETIRED = "retired"
+        """Deleted: receives nothing more, its history stays."""
+
+    channel = models.ForeignKey(Channel, models.PROTECT, related_name="consumers")
+    client_id = ExactCharField(max_length=100)
+    description = models.TextField(blank=True, default="")
+    team = models.ForeignKey(Team, models.PROTECT, null=True, blank=True, related_name="consumers")
+    mode = models.CharField(max_length=10, choices=Mode.choices, default=Mode.PUSH)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.ACTIVE)
+    state_reason = models.CharField(max_length=200, blank=True, default="")
+    state_changed_at = models.DateTimeField(null=True, blank=True)
+    url = ExactCharField(max_length=2048, blank=True, default="")
+    event_types = models.JSONField(default=list, blank=True)
+    """Names and ``order.*`` patterns; empty means everything."""
+    headers_sealed = models.BinaryField(default=bytes, blank=True)
+    """Static headers as sealed JSON: people put credentials there."""
+    signing = models.JSONField(default=list, blank=True)
+    """Signature schemes beside ``v1``: ``["v1a"]`` adds ed25519."""
+    timeout_ms = models.PositiveIntegerField(null=True, blank=True)
+    max_attempts = models.PositiveIntegerField(null=True, blank=True)
+    retry = models.JSONField(null=True, blank=True)
+    rate_per_second = models.FloatField(null=True, blank=True)
+    rate_burst = models.PositiveIntegerField(default=1)
+    max_in_flight = models.PositiveIntegerField(null=True, blank=True)
+    ordering = models.BooleanField(default=False)
+    ack = models.JSONField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["channel", "client_id"], name="one_client_id_per_channel"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(state__in=["active", "paused", "disabled", "retired"]),
+                name="known_consumer_state",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(mode__in=["push", "pull"]), name="known_consumer_mode"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.client_id
+
+
+class ConsumerSecret(models.Model):
+    """One signing key of a consumer; several live at once while a rotation overlaps."""
+
+    class Scheme(models.TextChoices):
+        V1 = "v1"
+        """HMAC-SHA256."""
+        V1A = "v1a"
+        """Ed25519."""
+
+    consumer = models.ForeignKey(Consumer, models.CASCADE, related_name="secrets")
+    scheme = models.CharField(max_length=4, choices=Scheme.choices, default=Scheme.V1)
+    sealed = models.BinaryField()
+    key_id = models.CharField(max_length=8)
+    """Which encryption key sealed it, so that a rotation finds its work."""
+    public_key = models.CharField(max_length=100, blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    """No longer used for signing from here on; null while current."""
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(scheme__in=["v1", "v1a"]), name="known_signing_scheme"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.scheme} secret of {self.consumer}"

@@ -1,0 +1,72 @@
+"""Producer: a system that publishes, and the API keys that producers and teams call us with."""
+
+from django.db import models
+
+from channels_app.models.base import ExactCharField, Versioned
+from channels_app.models.team import Team
+
+
+class Producer(Versioned):
+    """A system that generates messages (S0-11)."""
+
+    slug = ExactCharField(max_length=100, unique=True)
+    description = models.TextField(blank=True, default="")
+    team = models.ForeignKey(Team, models.PROTECT, null=True, blank=True, related_name="producers")
+    default_priority = models.PositiveSmallIntegerField(default=4)
+    max_priority = models.PositiveSmallIntegerField(default=9)
+    """Higher wishes are refused, so that a batch job cannot overtake people (S0-41, S0-51)."""
+    rate_per_second = models.FloatField(null=True, blank=True)
+    rate_burst = models.PositiveIntegerField(default=100)
+    disabled = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(default_priority__lte=9, max_priority__lte=9),
+                name="producer_priority_range",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class ProducerRate(models.Model):
+    """The rate limiter's memory, exact across processes; only producers with a limit have one."""
+
+    producer = models.OneToOneField(Producer, models.CASCADE, primary_key=True)
+    arrival_at = models.FloatField(default=0.0)
+    """Theoretical arrival time (GCRA), Unix seconds."""
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}: {self.arrival_at}"
+
+
+class ApiKey(Versioned):
+    """A bearer key: stored hashed, shown once, scoped, granted, expiring, revocable."""
+
+    key_id = ExactCharField(max_length=32, unique=True)
+    digest = ExactCharField(max_length=64)
+    """SHA-256 of the 256-bit random secret; nothing slower is needed at that entropy."""
+    label = models.CharField(max_length=200, blank=True, default="")
+    producer = models.ForeignKey(
+        Producer, models.CASCADE, null=True, blank=True, related_name="keys"
+    )
+    team = models.ForeignKey(Team, models.CASCADE, null=True, blank=True, related_name="keys")
+    scopes = models.JSONField(default=list)
+    channels = models.JSONField(default=list, blank=True)
+    """Slugs of the channels it may use; empty means all."""
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(producer__isnull=True) | models.Q(team__isnull=True),
+                name="key_of_producer_or_team",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"hsk_{self.key_id}_..."

@@ -1,0 +1,40 @@
+"""Team: the people who own producers and consumers together."""
+
+from django.conf import settings
+from django.db import models
+
+from channels_app.models.base import ExactCharField, Versioned
+
+
+class Team(Versioned):
+    """A tenant: what one team owns is a 404 for another."""
+
+    slug = ExactCharField(max_length=100, unique=True)
+    name = models.CharField(max_length=200)
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Membership(models.Model):
+    """A person's role in a team."""
+
+    class Role(models.TextChoices):
+        OWNER = "owner"
+        EDITOR = "editor"
+        VIEWER = "viewer"
+
+    team = models.ForeignKey(Team, models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.VIEWER)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["team", "user"], name="one_role_per_person"),
+            models.CheckConstraint(
+                condition=models.Q(role__in=["owner", "editor", "viewer"]), name="known_role"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} is {self.role} of {self.team}"

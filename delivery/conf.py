@@ -1,0 +1,65 @@
+"""The installation's choices as delivery needs them: typed, frozen, read once."""
+
+import socket
+from dataclasses import dataclass
+from functools import cache
+
+from django.conf import settings
+
+from channels_app.rules.addresses import Networks, parse_networks
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """Limits and rhythms of delivering (docs/settings.md)."""
+
+    rational_delay_ms: int
+    connect_timeout_ms: int
+    lease_grace_ms: int
+    excerpt_bytes: int
+    max_answer_bytes: int
+    breaker_failures: int
+    breaker_base_s: float
+    breaker_cap_s: float
+    disable_after_days: int
+    pumps: int
+    pump_in_flight: int
+    pump_minutes: int
+    poll_s: float
+    wake: bool
+    wake_bind: str
+    grace_s: int
+    allowed_targets: Networks
+    ca_file: str
+    user_agent: str
+    host: str
+    failpoint: str
+
+
+@cache
+def conf() -> Conf:
+    """This process's settings."""
+    environment = settings.ENVIRONMENT
+    return Conf(
+        rational_delay_ms=environment.rational_delay_ms,
+        connect_timeout_ms=environment.connect_timeout_ms,
+        lease_grace_ms=environment.lease_grace_ms,
+        excerpt_bytes=environment.excerpt_bytes,
+        max_answer_bytes=environment.max_answer_bytes,
+        breaker_failures=environment.breaker_failures,
+        breaker_base_s=environment.breaker_base_ms / 1000,
+        breaker_cap_s=environment.breaker_cap_ms / 1000,
+        disable_after_days=environment.disable_after_days,
+        pumps=environment.pumps,
+        pump_in_flight=environment.pump_in_flight,
+        pump_minutes=environment.pump_minutes,
+        poll_s=environment.poll_ms / 1000,
+        wake=environment.wake,
+        wake_bind=environment.wake_bind,
+        grace_s=environment.grace_s,
+        allowed_targets=parse_networks(environment.allowed_targets),
+        ca_file=environment.ca_file,
+        user_agent=f"Hookstation/{settings.VERSION}",
+        host=socket.gethostname(),
+        failpoint=environment.failpoint,
+    )

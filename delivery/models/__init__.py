@@ -1,0 +1,16 @@
+"""HOW a message gets to its consumers, as tables."""
+
+from delivery.models.counter import Counter
+from delivery.models.delivery import Attempt, Delivery
+from delivery.models.replay import Replay
+from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
+
+__all__ = [
+    "Attempt",
+    "ConsumerHealth",
+    "Counter",
+    "Delivery",
+    "PumpSlot",
+    "Replay",
+    "SweepRun",
+]

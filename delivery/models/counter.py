@@ -1,0 +1,74 @@
+"""Counter: exact numbers of deliveries by consumer and state, kept where the state changes."""
+
+from collections.abc import Iterable, Mapping
+
+from django.db import connection, models
+from django.db.models import Sum
+
+from delivery.rules.lifecycle import DeliveryState
+
+SLOTS = 16
+MADE = "made"
+"""Deliveries ever made; equals the sum of all states unless the books are wrong."""
+COUNTED = (*(state.value for state in DeliveryState), MADE)
+
+
+class Counter(models.Model):
+    """A share of a count. Shares are summed on read, so that writers do not wait for each other."""
+
+    id = models.BigIntegerField(primary_key=True)
+    """Consumer, state and slot packed into one key: an upsert touches one index."""
+    consumer_id = models.BigIntegerField(db_index=True)
+    state = models.CharField(max_length=12)
+    slot = models.PositiveSmallIntegerField()
+    count = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.consumer_id}/{self.state}/{self.slot}: {self.count}"
+
+    @classmethod
+    def add(cls, changes: Mapping[tuple[int, str], int], slot: int) -> None:
+        """Add ``changes`` of (consumer id, state) inside the caller's transaction.
+
+        Rows are written in key order, so that two writers cannot deadlock.
+        """
+        slot %= SLOTS
+        rows = sorted(
+            (_key(consumer_id, state, slot), consumer_id, state, slot, change)
+            for (consumer_id, state), change in changes.items()
+            if change
+        )
+        if not rows:
+            return
+        holes = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
+        update = (
+            "ON DUPLICATE KEY UPDATE count = count + VALUES(count)"
+            if connection.vendor == "mysql"
+            else "ON CONFLICT (id) DO UPDATE SET count = count + excluded.count"
+        )
+        table = cls._meta.db_table
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {table} (id, consumer_id, state, slot, count) VALUES {holes} {update}",
+                [value for row in rows for value in row],
+            )
+
+    @classmethod
+    def read(cls, consumer_ids: Iterable[int]) -> dict[int, dict[str, int]]:
+        """Counts by consumer and state; every state is present, zero included."""
+        wanted = list(consumer_ids)
+        totals = {consumer_id: dict.fromkeys(COUNTED, 0) for consumer_id in wanted}
+        rows = cls.objects.filter(consumer_id__in=wanted).values_list("consumer_id", "state")
+        for consumer_id, state, total in rows.annotate(total=Sum("count")):
+            totals[consumer_id][state] = int(total)
+        return totals
+
+    @classmethod
+    def totals(cls) -> dict[str, int]:
+        """Counts by state over all consumers."""
+        rows = cls.objects.values_list("state").annotate(total=Sum("count"))
+        return dict.fromkeys(COUNTED, 0) | {state: int(total) for state, total in rows}
+
+
+def _key(consumer_id: int, state: str, slot: int) -> int:
+    return (consumer_id << 8) | (COUNTED.index(state) << 4) | slot

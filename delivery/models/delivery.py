@@ -1,0 +1,112 @@
+"""Delivery: one message on its way to one consumer, and its attempts."""
+
+from django.db import models
+
+from channels_app.models.base import ExactCharField, TimeOrderedKey
+from channels_app.models.channel import Channel
+from channels_app.models.consumer import Consumer
+from channels_app.models.message import Message
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.outcome import Outcome
+
+STATES = [state.value for state in DeliveryState]
+
+
+class Delivery(models.Model):
+    """The row that walks through the stations (S0-17). Written only by delivery/steps."""
+
+    id = TimeOrderedKey(primary_key=True)
+    message = models.ForeignKey(
+        Message, models.PROTECT, related_name="deliveries", db_constraint=False, db_index=False
+    )
+    consumer = models.ForeignKey(
+        Consumer, models.PROTECT, related_name="deliveries", db_constraint=False, db_index=False
+    )
+    channel = models.ForeignKey(
+        Channel, models.PROTECT, related_name="+", db_constraint=False, db_index=False
+    )
+    state = models.CharField(
+        max_length=12, choices=[(s, s) for s in STATES], default=DeliveryState.QUEUED.value
+    )
+    reason = models.CharField(max_length=20, default="accepted")
+    """Why it is in this state (rules/lifecycle.Reason)."""
+    priority = models.PositiveSmallIntegerField(default=4)
+    due_at = models.DateTimeField(null=True)
+    """When it may be taken next: schedule, retry, lease end alike. Null once finished."""
+    expires_at = models.DateTimeField(null=True)
+    event_type = ExactCharField(max_length=128, blank=True, default="")
+    ordering_key = ExactCharField(max_length=255, blank=True, default="")
+    attempt_count = models.PositiveIntegerField(default=0)
+    """Claims so far. Every write that closes an attempt is fenced by it."""
+    failure_count = models.PositiveIntegerField(default=0)
+    """Failures charged to the consumer's budget since the last fresh start."""
+    interruption_count = models.PositiveSmallIntegerField(default=0)
+    """Attempts that we broke off ourselves: not charged, but a row that keeps killing its worker
+    must not do so for ever."""
+    lease_owner = models.BigIntegerField(null=True)
+    """Generation of the pump that holds it (PumpSlot.generation)."""
+    outcome = models.CharField(
+        max_length=24, blank=True, default="", choices=[(o.value, o.value) for o in Outcome]
+    )
+    status_code = models.PositiveSmallIntegerField(null=True)
+    replay_id = models.BigIntegerField(null=True)
+    """The replay that last queued it, so that one replay takes each row at most once."""
+    accepted_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+    version = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        constraints = [
+            # dispatch: fan-out twice makes no second row; also finds a message's deliveries
+            models.UniqueConstraint(fields=["message", "consumer"], name="one_delivery_each"),
+            models.CheckConstraint(
+                condition=models.Q(state__in=STATES), name="known_delivery_state"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(priority__lte=9), name="delivery_priority_range"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(due_at__isnull=False)
+                | models.Q(state__in=["delivered", "dead", "cancelled"]),
+                name="open_delivery_is_due_some_time",
+            ),
+        ]
+        indexes = [
+            # steps/claim: one short range per consumer and priority level
+            models.Index(fields=["consumer", "priority", "due_at"], name="delivery_claim"),
+            # lists and dead letters of a consumer, newest first; release of a dead pump's rows
+            models.Index(fields=["consumer", "state", "id"], name="delivery_list"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class Attempt(models.Model):
+    """One try to hand a message over: what was answered, how long it took, who tried."""
+
+    id = TimeOrderedKey(primary_key=True)
+    delivery = models.ForeignKey(
+        Delivery, models.CASCADE, related_name="attempts", db_constraint=False, db_index=False
+    )
+    number = models.PositiveIntegerField()
+    started_at = models.DateTimeField()
+    outcome = models.CharField(max_length=24, choices=[(o.value, o.value) for o in Outcome])
+    status_code = models.PositiveSmallIntegerField(null=True)
+    error = models.CharField(max_length=300, blank=True, default="")
+    answer_headers = models.TextField(blank=True, default="")
+    answer_excerpt = models.BinaryField(default=bytes)
+    connect_ms = models.PositiveIntegerField(null=True)
+    first_byte_ms = models.PositiveIntegerField(null=True)
+    total_ms = models.PositiveIntegerField(default=0)
+    remote_address = models.CharField(max_length=64, blank=True, default="")
+    worker = models.CharField(max_length=100, blank=True, default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["delivery", "number"], name="one_attempt_per_number")
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of {self.delivery_id}"

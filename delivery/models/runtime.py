@@ -1,0 +1,89 @@
+"""Rows of the running machinery: pumps, what they learnt of a consumer's health, and sweeps."""
+
+from django.db import models
+
+from channels_app.models.base import ExactCharField
+from channels_app.models.consumer import Consumer
+
+
+class PumpSlot(models.Model):
+    """A place for one long-running worker task; whoever beats in it owns it."""
+
+    class Kind(models.TextChoices):
+        PUMP = "pump"
+        """Delivers."""
+        STEWARD = "steward"
+        """Runs sweeps and replays."""
+
+    cluster = ExactCharField(max_length=36)
+    """One start of a worker cluster; two clusters on one database do not share slots."""
+    kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.PUMP)
+    ordinal = models.PositiveSmallIntegerField()
+    generation = models.BigIntegerField(unique=True)
+    """Changes with each owner; a pump that finds another here has been replaced and stops."""
+    host = models.CharField(max_length=255)
+    pid = models.PositiveIntegerField()
+    wake_address = models.CharField(max_length=100, blank=True, default="")
+    """``host:port`` of its datagram socket."""
+    started_at = models.DateTimeField()
+    heartbeat_at = models.DateTimeField()
+    in_flight = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cluster", "kind", "ordinal"], name="one_pump_per_place"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.ordinal} on {self.host} ({self.pid})"
+
+
+class ConsumerHealth(models.Model):
+    """What delivery knows of a consumer: its circuit, and since when it fails."""
+
+    class Circuit(models.TextChoices):
+        CLOSED = "closed"
+        OPEN = "open"
+        HALF_OPEN = "half_open"
+
+    consumer = models.OneToOneField(
+        Consumer, models.CASCADE, primary_key=True, related_name="health"
+    )
+    circuit = models.CharField(max_length=10, choices=Circuit.choices, default=Circuit.CLOSED)
+    consecutive_failures = models.PositiveIntegerField(default=0)
+    opened_count = models.PositiveIntegerField(default=0)
+    next_probe_at = models.DateTimeField(null=True)
+    slow_until = models.DateTimeField(null=True)
+    failing_since = models.DateTimeField(null=True)
+    last_success_at = models.DateTimeField(null=True)
+    last_failure_at = models.DateTimeField(null=True)
+    last_outcome = models.CharField(max_length=24, blank=True, default="")
+
+    class Meta:
+        verbose_name_plural = "consumer health"
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(circuit__in=["closed", "open", "half_open"]),
+                name="known_circuit",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.consumer_id}: {self.circuit}"
+
+
+class SweepRun(models.Model):
+    """A fail-safe sweep's clock: whoever moves ``next_at`` forward runs it."""
+
+    name = ExactCharField(max_length=50, primary_key=True)
+    next_at = models.DateTimeField()
+    last_started_at = models.DateTimeField(null=True)
+    last_duration_ms = models.PositiveIntegerField(null=True)
+    last_count = models.PositiveIntegerField(default=0)
+    """Rows the last run repaired, moved or deleted."""
+    last_error = models.CharField(max_length=500, blank=True, default="")
+
+    def __str__(self) -> str:
+        return self.name

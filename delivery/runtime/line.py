@@ -1,0 +1,95 @@
+"""Line: one consumer as its pump sees it: what it may take now, and what it has waiting."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from channels_app.directory import ConsumerView
+from channels_app.rules.limits import decide
+from delivery.rules import backoff, breaker
+from delivery.rules.backoff import Policy
+from delivery.rules.breaker import Circuit
+
+GUARD_EVERY = 10
+"""Every tenth claim takes the oldest rows whatever their priority (S0-42)."""
+
+
+@dataclass(slots=True)
+class Line:
+    """State of one consumer in the memory of the one pump that owns it."""
+
+    view: ConsumerView
+    circuit: Circuit
+    policy: Policy
+    in_flight: int = 0
+    next_due: datetime | None = None
+    """Earliest instant at which something waits, as far as known; None when nothing does."""
+    arrival: float = 0.0
+    """The rate limiter's theoretical arrival time, Unix seconds."""
+    ready_at: float = 0.0
+    """Not to be looked at before: the rate limiter said so."""
+    claims: int = field(default=0)
+
+    def room(self, now: datetime) -> int:
+        """How many deliveries may be taken now."""
+        if self.view.halted or self.next_due is None or self.next_due > now:
+            return 0
+        instant = now.timestamp()
+        if instant < self.ready_at:
+            return 0
+        verdict = breaker.may_send(self.circuit, instant)
+        if verdict == "no":
+            return 0
+        room = self.view.max_in_flight - self.in_flight
+        if verdict == "probe":
+            room = min(room, 1 if self.in_flight == 0 else 0)
+        return self._within_rate(room, instant) if room > 0 else 0
+
+    def took(self, count: int, now: datetime) -> None:
+        """Book ``count`` claimed deliveries."""
+        self.claims += 1
+        self.in_flight += count
+        if self.view.rate:
+            for _ in range(count):
+                _, self.arrival, _ = decide(self.arrival, now.timestamp(), self.view.rate)
+
+    @property
+    def oldest_first(self) -> bool:
+        """Whether it is the starvation guard's turn."""
+        return self.claims % GUARD_EVERY == GUARD_EVERY - 1
+
+    def expect(self, due_at: datetime) -> None:
+        """Something will be due at this instant."""
+        self.next_due = due_at if self.next_due is None else min(self.next_due, due_at)
+
+    def wake_at(self) -> float | None:
+        """When to look again, Unix seconds; None when only an event can change anything."""
+        if self.view.halted or self.next_due is None or self.in_flight >= self.view.max_in_flight:
+            return None
+        waits = [self.next_due.timestamp(), self.ready_at]
+        if self.circuit.next_probe_at is not None and self.circuit.state != "closed":
+            waits.append(self.circuit.next_probe_at)
+        if self.circuit.slow_until is not None:
+            waits.append(self.circuit.slow_until)
+        return max(waits)
+
+    def _within_rate(self, room: int, instant: float) -> int:
+        if self.view.rate is None:
+            return room
+        arrival, allowed = self.arrival, 0
+        while allowed < room:
+            fits, arrival, retry_after = decide(arrival, instant, self.view.rate)
+            if not fits:
+                self.ready_at = instant + retry_after if allowed == 0 else self.ready_at
+                break
+            allowed += 1
+        return allowed
+
+
+def open_line(view: ConsumerView, circuit: Circuit, arrival: float) -> Line:
+    """A line for a consumer that this pump has just been given."""
+    return Line(view, circuit, backoff.parse_policy(view.retry), arrival=arrival)
+
+
+def instant_of(seconds: float | None) -> datetime | None:
+    """Unix seconds as the tables keep them."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,88 @@
+"""Outgoing: put together the one request that an attempt sends."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from channels_app.directory import ConsumerView, Signer
+from channels_app.rules import ids
+from delivery.conf import conf
+from delivery.rules import envelope, signing
+from delivery.steps.claim import Claimed
+from delivery.steps.parcels import Parcel
+from delivery.steps.send import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What the broker's own headers say about one attempt."""
+
+    message_id: str
+    event_type: str
+    priority: int
+    attempt: int
+    """1 for the first try within the current budget."""
+    accepted_at: datetime
+    ordering_key: str = ""
+    replay: bool = False
+    test: bool = False
+
+
+def stamp(claimed: Claimed) -> Stamp:
+    """The stamp of a claimed delivery."""
+    return Stamp(
+        message_id=ids.to_public("msg", claimed.message_id),
+        event_type=claimed.event_type,
+        priority=claimed.priority,
+        attempt=claimed.failure_count + 1,
+        accepted_at=claimed.accepted_at,
+        ordering_key=claimed.ordering_key,
+        replay=claimed.replayed,
+    )
+
+
+def call(
+    key: int, view: ConsumerView, signer: Signer, parcel: Parcel, mark: Stamp, now: datetime
+) -> Call:
+    """The signed request (standard-webhooks: the timestamp is this attempt's, the id is not)."""
+    assert parcel.body is not None
+    timestamp = int(now.timestamp())
+    return Call(
+        key=key,
+        url=view.url,
+        headers=envelope.build(
+            envelope.Envelope(
+                message_id=mark.message_id,
+                timestamp=timestamp,
+                signature=_signatures(signer, mark.message_id, timestamp, parcel.body, now),
+                content_type=parcel.content_type,
+                channel=view.channel_slug,
+                consumer=view.client_id,
+                event_type=mark.event_type,
+                priority=mark.priority,
+                attempt=mark.attempt,
+                max_attempts=view.max_attempts,
+                accepted_at=mark.accepted_at,
+                ordering_key=mark.ordering_key,
+                replay=mark.replay,
+                test=mark.test,
+                user_agent=conf().user_agent,
+                forwarded=parcel.headers,
+                static=dict(signer.headers),
+            )
+        ),
+        body=parcel.body,
+        timeout_ms=view.timeout_ms,
+        connect_timeout_ms=min(conf().connect_timeout_ms, view.timeout_ms),
+        group=view.id,
+    )
+
+
+def _signatures(
+    signer: Signer, message_id: str, timestamp: int, body: bytes, now: datetime
+) -> str:
+    v1 = [key for key, expires_at in signer.v1 if expires_at is None or expires_at > now]
+    v1a = [key for key, expires_at in signer.v1a if expires_at is None or expires_at > now]
+    parts = [signing.sign(v1, message_id, timestamp, body)]
+    if v1a:
+        parts.append(signing.sign_v1a(v1a, message_id, timestamp, body))
+    return " ".join(parts)

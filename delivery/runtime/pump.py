@@ -1,0 +1,297 @@
+"""Pump: the loop that takes due deliveries, sends them all at once and records what came back."""
+
+import logging
+import selectors
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from random import random
+
+from django.db import Error as DatabaseFailure
+from django.db import close_old_connections
+
+from channels_app import clock
+from channels_app.directory import ConsumerView, directory
+from channels_app.rules.encryption import Unreadable
+from delivery import failpoints, metrics
+from delivery.conf import conf
+from delivery.rules import breaker, lifecycle
+from delivery.rules.outcome import Outcome
+from delivery.runtime import outgoing, slots
+from delivery.runtime.line import Line
+from delivery.runtime.roster import Roster
+from delivery.runtime.slots import Held
+from delivery.runtime.wake import Listener, bell
+from delivery.steps import claim, dispatch, health, parcels, settle
+from delivery.steps.claim import Claimed, Want
+from delivery.steps.parcels import Parcel
+from delivery.steps.send import Answer, Sender
+from delivery.steps.settle import Result
+
+logger = logging.getLogger(__name__)
+
+DISPATCH_BATCH = 200
+CLAIM_BATCH = 100
+"""Most rows of one consumer in one claim."""
+RETRY_CAP_S = 2.0
+"""Longest wait between tries while the database is away."""
+
+
+class Replaced(Exception):
+    """Another process was given this pump's slot; everything it holds is no longer its own."""
+
+
+class Pump:
+    """One pump: owns a share of the consumers and carries their deliveries."""
+
+    def __init__(self, held: Held, listener: Listener) -> None:
+        self.held = held
+        self.listener = listener
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(listener.socket, selectors.EVENT_READ)
+        self.sender = Sender(
+            self.selector,
+            allowed=conf().allowed_targets,
+            excerpt_bytes=conf().excerpt_bytes,
+            max_answer_bytes=conf().max_answer_bytes,
+            ca_file=conf().ca_file or None,
+        )
+        self.roster = Roster(held.generation)
+        self.open: dict[int, tuple[Claimed, Line, datetime]] = {}
+        """Attempts on their way, by delivery id, with the instant they started."""
+        self.results: list[Result] = []
+        """Finished attempts that are not in the database yet."""
+        self.accepted_hint = True
+        self.next_beat = self.next_poll = 0.0
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def run(self, stopped: Callable[[], bool], seconds: float) -> None:
+        """Pump until ``stopped`` or until ``seconds`` have passed, then finish what is open.
+
+        A database that goes away ends a round, not the pump. Raises Replaced.
+        """
+        end = time.monotonic() + seconds
+        pause = 0.0
+        while not stopped() and time.monotonic() < end:
+            try:
+                self.round()
+                pause = 0.0
+            except DatabaseFailure as error:
+                pause = min(RETRY_CAP_S, pause * 2 or 0.05)
+                metrics.PUMP_ERRORS.inc()
+                logger.warning("pump waits %.2f s for the database: %s", pause, error)
+                close_old_connections()
+                self._wait(pause)
+        self.drain(conf().grace_s / 2)
+
+    def round(self) -> None:
+        """Beat, fan out, take, send, wait, record: once."""
+        self._record()
+        now = clock.now()
+        if time.monotonic() >= self.next_beat:
+            self._beat(now)
+        self._fan_out(now)
+        self._take(now)
+        self._wait(self._patience())
+        self._record()
+
+    def drain(self, seconds: float) -> None:
+        """Wait for what is on its way, then give the rest back; the budgets are not charged."""
+        end = time.monotonic() + seconds
+        while self.open and (left := end - time.monotonic()) > 0:
+            self._wait(min(left, 0.1))
+            self._record_patiently()
+        for delivery_id in self.sender.abort_all():
+            self._interrupted(delivery_id)
+        self._record_patiently()
+        self.selector.unregister(self.listener.socket)
+        self.sender.close()
+        self.selector.close()
+
+    # -- stations --------------------------------------------------------------------------------
+
+    def _beat(self, now: datetime) -> None:
+        self.next_beat = time.monotonic() + slots.BEAT_S
+        if not slots.beat(self.held, len(self.open)):
+            raise Replaced
+        self.roster.refresh()
+
+    def _fan_out(self, now: datetime) -> None:
+        poll = time.monotonic() >= self.next_poll
+        if not (poll or self.accepted_hint):
+            return
+        hinted, self.accepted_hint = self.accepted_hint, False
+        made = dispatch.dispatch(DISPATCH_BATCH, self.held.ordinal)
+        if made.message_count == DISPATCH_BATCH:
+            self.accepted_hint = True
+        if made.oldest_accepted_at is not None and not hinted:
+            late = (now - made.oldest_accepted_at).total_seconds() * 1000
+            if late > conf().rational_delay_ms:
+                metrics.SWEPT.labels("message").inc(made.message_count)
+        others = [key for key, due in made.due.items() if not self.roster.expect(key, due)]
+        if others and conf().wake:
+            bell.due(others)
+        if poll:
+            self.next_poll = time.monotonic() + self.roster.discover(conf().poll_s)
+
+    def _take(self, now: datetime) -> None:
+        wants = self._wants(now)
+        if not wants:
+            return
+        taken = claim.claim(
+            wants, now=now, owner=self.held.generation, slot=self.held.ordinal
+        )
+        failpoints.reach("after_claim")
+        metrics.SWEPT.labels("lease").inc(taken.rescued_count)
+        for consumer_id in taken.drained:
+            self.roster.lines[consumer_id].next_due = None
+        contents = parcels.load(row.message_id for row in taken.rows)
+        counts: dict[int, int] = {}
+        for row in taken.rows:
+            counts[row.consumer_id] = counts.get(row.consumer_id, 0) + 1
+            metrics.LATENESS.observe(max(0.0, (now - row.due_at).total_seconds()))
+            self._send(row, contents.get(row.message_id), now)
+        for consumer_id, count in counts.items():
+            self.roster.lines[consumer_id].took(count, now)
+
+    def _wants(self, now: datetime) -> list[Want]:
+        free = conf().pump_in_flight - len(self.open)
+        rooms = [
+            (line, room) for line in self.roster.lines.values() if (room := line.room(now)) > 0
+        ]
+        if free <= 0 or not rooms:
+            return []
+        share = max(1, free // len(rooms))
+        return [
+            Want(
+                line.view.id,
+                limit=min(room, share, CLAIM_BATCH),
+                lease_ms=line.view.timeout_ms + conf().lease_grace_ms,
+                oldest_first=line.oldest_first,
+            )
+            for line, room in rooms[:free]
+        ]
+
+    def _send(self, row: Claimed, parcel: Parcel | None, now: datetime) -> None:
+        line = self.roster.lines[row.consumer_id]
+        self.open[row.id] = (row, line, datetime.now(UTC))
+        if parcel is None or parcel.body is None:
+            error = parcel.error if parcel else "The stored message is missing."
+            self._finish(row.id, Outcome.BODY_UNREADABLE, error=error)
+            return
+        try:
+            signer = directory.signer(row.consumer_id)
+        except Unreadable as error:
+            logger.error("secrets of consumer %s cannot be opened: %s", line.view.client_id, error)
+            self.roster.suspend(row.consumer_id)
+            self._finish(row.id, Outcome.INTERRUPTED, error=str(error))
+            return
+        mark = outgoing.stamp(row)
+        self.sender.start(outgoing.call(row.id, line.view, signer, parcel, mark, now))
+        failpoints.reach("after_send")
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _finish(self, delivery_id: int, outcome: Outcome, error: str) -> None:
+        """Close an attempt that never reached the consumer."""
+        self._close(
+            Answer(
+                key=delivery_id,
+                outcome=outcome,
+                status=None,
+                headers="",
+                excerpt=b"",
+                error=error,
+                retry_after=None,
+                connect_ms=None,
+                first_byte_ms=None,
+                total_ms=0,
+                remote_address="",
+            )
+        )
+
+    def _interrupted(self, delivery_id: int) -> None:
+        self._finish(delivery_id, Outcome.INTERRUPTED, "The broker stopped during the attempt.")
+
+    def _close(self, answer: Answer) -> None:
+        row, line, started_at = self.open.pop(answer.key)
+        line.in_flight -= 1
+        transition = lifecycle.after_attempt(
+            answer.outcome,
+            failure_count=row.failure_count,
+            attempt_count=row.failure_count + row.interruption_count + 1,
+            max_attempts=line.view.max_attempts,
+            policy=line.policy,
+            retry_after=answer.retry_after,
+            jitter=random(),
+        )
+        self.results.append(
+            Result(
+                delivery_id=row.id,
+                attempt=row.attempt,
+                transition=transition,
+                outcome=answer.outcome,
+                started_at=started_at,
+                status=answer.status,
+                error=answer.error,
+                answer_headers=answer.headers,
+                excerpt=answer.excerpt,
+                connect_ms=answer.connect_ms,
+                first_byte_ms=answer.first_byte_ms,
+                total_ms=answer.total_ms,
+                remote_address=answer.remote_address,
+            )
+        )
+        self.roster.learn(line, answer, transition.due_in)
+
+    def _record(self) -> None:
+        for answer in self.sender.take():
+            self._close(answer)
+        if self.results:
+            failpoints.reach("before_settle")
+            settle.settle(
+                self.results, now=clock.now(), slot=self.held.ordinal, worker=self.held.worker
+            )
+            self.results = []
+        self.roster.save()
+
+    def _record_patiently(self) -> None:
+        """While stopping: a database that is away leaves the rows to their leases."""
+        try:
+            self._record()
+        except DatabaseFailure as error:
+            logger.warning("results wait for the database: %s", error)
+            close_old_connections()
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def _patience(self) -> float:
+        """Seconds until something is to be done without being told."""
+        if self.accepted_hint or self.results:
+            return 0.0
+        ticks = time.monotonic()
+        waits = [self.next_beat - ticks, self.next_poll - ticks]
+        if len(self.open) < conf().pump_in_flight and (at := self.roster.wake_at()) is not None:
+            waits.append(at - clock.now().timestamp())
+        return max(0.0, min(waits))
+
+    def _wait(self, seconds: float) -> None:
+        timer = self.sender.next_timeout()
+        if timer is not None:
+            seconds = min(seconds, timer)
+        for key, mask in self.selector.select(seconds):
+            if key.fileobj is self.listener.socket:
+                self._hear()
+            else:
+                self.sender.ready(key.fd, mask)
+        timer = self.sender.next_timeout()
+        if timer is not None and timer <= 0:
+            self.sender.on_timer()
+
+    def _hear(self) -> None:
+        hints = self.listener.hear()
+        self.accepted_hint = self.accepted_hint or hints.accepted
+        now = clock.now()
+        for consumer_id in hints.consumer_ids:
+            self.roster.expect(consumer_id, now)

@@ -1,0 +1,125 @@
+"""Slots: who pumps right now, known to everyone through rows with a heartbeat."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, transaction
+
+from channels_app import clock
+from channels_app.models import new_id
+from delivery.conf import conf
+from delivery.models import PumpSlot
+
+BEAT_S = 0.5
+STALE_S = 5.0
+"""A slot without a heartbeat for so long has lost its owner, wherever that ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A slot that this process owns."""
+
+    id: int
+    generation: int
+    ordinal: int
+    kind: str
+    predecessor: int | None = None
+    """Generation of the dead owner it was taken from; its rows are to be given back."""
+
+    @property
+    def worker(self) -> str:
+        """How attempts name this process."""
+        return f"{conf().host}/{os.getpid()}/{self.kind}-{self.ordinal}"
+
+
+def acquire(cluster: str, kind: str, places: int, wake_address: str = "") -> Held | None:
+    """A free place of ``kind`` in this cluster, or None when all are held by the living."""
+    now = clock.now()
+    taken = {
+        slot.ordinal: slot for slot in PumpSlot.objects.filter(cluster=cluster, kind=kind)
+    }
+    for ordinal in range(places):
+        slot = taken.get(ordinal)
+        if slot is not None and not is_dead(slot, now):
+            continue
+        held = _take(cluster, kind, ordinal, slot, wake_address, now)
+        if held is not None:
+            return held
+    return None
+
+
+def beat(held: Held, in_flight: int) -> bool:
+    """Say that we live; False when somebody else was given the slot: stop at once."""
+    return bool(
+        PumpSlot.objects.filter(id=held.id, generation=held.generation).update(
+            heartbeat_at=clock.now(), in_flight=in_flight
+        )
+    )
+
+
+def leave(held: Held) -> None:
+    """Give the slot up on a clean stop."""
+    PumpSlot.objects.filter(id=held.id, generation=held.generation).delete()
+
+
+def living(kind: str = PumpSlot.Kind.PUMP) -> Sequence[PumpSlot]:
+    """Slots whose owner shows a heartbeat."""
+    horizon = clock.now() - timedelta(seconds=STALE_S)
+    return list(PumpSlot.objects.filter(kind=kind, heartbeat_at__gte=horizon).order_by("id"))
+
+
+def dead() -> Sequence[PumpSlot]:
+    """Slots whose owner is gone; their rows wait to be released."""
+    now = clock.now()
+    return [slot for slot in PumpSlot.objects.all() if is_dead(slot, now)]
+
+
+def is_dead(slot: PumpSlot, now: datetime) -> bool:
+    """Whether the owner is gone: no process of that number on this host, or no heartbeat."""
+    if slot.heartbeat_at < now - timedelta(seconds=STALE_S):
+        return True
+    return slot.host == conf().host and not _runs(slot.pid)
+
+
+def bury(slot: PumpSlot) -> bool:
+    """Remove a dead slot; True for the one caller who did and now releases its rows."""
+    return bool(
+        PumpSlot.objects.filter(id=slot.id, generation=slot.generation).delete()[0]
+    )
+
+
+def _take(
+    cluster: str, kind: str, ordinal: int, slot: PumpSlot | None, wake_address: str, now: datetime
+) -> Held | None:
+    generation = new_id()
+    values = {
+        "generation": generation,
+        "host": conf().host,
+        "pid": os.getpid(),
+        "wake_address": wake_address,
+        "started_at": now,
+        "heartbeat_at": now,
+        "in_flight": 0,
+    }
+    if slot is not None:
+        mine = PumpSlot.objects.filter(id=slot.id, generation=slot.generation)
+        if not mine.update(**values):
+            return None
+        return Held(slot.id, generation, ordinal, kind, slot.generation)
+    with suppress(IntegrityError), transaction.atomic():
+        created = PumpSlot.objects.create(cluster=cluster, kind=kind, ordinal=ordinal, **values)
+        return Held(created.id, generation, ordinal, kind)
+    return None  # a sibling was faster
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,127 @@
+"""Wake-ups: a datagram to the pump that should look now. A hint; polling is what is relied on."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import DatabaseError
+
+from delivery.conf import conf
+from delivery.rules import sharding
+from delivery.runtime import slots
+
+ACCEPTED = b"accepted"
+DUE = b"due "
+REFRESH_S = 1.0
+MAX_DATAGRAM = 1400
+"""Bytes; fits one Ethernet frame. Longer lists of consumers are cut: polling finds the rest."""
+
+
+@dataclass(slots=True)
+class Hints:
+    """What the datagrams since the last look said."""
+
+    accepted: bool = False
+    consumer_ids: set[int] = field(default_factory=set)
+
+
+class Listener:
+    """A pump's ear: a UDP socket on an ephemeral port of the wake address."""
+
+    def __init__(self) -> None:
+        family = socket.AF_INET6 if ":" in conf().wake_bind else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        self.socket.bind((conf().wake_bind, 0))
+        host, port = self.socket.getsockname()[:2]
+        self.address = f"{host} {port}"
+
+    def hear(self) -> Hints:
+        """Everything that arrived, merged. Unknown datagrams are ignored."""
+        hints = Hints()
+        while True:
+            try:
+                datagram = self.socket.recv(MAX_DATAGRAM)
+            except (BlockingIOError, ConnectionError):
+                return hints
+            if datagram == ACCEPTED:
+                hints.accepted = True
+            elif datagram.startswith(DUE):
+                numbers = datagram.removeprefix(DUE).split()
+                hints.consumer_ids |= {int(number) for number in numbers if number.isdigit()}
+
+    def close(self) -> None:
+        """Free the port."""
+        self.socket.close()
+
+
+class Bell:
+    """Rings pumps. Knows them from their slots, read at most every ``REFRESH_S`` seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._sockets: dict[int, socket.socket] = {}
+
+    def accepted(self, channel_id: int) -> None:
+        """A message of this channel was stored: one pump should fan it out."""
+        generation = sharding.owner(channel_id, self._pumps())
+        if generation is not None:
+            self._send(generation, ACCEPTED)
+
+    def due(self, consumer_ids: Iterable[int]) -> None:
+        """These consumers have something to be sent now: tell the pumps that own them."""
+        addresses = self._pumps()
+        by_pump: dict[int, list[int]] = {}
+        for consumer_id in consumer_ids:
+            if (generation := sharding.owner(consumer_id, addresses)) is not None:
+                by_pump.setdefault(generation, []).append(consumer_id)
+        for generation, ids in by_pump.items():
+            text = DUE + b" ".join(str(number).encode() for number in ids)
+            self._send(generation, text[:MAX_DATAGRAM].rpartition(b" ")[0] if len(text) > MAX_DATAGRAM else text)
+
+    def _pumps(self) -> dict[int, tuple[str, int]]:
+        if time.monotonic() - self._read_at > REFRESH_S:
+            with self._lock:
+                self._addresses = {
+                    slot.generation: _address(slot.wake_address)
+                    for slot in slots.living()
+                    if slot.wake_address
+                }
+                self._read_at = time.monotonic()
+        return self._addresses
+
+    def _send(self, generation: int, datagram: bytes) -> None:
+        address = self._addresses.get(generation)
+        if address is None:
+            return
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        if family not in self._sockets:
+            self._sockets[family] = socket.socket(family, socket.SOCK_DGRAM)
+            self._sockets[family].setblocking(False)
+        try:
+            self._sockets[family].sendto(datagram, address)
+        except OSError:
+            return  # nobody there or a full buffer: the pump polls
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(" ")
+    return host, int(port)
+
+
+bell = Bell()
+
+
+def on_message_accepted(sender: Any, *, channel_id: int, **_: Any) -> None:
+    """Receiver of channels_app.signals.message_accepted."""
+    if not conf().wake:
+        return
+    try:
+        bell.accepted(channel_id)
+    except DatabaseError:
+        return  # the message is stored; a hint is not worth an error to its producer

@@ -1,0 +1,73 @@
+"""Health: what delivery learnt of a consumer, kept over restarts, and the switch that it may pull."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from django.db import transaction
+
+from channels_app.models import AuditEntry, Consumer
+from delivery.models import ConsumerHealth
+from delivery.rules.breaker import Circuit
+
+
+def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
+    """Circuits as they were last saved; a consumer without a row is absent."""
+    return {
+        row.consumer_id: Circuit(
+            state=row.circuit,
+            consecutive_failures=row.consecutive_failures,
+            opened_count=row.opened_count,
+            next_probe_at=_seconds(row.next_probe_at),
+            failing_since=_seconds(row.failing_since),
+            slow_until=_seconds(row.slow_until),
+        )
+        for row in ConsumerHealth.objects.filter(consumer_id__in=list(consumer_ids))
+    }
+
+
+def save(consumer_id: int, circuit: Circuit, *, outcome: str, success: bool, now: datetime) -> None:
+    """Keep a circuit for whoever pumps this consumer next, and for people to see."""
+    values: dict[str, object] = {
+        "circuit": circuit.state,
+        "consecutive_failures": circuit.consecutive_failures,
+        "opened_count": circuit.opened_count,
+        "next_probe_at": _instant(circuit.next_probe_at),
+        "slow_until": _instant(circuit.slow_until),
+        "failing_since": _instant(circuit.failing_since),
+        "last_outcome": outcome,
+        "last_success_at" if success else "last_failure_at": now,
+    }
+    if not ConsumerHealth.objects.filter(consumer_id=consumer_id).update(**values):
+        ConsumerHealth.objects.update_or_create(consumer_id=consumer_id, defaults=values)
+
+
+def disable(consumer_id: int, *, reason: str, now: datetime) -> bool:
+    """Stop calling a consumer that is gone or failed for days; its backlog waits (S0-13).
+
+    Returns whether it was active until now.
+    """
+    with transaction.atomic():
+        consumer = Consumer.objects.select_for_update().filter(id=consumer_id).first()
+        if consumer is None or consumer.state != Consumer.State.ACTIVE:
+            return False
+        consumer.state = Consumer.State.DISABLED
+        consumer.state_reason = reason[:200]
+        consumer.state_changed_at = now
+        consumer.save()
+        AuditEntry.objects.create(
+            actor="broker",
+            action="consumer.disable",
+            target=f"consumer:{consumer.channel.slug}/{consumer.client_id}",
+            reason=reason,
+            before={"state": "active"},
+            after={"state": "disabled"},
+        )
+    return True
+
+
+def _seconds(instant: datetime | None) -> float | None:
+    return None if instant is None else instant.timestamp()
+
+
+def _instant(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
