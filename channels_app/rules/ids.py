@@ -8,10 +8,10 @@ import time
 import weakref
 from collections.abc import Callable
 
-MESSAGE = "msg_"
-DELIVERY = "dlv_"
-ATTEMPT = "att_"
-REPLAY = "rpl_"
+MESSAGE = "msg"
+DELIVERY = "dlv"
+ATTEMPT = "att"
+REPLAY = "rpl"
 
 # 41 bits of milliseconds (until 2094), 10 bits of slot, 12 bits of sequence: a positive BIGINT.
 EPOCH_MS = 1_735_689_600_000
@@ -88,13 +88,13 @@ os.register_at_fork(after_in_child=_reseed_all)
 
 
 def to_public(prefix: str, number: int) -> str:
-    """``msg_`` and a key as people see it: 13 characters that sort like the numbers do.
+    """``msg_`` and 13 characters, for the prefix ``msg``: a key as people see it, sorting alike.
 
     Raises ValueError for a number that is no key (negative, or above 63 bits).
     """
     if not 0 <= number <= _LARGEST:
         raise ValueError(f"{number} is not a key.")
-    return prefix + "".join([_ALPHABET[(number >> shift) & 31] for shift in _SHIFTS])
+    return prefix + "_" + "".join([_ALPHABET[(number >> shift) & 31] for shift in _SHIFTS])
 
 
 def from_public(prefix: str, text: str) -> int | None:
@@ -102,8 +102,8 @@ def from_public(prefix: str, text: str) -> int | None:
 
     Exact on purpose: one key has one spelling, so that an id can be compared as text.
     """
-    digits = text.removeprefix(prefix)
-    if len(digits) + len(prefix) != len(text) or not _PUBLIC.fullmatch(digits):
+    head, _, digits = text.partition("_")
+    if head != prefix or not _PUBLIC.fullmatch(digits):
         return None
     return int(digits.translate(_TO_INT_DIGITS), 32)
 

@@ -65,46 +65,52 @@ class Reason(StrEnum):
     """The confirmation did not come in time."""
 
 
-S, R = DeliveryState, Reason
+_S, _R = DeliveryState, Reason
 
 ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
     {
-        (S.QUEUED, S.IN_FLIGHT, R.CLAIMED),
-        (S.QUEUED, S.CANCELLED, R.CANCELLED),
-        (S.QUEUED, S.CANCELLED, R.RETIRED),
-        (S.QUEUED, S.CANCELLED, R.EXPIRED),
-        (S.QUEUED, S.DEAD, R.EXHAUSTED),
-        (S.IN_FLIGHT, S.DELIVERED, R.DELIVERED),
-        (S.IN_FLIGHT, S.DELIVERED, R.ACKNOWLEDGED),
-        (S.IN_FLIGHT, S.AWAITING_ACK, R.AWAITING_ACK),
-        (S.IN_FLIGHT, S.QUEUED, R.RETRY),
-        (S.IN_FLIGHT, S.QUEUED, R.INTERRUPTED),
-        (S.IN_FLIGHT, S.QUEUED, R.LEASE_EXPIRED),
-        (S.IN_FLIGHT, S.DEAD, R.EXHAUSTED),
-        (S.IN_FLIGHT, S.DEAD, R.GONE),
-        (S.IN_FLIGHT, S.CANCELLED, R.EXPIRED),
-        (S.IN_FLIGHT, S.DEAD, R.UNREADABLE),
-        (S.AWAITING_ACK, S.DELIVERED, R.ACKNOWLEDGED),
-        (S.AWAITING_ACK, S.QUEUED, R.RETRY),
-        (S.AWAITING_ACK, S.QUEUED, R.ACK_TIMEOUT),
-        (S.AWAITING_ACK, S.DEAD, R.EXHAUSTED),
-        (S.DEAD, S.QUEUED, R.REPLAYED),
-        (S.DELIVERED, S.QUEUED, R.REPLAYED),
-        (S.CANCELLED, S.QUEUED, R.REPLAYED),
+        (_S.QUEUED, _S.IN_FLIGHT, _R.CLAIMED),
+        (_S.QUEUED, _S.CANCELLED, _R.CANCELLED),
+        (_S.QUEUED, _S.CANCELLED, _R.RETIRED),
+        (_S.QUEUED, _S.CANCELLED, _R.EXPIRED),
+        (_S.QUEUED, _S.DEAD, _R.EXHAUSTED),
+        (_S.IN_FLIGHT, _S.DELIVERED, _R.DELIVERED),
+        (_S.IN_FLIGHT, _S.DELIVERED, _R.ACKNOWLEDGED),
+        (_S.IN_FLIGHT, _S.AWAITING_ACK, _R.AWAITING_ACK),
+        (_S.IN_FLIGHT, _S.QUEUED, _R.RETRY),
+        (_S.IN_FLIGHT, _S.QUEUED, _R.INTERRUPTED),
+        (_S.IN_FLIGHT, _S.QUEUED, _R.LEASE_EXPIRED),
+        (_S.IN_FLIGHT, _S.DEAD, _R.EXHAUSTED),
+        (_S.IN_FLIGHT, _S.DEAD, _R.GONE),
+        (_S.IN_FLIGHT, _S.DEAD, _R.UNREADABLE),
+        (_S.IN_FLIGHT, _S.CANCELLED, _R.EXPIRED),
+        # A lapsed lease or acknowledgement timer is a due row like any other.
+        (_S.IN_FLIGHT, _S.IN_FLIGHT, _R.CLAIMED),
+        (_S.AWAITING_ACK, _S.IN_FLIGHT, _R.CLAIMED),
+        (_S.AWAITING_ACK, _S.DELIVERED, _R.ACKNOWLEDGED),
+        (_S.AWAITING_ACK, _S.QUEUED, _R.RETRY),
+        (_S.AWAITING_ACK, _S.QUEUED, _R.ACK_TIMEOUT),
+        (_S.AWAITING_ACK, _S.DEAD, _R.EXHAUSTED),
+        (_S.DEAD, _S.QUEUED, _R.REPLAYED),
+        (_S.DELIVERED, _S.QUEUED, _R.REPLAYED),
+        (_S.CANCELLED, _S.QUEUED, _R.REPLAYED),
     }
 )
 """Every change of state there is; a delivery begins as queued, accepted."""
 
-FINISHED = frozenset({S.DELIVERED, S.DEAD, S.CANCELLED})
+FINISHED = frozenset({_S.DELIVERED, _S.DEAD, _S.CANCELLED})
 """States that nothing but a replay leaves; their ``due_at`` is empty."""
 
-_FATAL = {
-    Outcome.GONE: R.GONE,
-    Outcome.BODY_UNREADABLE: R.UNREADABLE,
+_FINAL = {
+    Outcome.DELIVERED: (_S.DELIVERED, _R.DELIVERED),
+    Outcome.DELIVERED_OVERSIZED: (_S.DELIVERED, _R.DELIVERED),
+    Outcome.GONE: (_S.DEAD, _R.GONE),
+    Outcome.BODY_UNREADABLE: (_S.DEAD, _R.UNREADABLE),
+    Outcome.EXPIRED: (_S.CANCELLED, _R.EXPIRED),
 }
 _SPOILT = {
-    Outcome.INTERRUPTED: R.INTERRUPTED,
-    Outcome.LEASE_EXPIRED: R.LEASE_EXPIRED,
+    Outcome.INTERRUPTED: _R.INTERRUPTED,
+    Outcome.LEASE_EXPIRED: _R.LEASE_EXPIRED,
 }
 
 
@@ -136,35 +142,33 @@ def after_attempt(
     the row, this one too. ``retry_after`` is the consumer's wish in seconds: it may lengthen the
     wait and never shortens it. ``jitter`` is in [0, 1).
     """
-    if outcome.is_success:
-        return Transition(S.DELIVERED, R.DELIVERED, due_in=None, charged=False)
-    if outcome in _FATAL:
-        return Transition(S.DEAD, _FATAL[outcome], due_in=None, charged=True)
+    if outcome in _FINAL:
+        return Transition(*_FINAL[outcome], due_in=None, charged=outcome.charged)
     if not outcome.charged and attempt_count - failure_count <= FREE_ATTEMPTS:
-        return Transition(S.QUEUED, _SPOILT[outcome], due_in=0.0, charged=False)
+        return Transition(_S.QUEUED, _SPOILT[outcome], due_in=0.0, charged=False)
     failures = failure_count + 1
     if failures >= backoff.allowed_attempts(policy, max_attempts):
-        return Transition(S.DEAD, R.EXHAUSTED, due_in=None, charged=True)
+        return Transition(_S.DEAD, _R.EXHAUSTED, due_in=None, charged=True)
     wait = max(backoff.delay(policy, failures, jitter), retry_after or 0.0)
-    return Transition(S.QUEUED, _SPOILT.get(outcome, R.RETRY), due_in=wait, charged=True)
+    return Transition(_S.QUEUED, _SPOILT.get(outcome, _R.RETRY), due_in=wait, charged=True)
 
 
 _SHOWN = {
-    S.QUEUED: "Queued",
-    S.IN_FLIGHT: "In-flight",
-    S.AWAITING_ACK: "Awaiting-Ack",
-    S.DELIVERED: "Delivered",
-    S.DEAD: "Dead",
-    S.CANCELLED: "Cancelled",
+    _S.QUEUED: "Queued",
+    _S.IN_FLIGHT: "In-flight",
+    _S.AWAITING_ACK: "Awaiting-Ack",
+    _S.DELIVERED: "Delivered",
+    _S.DEAD: "Dead",
+    _S.CANCELLED: "Cancelled",
 }
 
 
 def shown_state(state: DeliveryState, failure_count: int, attempt_count: int) -> str:
     """The state's name for people and the API (S0-17): a second try is called a retry."""
-    earlier_attempts = attempt_count - (state is S.IN_FLIGHT)
+    earlier_attempts = attempt_count - (state is _S.IN_FLIGHT)
     if failure_count > 0 or earlier_attempts > 0:
-        if state is S.QUEUED:
+        if state is _S.QUEUED:
             return "Retry-Delivery"
-        if state is S.IN_FLIGHT:
+        if state is _S.IN_FLIGHT:
             return "Retry-In-flight"
     return _SHOWN[state]
