@@ -1,0 +1,175 @@
+"""One supervised process with its descendants: started, asked to stop, killed, buried."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from delivery.runtime import guardian
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0
+"""A process that ran this long is not failing in a row: its next pause is the first one again."""
+
+# The shell waits for a line before it becomes the command. The supervisor tells the guardian about
+# the new process group first and then sends the line, so that at no instant a command runs that
+# nobody would clean up; when the supervisor dies in between, `read` fails and nothing starts.
+AIRLOCK = ("/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "sh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """What to run and how to know that it works."""
+
+    name: str
+    command: tuple[str, ...]
+    folder: Path | None = None
+    """Working directory; the supervisor's own by default."""
+    is_alive: Callable[[], bool] | None = None
+    """False when the process exists but stands still. Asked from one thread of its own; when it
+    raises, nothing is known and nothing is done."""
+    settle_s: float = 30.0
+    """Seconds after a start before an answer of ``is_alive`` counts."""
+
+
+class Guardian:
+    """Our end of the guardian process's pipe."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._process, self._pipe = self._start()
+
+    def watch(self, group: int) -> None:
+        """Have the group killed should this process die."""
+        self._groups.add(group)
+        self._tell(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """The group is gone; its number may be another's soon."""
+        self._groups.discard(group)
+        self._tell(f"-{group}\n")
+
+    def ensure(self) -> None:
+        """Start another guardian when somebody killed this one."""
+        if self._process.poll() is not None:
+            log.warning("the guardian process was gone; starting another")
+            os.close(self._pipe)
+            self._process, self._pipe = self._start()
+            for group in self._groups:
+                self._tell(f"+{group}\n")
+
+    def close(self) -> None:
+        """End the guardian; whatever it still watches is killed."""
+        os.close(self._pipe)
+        self._process.wait()
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], int]:
+        # Isolated and without site-packages: a quick start that no environment can spoil.
+        return _popen([sys.executable, "-I", "-S", guardian.__file__])
+
+    def _tell(self, line: str) -> None:
+        # A guardian that has just died is replaced by ensure(), which repeats all groups.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, line.encode())
+
+
+class Process:
+    """A child's life: at most one process group at a time, and when the next may start."""
+
+    def __init__(self, child: Child, guardian: Guardian) -> None:
+        self.child = child
+        self.started_at = 0.0
+        self.start_at = 0.0
+        self._guardian = guardian
+        self._failures = 0
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process, be it dead, that was not buried."""
+        return self._popen is not None
+
+    def start(self) -> None:
+        """Start the command in a session and process group of its own.
+
+        A machine out of processes or memory is a reason to try again later, not to give up.
+        """
+        try:
+            popen, pipe = _popen([*AIRLOCK, *self.child.command], self.child.folder)
+        except OSError as error:
+            self._pause()
+            log.error("%s cannot be started: %s", self.child.name, error)
+            return
+        self._guardian.watch(popen.pid)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(pipe, b"go\n")
+        os.close(pipe)
+        self._popen = popen
+        self.started_at = time.monotonic()
+        log.info("%s started (pid %d)", self.child.name, popen.pid)
+
+    def has_ended(self) -> bool:
+        """Whether the main process is dead. It is left unreaped, so that its number stays ours."""
+        if self._popen is None:
+            return False
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._popen.pid, flags) is not None
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM to the main process alone: it knows how to stop its own workers."""
+        if self._popen is not None:
+            # Not Popen.send_signal: that reaps a process which has just died.
+            os.kill(self._popen.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to the main process and all that it started."""
+        if self._popen is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+
+    def bury(self) -> int:
+        """Kill what the dead main process left behind and reap it.
+
+        Returns the exit status (negative: the signal) and sets ``start_at``, with a pause that
+        doubles while the process keeps dying young.
+        """
+        popen, self._popen = self._popen, None
+        if popen is None:
+            raise ValueError(f"{self.child.name} does not run")
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(popen.pid, signal.SIGKILL)
+        self._guardian.forget(popen.pid)
+        status = popen.wait()
+        if time.monotonic() - self.started_at >= STEADY_S:
+            self._failures = 0
+        self._pause()
+        return status
+
+    def _pause(self) -> None:
+        pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+        self.start_at = time.monotonic() + pause_s
+        self._failures += 1
+
+
+def _popen(
+    command: Sequence[str], folder: Path | None = None
+) -> tuple[subprocess.Popen[bytes], int]:
+    """A process in its own session, and the writing end of the pipe that is its input."""
+    read_end, write_end = os.pipe()
+    try:
+        popen = subprocess.Popen(command, stdin=read_end, cwd=folder, start_new_session=True)
+    except OSError:
+        os.close(write_end)
+        raise
+    finally:
+        os.close(read_end)
+    return popen, write_end

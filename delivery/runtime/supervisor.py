@@ -1,0 +1,185 @@
+"""Runs the broker's processes: restarts what dies or stands still, and leaves nothing behind."""
+
+import logging
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from delivery.runtime.processes import Child, Guardian, Process
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+"""Longest wait of the loop; signals and deaths of children end it at once."""
+
+
+class Pulse(threading.Thread):
+    """Asks a child's ``is_alive`` every few seconds.
+
+    In a thread of its own: the answer usually comes from the database, and while that hangs the
+    supervisor must still hear SIGTERM and restart what died.
+    """
+
+    def __init__(self, name: str, is_alive: Callable[[], bool], every_s: float) -> None:
+        super().__init__(name=f"pulse of {name}", daemon=True)
+        self._child_name = name
+        self._is_alive = is_alive
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._still_at = 0.0
+
+    def stood_still_after(self, instant: float) -> bool:
+        """Whether the last answer was no, to a question asked after ``instant`` (monotonic)."""
+        return self._still_at > instant
+
+    def run(self) -> None:
+        """Ask until stopped."""
+        known = True
+        while not self._stopped.wait(self._every_s):
+            asked_at = time.monotonic()
+            try:
+                self._still_at = 0.0 if self._is_alive() else asked_at
+                known = True
+            except Exception:
+                # Not knowing is not a reason to kill: a database that is away would otherwise
+                # take the workers with it. Said once, not every few seconds.
+                if known:
+                    log.warning("no heartbeat of %s can be read", self._child_name, exc_info=True)
+                known = False
+
+    def stop(self) -> None:
+        """Ask no more; an open question may still come back and is not waited for."""
+        self._stopped.set()
+
+
+class Supervisor:
+    """Keeps its children running until SIGTERM, SIGINT or SIGHUP, then stops them.
+
+    Each child has its own session, so that Ctrl-C in a terminal reaches the supervisor alone and
+    every child is stopped in one way: SIGTERM to its main process, ``grace_s`` seconds, SIGKILL to
+    its whole group. A second signal skips the rest of the wait. Should the supervisor itself be
+    killed, the guardian kills all groups (delivery/runtime/guardian.py).
+    """
+
+    def __init__(
+        self, children: Sequence[Child], *, grace_s: float = 20.0, pulse_s: float = 3.0
+    ) -> None:
+        self._children = children
+        self._grace_s = grace_s
+        self._pulse_s = pulse_s
+        self._signals: list[int] = []
+        self._processes: list[Process] = []
+        self._pulses: dict[str, Pulse] = {}
+
+    def run(self) -> None:
+        """Block until told to stop. Only for the main thread, since it takes the signals."""
+        with self._hearing_signals() as wakeup:
+            guardian = Guardian()
+            self._processes = [Process(child, guardian) for child in self._children]
+            self._start_pulses()
+            try:
+                while not self._signals:
+                    guardian.ensure()
+                    for process in self._processes:
+                        self._look_after(process)
+                    self._wait(wakeup, self._until_next_start())
+                self._stop(wakeup)
+            finally:
+                # Whatever brought us here, nothing stays: closing the guardian kills the rest.
+                for pulse in self._pulses.values():
+                    pulse.stop()
+                guardian.close()
+
+    def _look_after(self, process: Process) -> None:
+        if process.has_ended():
+            status = process.bury()
+            pause_s = process.start_at - time.monotonic()
+            name = process.child.name
+            log.error("%s ended (%s); starting it again in %.0f s", name, _say(status), pause_s)
+        elif process.is_running:
+            self._check_pulse(process)
+        elif time.monotonic() >= process.start_at:
+            process.start()
+
+    def _check_pulse(self, process: Process) -> None:
+        pulse = self._pulses.get(process.child.name)
+        settled_at = process.started_at + process.child.settle_s
+        if pulse and pulse.stood_still_after(settled_at):
+            log.error("%s stands still; killing it to start afresh", process.child.name)
+            process.kill()
+
+    def _stop(self, wakeup: socket.socket) -> None:
+        log.info("stopping (%s)", signal.Signals(self._signals[0]).name)
+        deadline = time.monotonic() + self._grace_s
+        for process in self._processes:
+            process.ask_to_stop()
+        while self._bury_dead() and time.monotonic() < deadline and len(self._signals) == 1:
+            self._wait(wakeup, deadline - time.monotonic())
+        for process in self._processes:
+            if process.is_running:
+                log.error("%s did not stop in time; killing it", process.child.name)
+                process.kill()
+                process.bury()
+        log.info("stopped")
+
+    def _bury_dead(self) -> bool:
+        """Bury who ended; True while somebody still runs."""
+        for process in self._processes:
+            if process.has_ended():
+                process.bury()
+        return any(process.is_running for process in self._processes)
+
+    def _start_pulses(self) -> None:
+        for child in self._children:
+            if child.is_alive:
+                pulse = Pulse(child.name, child.is_alive, self._pulse_s)
+                self._pulses[child.name] = pulse
+                pulse.start()
+
+    def _until_next_start(self) -> float:
+        now = time.monotonic()
+        starts = [process.start_at - now for process in self._processes if not process.is_running]
+        return min(starts, default=TICK_S)
+
+    def _wait(self, wakeup: socket.socket, seconds: float) -> None:
+        """Sleep until a signal, a child's death, or at most ``seconds`` and one tick."""
+        select.select([wakeup], [], [], max(0.0, min(seconds, TICK_S)))
+        with suppress(BlockingIOError):
+            wakeup.recv(1024)
+
+    @contextmanager
+    def _hearing_signals(self) -> Iterator[socket.socket]:
+        """Handlers for the time of a run, and the socket that becomes readable at each signal."""
+        read_end, write_end = socket.socketpair()
+        read_end.setblocking(False)
+        write_end.setblocking(False)
+        previous_fd = signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+        previous = {number: signal.signal(number, self._note) for number in numbers}
+        try:
+            yield read_end
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(previous_fd)
+            read_end.close()
+            write_end.close()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        # SIGCHLD only has to wake the loop, which the wake-up descriptor has done.
+        if number != signal.SIGCHLD:
+            self._signals.append(number)
+
+
+def _say(status: int) -> str:
+    """An exit status in words: ``exit code 3`` or ``SIGKILL``."""
+    if status >= 0:
+        return f"exit code {status}"
+    with suppress(ValueError):
+        return signal.Signals(-status).name
+    return f"signal {-status}"
