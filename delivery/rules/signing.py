@@ -1,0 +1,164 @@
+"""Signatures after Standard Webhooks 1.0.0: how a consumer knows that a request is ours and fresh.
+
+``v1`` is HMAC-SHA256 with a shared secret (``whsec_...``); ``v1a`` is Ed25519, whose verifier
+(``whpk_...``) may be public while the signer (``whsk_...``) never leaves the broker.
+"""
+
+import base64
+import hmac
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from secrets import token_bytes
+
+from cryptography import exceptions
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+TOLERANCE_S = 300
+"""How far the timestamp may be from the receiver's clock, as in all official libraries."""
+
+_SECRET, _PRIVATE, _PUBLIC = "whsec_", "whsk_", "whpk_"
+_KEY_BYTES = 32
+
+
+class InvalidSignature(Exception):
+    """The request is not from the holder of the secret, was changed, or is too old."""
+
+
+def new_secret() -> str:
+    """A shared secret for ``v1``: ``whsec_`` and 32 random bytes in base64."""
+    return _SECRET + _encode(token_bytes(_KEY_BYTES))
+
+
+def new_signing_key() -> tuple[str, str]:
+    """A key pair for ``v1a``: the signer's ``whsk_...`` (to be kept) and its ``whpk_...``."""
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes_raw()
+    return _PRIVATE + _encode(key.private_bytes_raw() + public), _PUBLIC + _encode(public)
+
+
+def decode_secret(text: str) -> bytes:
+    """The bytes that a ``whsec_...`` signs with. Raises ValueError with a sentence."""
+    return _decode(text, _SECRET, range(24, 65))
+
+
+def decode_signing_key(text: str) -> bytes:
+    """The 32 bytes that a ``whsk_...`` signs with. Raises ValueError with a sentence."""
+    return _decode(text, _PRIVATE, range(64, 65))[:_KEY_BYTES]
+
+
+def sign(secrets: Sequence[bytes], message_id: str, timestamp: int, body: bytes) -> str:
+    """The ``webhook-signature`` of one attempt: a ``v1`` token for each secret.
+
+    ``secrets`` are decoded bytes, the current one first; two overlap during a rotation.
+    ``timestamp`` is this attempt's, in Unix seconds.
+    """
+    content = _content(message_id, timestamp, body)
+    return " ".join([_token_v1(secret, content) for secret in secrets])
+
+
+def sign_v1a(private_keys: Sequence[bytes], message_id: str, timestamp: int, body: bytes) -> str:
+    """As ``sign``, with Ed25519: a ``v1a`` token for each key, 32 bytes as decoded."""
+    content = _content(message_id, timestamp, body)
+    return " ".join(["v1a," + _encode(_signer(key).sign(content)) for key in private_keys])
+
+
+def verify(
+    key: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    now: float,
+    tolerance: int = TOLERANCE_S,
+) -> None:
+    """Check a received request against a ``whsec_...`` (v1) or a ``whpk_...`` (v1a).
+
+    ``now`` is Unix seconds; header names may be in any case. One valid signature is enough, those
+    of other versions are skipped. Raises InvalidSignature with the reason, and ValueError for a
+    key that is none.
+    """
+    message_id, timestamp, signatures = _webhook_headers(headers)
+    if abs(now - timestamp) > tolerance:
+        raise InvalidSignature("The timestamp is too far from now.")
+    content = _content(message_id, timestamp, body)
+    if key.startswith(_PUBLIC):
+        genuine = _verify_v1a(_decode(key, _PUBLIC, range(32, 33)), content, signatures)
+    else:
+        genuine = _verify_v1(decode_secret(key), content, signatures)
+    if not genuine:
+        raise InvalidSignature("No signature fits the body and the key.")
+
+
+# Loading a key costs as much as signing with it.
+@lru_cache(maxsize=1024)
+def _signer(private_key: bytes) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(private_key)
+
+
+def _webhook_headers(headers: Mapping[str, str]) -> tuple[str, int, str]:
+    given = {name.lower(): value for name, value in headers.items()}
+    try:
+        message_id, timestamp = given["webhook-id"], given["webhook-timestamp"]
+        signatures = given["webhook-signature"]
+    except KeyError as missing:
+        raise InvalidSignature(f"The header {missing} is missing.") from None
+    if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 15):
+        raise InvalidSignature("The timestamp is not a number of seconds.")
+    return message_id, int(timestamp), signatures
+
+
+def _verify_v1(secret: bytes, content: bytes, signatures: str) -> bool:
+    expected = _token_v1(secret, content).encode()
+    # Every token is compared, so that the time taken does not tell which one was near.
+    matches = [hmac.compare_digest(expected, token.encode()) for token in signatures.split(" ")]
+    return any(matches)
+
+
+def _verify_v1a(public: bytes, content: bytes, signatures: str) -> bool:
+    key = Ed25519PublicKey.from_public_bytes(public)
+    return any(_fits(key, content, signature) for signature in _signatures_v1a(signatures))
+
+
+def _signatures_v1a(signatures: str) -> Iterator[bytes]:
+    for token in signatures.split(" "):
+        version, _, text = token.partition(",")
+        if version == "v1a":
+            try:
+                yield base64.b64decode(text, validate=True)
+            except ValueError:
+                continue
+
+
+def _fits(key: Ed25519PublicKey, content: bytes, signature: bytes) -> bool:
+    try:
+        key.verify(signature, content)
+    except exceptions.InvalidSignature:
+        return False
+    return True
+
+
+def _token_v1(secret: bytes, content: bytes) -> str:
+    return "v1," + _encode(hmac.digest(secret, content, "sha256"))
+
+
+def _content(message_id: str, timestamp: int, body: bytes) -> bytes:
+    return f"{message_id}.{timestamp}.".encode() + body
+
+
+def _encode(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _decode(text: str, prefix: str, sizes: range) -> bytes:
+    try:
+        raw = base64.b64decode(text.removeprefix(prefix), validate=True)
+    except ValueError:
+        raw = b""
+    if not text.startswith(prefix) or len(raw) not in sizes:
+        raise ValueError(f"The key must be {prefix} and {_size(sizes)} bytes in base64.")
+    return raw
+
+
+def _size(sizes: range) -> str:
+    return f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
