@@ -1,0 +1,118 @@
+"""Bodies and secrets at rest: sealed for one row, opened only there, by keys that can be rotated.
+
+An envelope begins with its format: 0 is plain data; 1 is AES-256-GCM: 4 bytes of key id,
+12 bytes of nonce, the ciphertext and its tag. This keeps readers of the storage out, not writers:
+a plain envelope opens in any row.
+"""
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+_PLAIN, _SEALED = b"\x00", b"\x01"
+_KEY_BYTES = 32
+_NONCE_AT = 5
+_CIPHERTEXT_AT = _NONCE_AT + 12
+_TAG_BYTES = 16
+
+
+class Unreadable(Exception):
+    """No key opens the envelope, or it was damaged or moved from its row; says which."""
+
+
+class Keyring:
+    """The installation's keys: the first one seals, all of them open.
+
+    Nonces are random, so a key should be replaced before it has sealed 2**32 envelopes.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        """``keys`` are 32 bytes each, the primary first. Raises ValueError with a sentence."""
+        if not keys:
+            raise ValueError("There must be at least one encryption key.")
+        if any(len(key) != _KEY_BYTES for key in keys):
+            raise ValueError(f"An encryption key has {_KEY_BYTES} bytes.")
+        self._ciphers = {_id_of(key): AESGCM(key) for key in keys}
+        if len(self._ciphers) < len(set(keys)):
+            raise ValueError("Two encryption keys have the same id; generate another one.")
+        self._primary = _id_of(keys[0])
+
+    @classmethod
+    def from_texts(cls, texts: Sequence[str]) -> Self:
+        """Keys as the settings hold them, base64 of 32 bytes; the first one seals.
+
+        Raises ValueError with a sentence that tells the key's place and never the key.
+        """
+        return cls([_decode(text, place) for place, text in enumerate(texts, start=1)])
+
+    @classmethod
+    def derived(cls, secret: str) -> Self:
+        """One key made from the installation's secret, for those who set no key of their own."""
+        kdf = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"hookstation: encryption at rest")
+        return cls([kdf.derive(secret.encode())])
+
+    @property
+    def primary_id(self) -> str:
+        """The id of the key that seals: 8 hexadecimal characters."""
+        return self._primary.hex()
+
+    def seal(self, plain: bytes, aad: bytes) -> bytes:
+        """An encrypted envelope that opens only with the same ``aad``, which names its row."""
+        nonce = os.urandom(12)
+        ciphertext = self._ciphers[self._primary].encrypt(nonce, plain, aad)
+        return _SEALED + self._primary + nonce + ciphertext
+
+    def plain(self, data: bytes) -> bytes:
+        """An envelope without encryption."""
+        return _PLAIN + data
+
+    def open(self, envelope: bytes, aad: bytes) -> bytes:
+        """What was put into an envelope of either format.
+
+        Raises Unreadable when its key is missing, or when one bit of it or of ``aad`` changed.
+        """
+        if envelope[:1] == _PLAIN:
+            return envelope[1:]
+        cipher = self._ciphers.get(bytes.fromhex(self.key_id(envelope)))
+        if cipher is None:
+            raise Unreadable(f"The encryption key {self.key_id(envelope)} is not installed.")
+        try:
+            return cipher.decrypt(
+                envelope[_NONCE_AT:_CIPHERTEXT_AT], envelope[_CIPHERTEXT_AT:], aad
+            )
+        except InvalidTag:
+            raise Unreadable("The stored data was damaged, or belongs to another row.") from None
+
+    def key_id(self, envelope: bytes) -> str:
+        """The id of the key that sealed an envelope, '' if it is plain. Raises Unreadable."""
+        if envelope[:1] == _PLAIN:
+            return ""
+        if envelope[:1] != _SEALED or len(envelope) < _CIPHERTEXT_AT + _TAG_BYTES:
+            raise Unreadable("The stored data is not an envelope.")
+        return envelope[1:_NONCE_AT].hex()
+
+
+def generate_key() -> str:
+    """A new key as the settings hold it."""
+    return base64.b64encode(os.urandom(_KEY_BYTES)).decode()
+
+
+def _id_of(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()[:4]
+
+
+def _decode(text: str, place: int) -> bytes:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"Encryption key {place} is not base64 of {_KEY_BYTES} bytes.")
+    return key
