@@ -1,0 +1,29 @@
+"""The names people give: short, safe in URLs, logs and headers, and one spelling each."""
+
+import re
+
+LONGEST_SLUG = 100
+LONGEST_EVENT_TYPE = 128
+
+_SLUG = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{LONGEST_SLUG - 1}}}")
+_EVENT_TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
+
+
+def slug(value: str) -> str | None:
+    """What is wrong with the name of a channel, producer or consumer; None when it will do."""
+    if _SLUG.fullmatch(value):
+        return None
+    return (
+        f"A name has 1 to {LONGEST_SLUG} characters: lower-case letters, digits, dots, "
+        "underscores and hyphens, and begins with a letter or digit."
+    )
+
+
+def event_type(value: str) -> str | None:
+    """What is wrong with the name of an event type; None when it will do."""
+    if len(value) <= LONGEST_EVENT_TYPE and _EVENT_TYPE.fullmatch(value):
+        return None
+    return (
+        f"An event type has 1 to {LONGEST_EVENT_TYPE} characters: words of letters, digits and "
+        "underscores, joined by dots, like order.created."
+    )
