@@ -8,7 +8,6 @@ import base64
 import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from secrets import token_bytes
 
 from cryptography import exceptions
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -16,37 +15,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
+from channels_app.rules.secrets import PUBLIC, decode_public_key, decode_secret, encode
+
 TOLERANCE_S = 300
 """How far the timestamp may be from the receiver's clock, as in all official libraries."""
-
-_SECRET, _PRIVATE, _PUBLIC = "whsec_", "whsk_", "whpk_"
-_KEY_BYTES = 32
 
 
 class InvalidSignature(Exception):
     """The request is not from the holder of the secret, was changed, or is too old."""
-
-
-def new_secret() -> str:
-    """A shared secret for ``v1``: ``whsec_`` and 32 random bytes in base64."""
-    return _SECRET + _encode(token_bytes(_KEY_BYTES))
-
-
-def new_signing_key() -> tuple[str, str]:
-    """A key pair for ``v1a``: the signer's ``whsk_...`` (to be kept) and its ``whpk_...``."""
-    key = Ed25519PrivateKey.generate()
-    public = key.public_key().public_bytes_raw()
-    return _PRIVATE + _encode(key.private_bytes_raw() + public), _PUBLIC + _encode(public)
-
-
-def decode_secret(text: str) -> bytes:
-    """The bytes that a ``whsec_...`` signs with. Raises ValueError with a sentence."""
-    return _decode(text, _SECRET, range(24, 65))
-
-
-def decode_signing_key(text: str) -> bytes:
-    """The 32 bytes that a ``whsk_...`` signs with. Raises ValueError with a sentence."""
-    return _decode(text, _PRIVATE, range(64, 65))[:_KEY_BYTES]
 
 
 def sign(secrets: Sequence[bytes], message_id: str, timestamp: int, body: bytes) -> str:
@@ -62,7 +38,7 @@ def sign(secrets: Sequence[bytes], message_id: str, timestamp: int, body: bytes)
 def sign_v1a(private_keys: Sequence[bytes], message_id: str, timestamp: int, body: bytes) -> str:
     """As ``sign``, with Ed25519: a ``v1a`` token for each key, 32 bytes as decoded."""
     content = _content(message_id, timestamp, body)
-    return " ".join(["v1a," + _encode(_signer(key).sign(content)) for key in private_keys])
+    return " ".join(["v1a," + encode(_signer(key).sign(content)) for key in private_keys])
 
 
 def verify(
@@ -82,8 +58,8 @@ def verify(
     if abs(now - timestamp) > tolerance:
         raise InvalidSignature("The timestamp is too far from now.")
     content = _content(message_id, timestamp, body)
-    if key.startswith(_PUBLIC):
-        genuine = _verify_v1a(_decode(key, _PUBLIC, range(32, 33)), content, signatures)
+    if key.startswith(PUBLIC):
+        genuine = _verify_v1a(decode_public_key(key), content, signatures)
     else:
         genuine = _verify_v1(decode_secret(key), content, signatures)
     if not genuine:
@@ -139,26 +115,8 @@ def _fits(key: Ed25519PublicKey, content: bytes, signature: bytes) -> bool:
 
 
 def _token_v1(secret: bytes, content: bytes) -> str:
-    return "v1," + _encode(hmac.digest(secret, content, "sha256"))
+    return "v1," + encode(hmac.digest(secret, content, "sha256"))
 
 
 def _content(message_id: str, timestamp: int, body: bytes) -> bytes:
     return f"{message_id}.{timestamp}.".encode() + body
-
-
-def _encode(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
-def _decode(text: str, prefix: str, sizes: range) -> bytes:
-    try:
-        raw = base64.b64decode(text.removeprefix(prefix), validate=True)
-    except ValueError:
-        raw = b""
-    if not text.startswith(prefix) or len(raw) not in sizes:
-        raise ValueError(f"The key must be {prefix} and {_size(sizes)} bytes in base64.")
-    return raw
-
-
-def _size(sizes: range) -> str:
-    return f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"

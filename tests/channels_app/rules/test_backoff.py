@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.backoff import (
+from channels_app.rules.backoff import (
     LONGEST_DELAY_S,
     PRESETS,
     Exponential,
