@@ -6,3 +6,10 @@ from django.apps import AppConfig
 class DeliveryConfig(AppConfig):
     name = "delivery"
     verbose_name = "Delivery"
+
+    def ready(self) -> None:
+        # Models are there only now.
+        from channels_app.signals import message_accepted
+        from delivery.runtime.wake import on_message_accepted
+
+        message_accepted.connect(on_message_accepted, dispatch_uid="delivery.wake")

@@ -27,6 +27,8 @@ class Circuit:
     """First failure since the last success."""
     slow_until: float | None = None
     """Asked to slow down (429, 502, 503, 504): nothing is sent before."""
+    slow_count: int = 0
+    """Pauses since the last success."""
 
 
 def may_send(circuit: Circuit, now: float) -> Verdict:
@@ -69,8 +71,16 @@ def after_failure(
 
 
 def slowed(circuit: Circuit, now: float, retry_after: float | None) -> Circuit:
-    """The consumer asked for a pause: its own wish, else doubling from one second to a minute."""
-    doubling = SLOW_BASE_S * 2.0 ** min(max(circuit.consecutive_failures - 1, 0), 30)
-    wait = min(SLOW_CAP_S, retry_after if retry_after is not None else doubling)
-    until = now + wait
-    return replace(circuit, slow_until=max(until, circuit.slow_until or 0.0))
+    """The consumer asked for a pause: its own wish, else doubling from one second to a minute.
+
+    Answers to requests that were on their way already when the pause began do not double it.
+    """
+    pausing = circuit.slow_until is not None and now < circuit.slow_until
+    wait = SLOW_BASE_S * 2.0 ** min(circuit.slow_count, 30)
+    if retry_after is not None:
+        wait = retry_after
+    elif pausing:
+        return circuit
+    until = max(now + min(SLOW_CAP_S, wait), circuit.slow_until or 0.0)
+    count = circuit.slow_count if pausing else circuit.slow_count + 1
+    return replace(circuit, slow_until=until, slow_count=count)

@@ -1,11 +1,11 @@
 """Line: one consumer as its pump sees it: what it may take now, and what it has waiting."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from channels_app.directory import ConsumerView
 from channels_app.rules.limits import decide
-from delivery.rules import backoff, breaker
+from delivery.rules import breaker
 from delivery.rules.backoff import Policy
 from delivery.rules.breaker import Circuit
 
@@ -27,7 +27,9 @@ class Line:
     """The rate limiter's theoretical arrival time, Unix seconds."""
     ready_at: float = 0.0
     """Not to be looked at before: the rate limiter said so."""
-    claims: int = field(default=0)
+    claims: int = 0
+    saved: Circuit = field(default_factory=Circuit)
+    """The circuit as it stands in the database."""
 
     def room(self, now: datetime) -> int:
         """How many deliveries may be taken now."""
@@ -63,10 +65,11 @@ class Line:
 
     def wake_at(self) -> float | None:
         """When to look again, Unix seconds; None when only an event can change anything."""
-        if self.view.halted or self.next_due is None or self.in_flight >= self.view.max_in_flight:
+        full = 1 if self.circuit.state != breaker.CLOSED else self.view.max_in_flight
+        if self.view.halted or self.next_due is None or self.in_flight >= full:
             return None
         waits = [self.next_due.timestamp(), self.ready_at]
-        if self.circuit.next_probe_at is not None and self.circuit.state != "closed":
+        if self.circuit.next_probe_at is not None and self.circuit.state != breaker.CLOSED:
             waits.append(self.circuit.next_probe_at)
         if self.circuit.slow_until is not None:
             waits.append(self.circuit.slow_until)
@@ -83,13 +86,3 @@ class Line:
                 break
             allowed += 1
         return allowed
-
-
-def open_line(view: ConsumerView, circuit: Circuit, arrival: float) -> Line:
-    """A line for a consumer that this pump has just been given."""
-    return Line(view, circuit, backoff.parse_policy(view.retry), arrival=arrival)
-
-
-def instant_of(seconds: float | None) -> datetime | None:
-    """Unix seconds as the tables keep them."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

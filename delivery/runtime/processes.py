@@ -13,7 +13,7 @@ from pathlib import Path
 
 from delivery.runtime import guardian
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -61,7 +61,7 @@ class Guardian:
     def ensure(self) -> None:
         """Start another guardian when somebody killed this one."""
         if self._process.poll() is not None:
-            log.warning("the guardian process was gone; starting another")
+            logger.warning("the guardian process was gone; starting another")
             os.close(self._pipe)
             self._process, self._pipe = self._start()
             for group in self._groups:
@@ -107,7 +107,7 @@ class Process:
             popen, pipe = _popen([*AIRLOCK, *self.child.command], self.child.folder)
         except OSError as error:
             self._pause()
-            log.error("%s cannot be started: %s", self.child.name, error)
+            logger.error("%s cannot be started: %s", self.child.name, error)
             return
         self._guardian.watch(popen.pid)
         with contextlib.suppress(BrokenPipeError):
@@ -115,7 +115,7 @@ class Process:
         os.close(pipe)
         self._popen = popen
         self.started_at = time.monotonic()
-        log.info("%s started (pid %d)", self.child.name, popen.pid)
+        logger.info("%s started (pid %d)", self.child.name, popen.pid)
 
     def has_ended(self) -> bool:
         """Whether the main process is dead. It is left unreaped, so that its number stays ours."""

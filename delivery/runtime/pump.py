@@ -11,11 +11,11 @@ from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
 from channels_app import clock
-from channels_app.directory import ConsumerView, directory
+from channels_app.directory import directory
 from channels_app.rules.encryption import Unreadable
 from delivery import failpoints, metrics
 from delivery.conf import conf
-from delivery.rules import breaker, lifecycle
+from delivery.rules import lifecycle
 from delivery.rules.outcome import Outcome
 from delivery.runtime import outgoing, slots
 from delivery.runtime.line import Line
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 DISPATCH_BATCH = 200
 CLAIM_BATCH = 100
 """Most rows of one consumer in one claim."""
+BUSY_S = 0.02
+"""Seconds until rows that another worker holds are looked at again."""
 RETRY_CAP_S = 2.0
 """Longest wait between tries while the database is away."""
 
@@ -50,7 +52,7 @@ class Pump:
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener.socket, selectors.EVENT_READ)
         self.sender = Sender(
-            self.selector,
+            selector=self.selector,
             allowed=conf().allowed_targets,
             excerpt_bytes=conf().excerpt_bytes,
             max_answer_bytes=conf().max_answer_bytes,
@@ -115,7 +117,8 @@ class Pump:
         self.next_beat = time.monotonic() + slots.BEAT_S
         if not slots.beat(self.held, len(self.open)):
             raise Replaced
-        self.roster.refresh()
+        if self.roster.refresh():
+            self.next_poll = 0.0
 
     def _fan_out(self, now: datetime) -> None:
         poll = time.monotonic() >= self.next_poll
@@ -144,16 +147,21 @@ class Pump:
         )
         failpoints.reach("after_claim")
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
-        for consumer_id in taken.drained:
-            self.roster.lines[consumer_id].next_due = None
+        for want in wants:
+            line = self.roster.lines[want.consumer_id]
+            if want.consumer_id in taken.drained:
+                line.next_due = None
         contents = parcels.load(row.message_id for row in taken.rows)
         counts: dict[int, int] = {}
         for row in taken.rows:
             counts[row.consumer_id] = counts.get(row.consumer_id, 0) + 1
             metrics.LATENESS.observe(max(0.0, (now - row.due_at).total_seconds()))
             self._send(row, contents.get(row.message_id), now)
-        for consumer_id, count in counts.items():
-            self.roster.lines[consumer_id].took(count, now)
+        for want in wants:
+            line = self.roster.lines[want.consumer_id]
+            line.took(counts.get(want.consumer_id, 0), now)
+            if want.consumer_id not in (counts.keys() | taken.drained):
+                line.ready_at = now.timestamp() + BUSY_S  # somebody else holds its rows
 
     def _wants(self, now: datetime) -> list[Want]:
         free = conf().pump_in_flight - len(self.open)

@@ -1,6 +1,7 @@
 """Slots: who pumps right now, known to everyone through rows with a heartbeat."""
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from delivery.conf import conf
 from delivery.models import PumpSlot
 
 BEAT_S = 0.5
+STANDSTILL_S = 20.0
+"""How long a cluster may lack a pump until it is killed and started afresh."""
 STALE_S = 5.0
 """A slot without a heartbeat for so long has lost its owner, wherever that ran."""
 
@@ -89,6 +92,23 @@ def bury(slot: PumpSlot) -> bool:
     return bool(
         PumpSlot.objects.filter(id=slot.id, generation=slot.generation).delete()[0]
     )
+
+
+class Watch:
+    """Asked again and again by the supervisor: does this cluster pump?"""
+
+    def __init__(self, cluster: str, places: int) -> None:
+        self._cluster = cluster
+        self._places = places
+        self._complete_at = time.monotonic()
+
+    def __call__(self) -> bool:
+        """False once a place had no heartbeat for ``STANDSTILL_S``; a gap while one pump hands
+        over to the next is no reason to kill them all."""
+        beating = sum(slot.cluster == self._cluster for slot in living())
+        if beating >= self._places:
+            self._complete_at = time.monotonic()
+        return time.monotonic() - self._complete_at < STANDSTILL_S
 
 
 def _take(

@@ -12,7 +12,7 @@ from types import FrameType
 
 from delivery.runtime.processes import Child, Guardian, Process
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 """Longest wait of the loop; signals and deaths of children end it at once."""
@@ -49,7 +49,9 @@ class Pulse(threading.Thread):
                 # Not knowing is not a reason to kill: a database that is away would otherwise
                 # take the workers with it. Said once, not every few seconds.
                 if known:
-                    log.warning("no heartbeat of %s can be read", self._child_name, exc_info=True)
+                    logger.warning(
+                        "no heartbeat of %s can be read", self._child_name, exc_info=True
+                    )
                 known = False
 
     def stop(self) -> None:
@@ -100,7 +102,7 @@ class Supervisor:
             status = process.bury()
             pause_s = process.start_at - time.monotonic()
             name = process.child.name
-            log.error("%s ended (%s); starting it again in %.0f s", name, _say(status), pause_s)
+            logger.error("%s ended (%s); starting it again in %.0f s", name, _say(status), pause_s)
         elif process.is_running:
             self._check_pulse(process)
         elif time.monotonic() >= process.start_at:
@@ -110,11 +112,11 @@ class Supervisor:
         pulse = self._pulses.get(process.child.name)
         settled_at = process.started_at + process.child.settle_s
         if pulse and pulse.stood_still_after(settled_at):
-            log.error("%s stands still; killing it to start afresh", process.child.name)
+            logger.error("%s stands still; killing it to start afresh", process.child.name)
             process.kill()
 
     def _stop(self, wakeup: socket.socket) -> None:
-        log.info("stopping (%s)", signal.Signals(self._signals[0]).name)
+        logger.info("stopping (%s)", signal.Signals(self._signals[0]).name)
         deadline = time.monotonic() + self._grace_s
         for process in self._processes:
             process.ask_to_stop()
@@ -122,10 +124,10 @@ class Supervisor:
             self._wait(wakeup, deadline - time.monotonic())
         for process in self._processes:
             if process.is_running:
-                log.error("%s did not stop in time; killing it", process.child.name)
+                logger.error("%s did not stop in time; killing it", process.child.name)
                 process.kill()
                 process.bury()
-        log.info("stopped")
+        logger.info("stopped")
 
     def _bury_dead(self) -> bool:
         """Bury who ended; True while somebody still runs."""

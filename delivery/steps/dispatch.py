@@ -4,6 +4,8 @@ from collections import Counter as Tally
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from django.db.models import QuerySet
+
 from channels_app import transactions
 from channels_app.directory import ChannelView, directory
 from channels_app.models import Message, new_id
@@ -28,17 +30,26 @@ def dispatch(limit: int, slot: int) -> Dispatched:
     Safe to run anywhere at once: messages that another worker is fanning out are skipped, and a
     message that was fanned out is no longer in the state that this looks for.
     """
-    if not Message.objects.filter(state=Message.State.ACCEPTED).exists():
+    return _run(Message.objects.filter(state=Message.State.ACCEPTED), limit, slot)
+
+
+def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispatched:
+    """The same for messages that nobody took in time (S0-33)."""
+    late = Message.objects.filter(state=Message.State.ACCEPTED, accepted_at__lt=accepted_before)
+    return _run(late, limit, slot)
+
+
+def _run(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
+    # A look without a lock: an idle broker opens no transaction to find nothing.
+    if not waiting.exists():
         return Dispatched()
-    return transactions.run(lambda: _dispatch(limit, slot), on_collision=new_id.reseed)
-
-
-def _dispatch(limit: int, slot: int) -> Dispatched:
-    messages = list(
-        Message.objects.filter(state=Message.State.ACCEPTED)
-        .order_by("id")
-        .select_for_update(skip_locked=True)[:limit]
+    return transactions.run(
+        lambda: _dispatch(waiting, limit, slot), on_collision=new_id.reseed
     )
+
+
+def _dispatch(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
+    messages = list(waiting.order_by("id").select_for_update(skip_locked=True)[:limit])
     if not messages:
         return Dispatched()
     # Asked after the messages were locked: whoever registered before one of them was accepted
@@ -53,18 +64,13 @@ def _dispatch(limit: int, slot: int) -> Dispatched:
     tally: Tally[tuple[int, str]] = Tally()
     due: dict[int, datetime] = {}
     for delivery in deliveries:
+        assert delivery.due_at is not None
         consumer_id = delivery.consumer_id
         tally[consumer_id, delivery.state] += 1
         tally[consumer_id, MADE] += 1
-        due[consumer_id] = min(due.get(consumer_id, message_due(delivery)), message_due(delivery))
+        due[consumer_id] = min(due.get(consumer_id, delivery.due_at), delivery.due_at)
     Counter.add(tally, slot)
     return Dispatched(len(messages), messages[0].accepted_at, due)
-
-
-def message_due(delivery: Delivery) -> datetime:
-    """The due instant of a delivery that is still open."""
-    assert delivery.due_at is not None
-    return delivery.due_at
 
 
 def _deliveries(message: Message, channels: dict[int, ChannelView]) -> list[Delivery]:

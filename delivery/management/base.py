@@ -1,0 +1,93 @@
+"""What the commands share: help that a person can read, progress, and how numbers are written."""
+
+import time
+from argparse import RawDescriptionHelpFormatter
+from typing import Any
+
+from django.core.management.base import (
+    BaseCommand,
+    CommandParser,
+    DjangoHelpFormatter,
+    OutputWrapper,
+)
+
+BAR_WIDTH = 30
+REDRAW_S = 0.1
+
+
+class HelpFormatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
+    """Keeps the lines of descriptions and examples as they were written."""
+
+
+class Command(BaseCommand):
+    """A command whose ``help`` is prose and whose ``examples`` end its ``--help``."""
+
+    examples: str = ""
+    suppressed_base_arguments = {
+        "--version",
+        "--verbosity",
+        "--settings",
+        "--pythonpath",
+        "--traceback",
+        "--force-color",
+        "--skip-checks",
+    }
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """Django's parser, with our examples."""
+        kwargs.setdefault("formatter_class", HelpFormatter)
+        if self.examples:
+            kwargs.setdefault("epilog", f"examples:\n{self.examples}")
+        return super().create_parser(prog_name, subcommand, **kwargs)
+
+
+class Progress:
+    """A bar on a terminal, nothing elsewhere: a log file has no use for a thousand bars."""
+
+    def __init__(self, out: OutputWrapper, total: int, noun: str) -> None:
+        self._out = out
+        self._total = total
+        self._noun = noun
+        self._shown = out.isatty() and total > 0
+        self._started = time.monotonic()
+        self._drawn = float("-inf")
+
+    def show(self, done: int) -> None:
+        """Draw ``done`` of the total, at most ten times a second."""
+        now = time.monotonic()
+        if not self._shown or (now - self._drawn < REDRAW_S and done < self._total):
+            return
+        self._drawn = now
+        share = min(done / self._total, 1.0)
+        filled = round(share * BAR_WIDTH)
+        bar = "█" * filled + "░" * (BAR_WIDTH - filled)
+        rate = done / max(now - self._started, 1e-9)
+        text = f"\r  {bar} {share:4.0%}  {done:,} {self._noun}  {rate:,.0f}/s\x1b[K"
+        self._out.write(text, ending="")
+        self._out.flush()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._shown:
+            self._out.write("\r\x1b[K", ending="")
+            self._out.flush()
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 message``, ``1,204 messages``, ``2 deliveries``."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{number:,} {plural}"
+
+
+def sized(size: int) -> str:
+    """Bytes as people read them: ``512 B``, ``7.7 kB``, ``3.5 MB``."""
+    if size < 1000:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 999.5:
+            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
+    return f"{value / 1000:.1f} TB"

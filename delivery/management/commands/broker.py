@@ -1,0 +1,65 @@
+"""``manage.py broker``: the whole broker, or a part of it, in the foreground."""
+
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connection
+
+from delivery.conf import conf
+from delivery.runtime import children
+from delivery.runtime.processes import Child
+from delivery.runtime.supervisor import Supervisor
+
+
+class Command(BaseCommand):
+    """Starts web server and workers, and keeps them running until Ctrl-C or SIGTERM."""
+
+    help = "Run the broker: web server and delivery workers, restarted when they die."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """``--bind`` and ``--role``."""
+        parser.add_argument(
+            "--bind",
+            default="127.0.0.1:8000",
+            metavar="HOST:PORT",
+            help="address of the web server (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--role",
+            choices=["web", "worker", "all"],
+            default="all",
+            help="what to run here; workers may run on other hosts (default: %(default)s)",
+        )
+
+    def handle(self, *, bind: str, role: str, **options: Any) -> None:
+        """Block until told to stop."""
+        wanted: list[Child] = []
+        try:
+            if role != "worker":
+                wanted.append(self._web(bind))
+            if role != "web":
+                wanted.append(self._worker())
+        except children.Unusable as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write("Ctrl-C stops.")
+        self.stdout.flush()
+        Supervisor(wanted, grace_s=conf().grace_s).run()
+
+    def _web(self, text: str) -> Child:
+        bind = children.Bind.parse(text)
+        bind.check_free()
+        processes, threads = children.web_workers(), settings.ENVIRONMENT.web_threads
+        self.stdout.write(f"web     {bind.url} (processes: {processes}, threads: {threads})")
+        return children.web(bind)
+
+    def _worker(self) -> Child:
+        self.stdout.write(f"worker  {_database()} (pumps: {conf().pumps})")
+        return children.worker()
+
+
+def _database() -> str:
+    """Kind and place of the database, without user and password."""
+    at = connection.settings_dict
+    host = f"{at['HOST']}:{at['PORT']}/" if at["HOST"] else ""
+    return f"{connection.display_name} {host}{at['NAME']}"

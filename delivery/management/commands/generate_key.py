@@ -1,0 +1,26 @@
+"""``manage.py generate_key``: a new encryption key."""
+
+from typing import Any
+
+from channels_app.rules.encryption import generate_key
+from delivery.management.base import Command as BaseCommand
+
+
+class Command(BaseCommand):
+    """Prints a key; changes nothing."""
+
+    help = (
+        "Print a new key for message bodies and secrets at rest (AES-256, base64).\n\n"
+        "Keep it where secrets are kept: what it sealed cannot be read without it."
+    )
+    examples = (
+        "  manage.py generate_key > /etc/hookstation/key       first key:\n"
+        "      HOOKSTATION_ENCRYPTION_KEYS_FILE=/etc/hookstation/key\n"
+        "  rotation: put the new key in front of the old one, comma between them,\n"
+        "      restart, then run `manage.py reencrypt` and take the old key away."
+    )
+    requires_system_checks = []
+
+    def handle(self, **options: Any) -> None:
+        """The key alone on stdout."""
+        self.stdout.write(generate_key())

@@ -1,0 +1,131 @@
+"""How the broker's own processes are started: the web server and the worker cluster."""
+
+import errno
+import os
+import socket
+import sys
+import uuid
+from dataclasses import dataclass
+from typing import Self
+
+from django.conf import settings
+from django.db import connection
+
+from delivery.conf import conf
+from delivery.runtime import slots
+from delivery.runtime.processes import Child
+
+DEFAULT_PORT = 8000
+
+
+class Unusable(Exception):
+    """An address that the web server cannot listen on; the message says why and what helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Where the web server listens: an IP address and a port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``127.0.0.1:8000``, ``[::1]:8000``, ``localhost:8000``, a host or a port alone.
+
+        Names are resolved here. Raises Unusable.
+        """
+        host, colon, port = text.rpartition(":")
+        if not colon or text.endswith("]"):
+            host, port = ("127.0.0.1", text) if text.isdecimal() else (text, str(DEFAULT_PORT))
+        if not (port.isdecimal() and 1 <= int(port) <= 65535):
+            raise Unusable(f"{text!r} is not host:port with a port from 1 to 65535.")
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise Unusable(f"{host!r} cannot be resolved: {error.strerror}.") from None
+        return cls(str(found[0][4][0]), int(port))
+
+    @property
+    def url(self) -> str:
+        """Address for a browser."""
+        return f"http://[{self.host}]:{self.port}" if self.is_v6 else f"http://{self}"
+
+    @property
+    def is_v6(self) -> bool:
+        """Whether the host is an IPv6 address."""
+        return ":" in self.host
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def check_free(self) -> None:
+        """Raise Unusable unless a server could listen here now.
+
+        The web server would say the same only in the log of a process that is started again and
+        again. Without SO_REUSEPORT, which would let two servers share the port unnoticed.
+        """
+        family = socket.AF_INET6 if self.is_v6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.host, self.port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise Unusable(
+                        f"Port {self.port} on {self.host} is already in use. Stop what listens "
+                        f"there, or choose another: --bind {self.host}:{self.port + 1}"
+                    ) from None
+                raise Unusable(f"Cannot listen on {self}: {error.strerror}.") from None
+
+
+def web(bind: Bind) -> Child:
+    """The HTTP server, with as many processes and threads as the settings say."""
+    options = {
+        "--interface": "wsgi",
+        "--host": bind.host,
+        "--port": str(bind.port),
+        "--workers": str(web_workers()),
+        "--blocking-threads": str(settings.ENVIRONMENT.web_threads),
+        # Its warnings are about our choice of threads; the access log is off by default.
+        "--log-level": "error",
+    }
+    flat = [part for option in options.items() for part in option]
+    return Child(
+        name="web",
+        command=(
+            *(sys.executable, "-m", "granian", *flat),
+            # One crashed worker process is replaced while its siblings go on answering.
+            *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
+        ),
+        folder=settings.BASE_DIR,
+    )
+
+
+def worker() -> Child:
+    """The django-q2 cluster with its pumps.
+
+    Restarts keep the cluster's name: the new pumps find the places of the dead ones and give
+    their deliveries back at once.
+    """
+    name = uuid.uuid4().hex
+    return Child(
+        name="worker",
+        command=(sys.executable, "manage.py", "worker", "--cluster", name),
+        folder=settings.BASE_DIR,
+        is_alive=slots.Watch(name, conf().pumps),
+    )
+
+
+def web_workers() -> int:
+    """Web processes: the setting, or by database and cores.
+
+    SQLite has one writer, and a second process would only wait for it. Elsewhere half of the
+    cores, since pumps and database need the others, and two at least.
+    """
+    chosen: int = settings.ENVIRONMENT.web_workers
+    if chosen:
+        return chosen
+    if connection.vendor == "sqlite":
+        return 1
+    return max(2, len(os.sched_getaffinity(0)) // 2)

@@ -1,0 +1,126 @@
+"""Cluster: the django-q2 cluster whose workers host the pumps and the steward.
+
+A pump is started straight in a fresh worker rather than through django-q2's queue: that queue can
+be left locked for ever by a worker that was killed while it held the lock, and delivery must not
+depend on it.
+"""
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import time
+import uuid
+from multiprocessing.synchronize import Event
+from typing import Any
+
+from django.db import Error as DatabaseFailure
+from django.db import close_old_connections
+from django_q.cluster import Cluster
+from django_q.signals import post_spawn
+
+from channels_app import clock
+from delivery.conf import conf
+from delivery.models import PumpSlot
+from delivery.runtime import schedules, slots, sweeps
+from delivery.runtime.pump import Pump, Replaced
+from delivery.runtime.slots import Held
+from delivery.runtime.wake import Listener
+from delivery.steps import release
+
+logger = logging.getLogger(__name__)
+
+_stopping: Event = multiprocessing.Event()
+"""Set once, before anything is told to stop; made before the fork so that every worker has it."""
+PR_SET_PDEATHSIG = 1
+
+
+class BrokerCluster(Cluster):  # type: ignore[misc]
+    """A cluster that tells its pumps to finish before it waits for its workers."""
+
+    def stop(self) -> bool:
+        """Stop pumps first: a worker that pumps does not read django-q2's poison pill."""
+        _stopping.set()
+        return bool(super().stop())
+
+
+def run(cluster_name: str | None = None) -> int:
+    """Host pumps, steward and scheduled tasks until SIGTERM; returns the exit code.
+
+    ``cluster_name`` is how this start is called in PumpSlot.cluster.
+    """
+    global _cluster
+    _cluster = cluster_name or uuid.uuid4().hex
+    schedules.ensure()
+    sweeps.orphans()
+    post_spawn.connect(_host, dispatch_uid="hookstation")
+    os.register_at_fork(after_in_child=_die_with_parent)
+    cluster = BrokerCluster()
+    cluster.start()
+    sentinel = cluster.sentinel
+    while sentinel.is_alive():
+        sentinel.join(0.5)
+    return 0 if _stopping.is_set() else 1
+
+
+_cluster = ""
+
+
+def _host(**_: Any) -> None:
+    """In a fresh worker: be a pump or the steward when a place is free, else a plain worker."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the cluster stops us, in order
+    listener = Listener()
+    held = slots.acquire(_cluster, PumpSlot.Kind.PUMP, conf().pumps, listener.address)
+    if held is not None:
+        _pump(held, listener)
+        return
+    listener.close()
+    held = slots.acquire(_cluster, PumpSlot.Kind.STEWARD, 1)
+    if held is not None:
+        _steward(held)
+
+
+def _pump(held: Held, listener: Listener) -> None:
+    if held.predecessor is not None:
+        released = release.release_owner(
+            held.predecessor, now=clock.now(), slot=held.ordinal
+        )
+        logger.warning("pump %s took over %s deliveries of a dead one", held.worker, released)
+    try:
+        Pump(held, listener).run(_stopping.is_set, conf().pump_minutes * 60)
+    except Replaced:
+        logger.warning("pump %s was replaced; it stops", held.worker)
+        raise SystemExit(0) from None
+    _depart(held)
+
+
+def _steward(held: Held) -> None:
+    """Run the sweeps, each on its clock."""
+    end = time.monotonic() + conf().pump_minutes * 60
+    while not _stopping.is_set() and time.monotonic() < end:
+        try:
+            if not slots.beat(held, 0):
+                raise SystemExit(0)
+            sweeps.run_due()
+        except DatabaseFailure as error:
+            logger.warning("sweeps wait for the database: %s", error)
+            close_old_connections()
+            time.sleep(0.5)
+        _stopping.wait(sweeps.seconds_until_next())
+    _depart(held)
+
+
+def _depart(held: Held) -> None:
+    """Leave the slot. A worker whose time is up ends, so that a fresh one takes its place."""
+    try:
+        slots.leave(held)
+    except DatabaseFailure:
+        logger.warning("the slot of %s is left to its heartbeat", held.worker)
+    if not _stopping.is_set():
+        raise SystemExit(0)
+
+
+def _die_with_parent() -> None:
+    """No process of ours outlives the one that made it, however that one ended."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,159 @@
+"""Roster: the consumers that one pump owns, kept true as pumps and configuration come and go."""
+
+import time
+from datetime import datetime, timedelta
+
+from channels_app import clock
+from channels_app.directory import ConsumerView, directory
+from delivery.conf import conf
+from delivery.rules import backoff, breaker, sharding
+from delivery.rules.breaker import Circuit
+from delivery.rules.outcome import Outcome
+from delivery.runtime import slots
+from delivery.runtime.line import Line
+from delivery.steps import claim, health
+from delivery.steps.send import Answer
+
+SAVE_S = 5.0
+"""How long unremarkable news of a consumer's health may stay unsaved."""
+SUSPEND_S = 60.0
+DISCOVER_SHARE = 20
+"""Looking for due rows takes at most one part in so many of a pump's time."""
+
+
+class Roster:
+    """Lines of the consumers this pump owns; which those are follows from rules.sharding."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.lines: dict[int, Line] = {}
+        self._basis: object = None
+        self._news: dict[int, tuple[Line, Answer]] = {}
+        self._saved: dict[int, float] = {}
+
+    def refresh(self) -> bool:
+        """Follow configuration and the living pumps; True when something changed."""
+        number = directory.refresh()
+        members = {slot.generation for slot in slots.living()} | {self.generation}
+        basis = (number, frozenset(members))
+        if basis == self._basis:
+            return False
+        views = {
+            view.id: view
+            for view in directory.consumers().values()
+            if view.mode == "push" and sharding.owner(view.id, members) == self.generation
+        }
+        for consumer_id in self.lines.keys() - views.keys():
+            del self.lines[consumer_id]
+        circuits = health.load(views.keys() - self.lines.keys())
+        for consumer_id, view in views.items():
+            self._adopt(view, circuits.get(consumer_id, Circuit()))
+        self._basis = basis
+        return True
+
+    def expect(self, consumer_id: int, due_at: datetime) -> bool:
+        """Note that a consumer has something due; False when another pump owns it."""
+        line = self.lines.get(consumer_id)
+        if line is None:
+            return False
+        line.expect(due_at)
+        return True
+
+    def discover(self, poll_s: float) -> float:
+        """Ask the tables what is due; returns the seconds until it is worth asking again."""
+        started = time.monotonic()
+        callable_now = [line.view.id for line in self.lines.values() if not line.view.halted]
+        found = claim.next_due(callable_now)
+        for consumer_id in callable_now:
+            self.lines[consumer_id].next_due = found.get(consumer_id)
+        return max(poll_s, DISCOVER_SHARE * (time.monotonic() - started))
+
+    def wake_at(self) -> float | None:
+        """When the next line wants to be looked at, Unix seconds."""
+        instants = [at for line in self.lines.values() if (at := line.wake_at()) is not None]
+        return min(instants, default=None)
+
+    def suspend(self, consumer_id: int) -> None:
+        """Leave a consumer alone for a while: we cannot sign for it."""
+        self.lines[consumer_id].ready_at = clock.now().timestamp() + SUSPEND_S
+
+    def learn(self, line: Line, answer: Answer, due_in: float | None) -> None:
+        """What an answer says about its consumer."""
+        now = clock.now()
+        if due_in is not None:
+            line.expect(now + timedelta(seconds=due_in))
+        if answer.outcome in (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE):
+            return
+        instant = now.timestamp()
+        if answer.outcome.is_success:
+            line.circuit = breaker.after_success(line.circuit, instant)
+        else:
+            line.circuit = breaker.after_failure(
+                line.circuit,
+                instant,
+                threshold=conf().breaker_failures,
+                base_s=conf().breaker_base_s,
+                cap_s=conf().breaker_cap_s,
+            )
+            if answer.outcome.slows_down:
+                line.circuit = breaker.slowed(line.circuit, instant, answer.retry_after)
+        self._news[line.view.id] = (line, answer)
+
+    def save(self) -> None:
+        """Write news that people or a successor need now, and the rest every few seconds."""
+        if not self._news:
+            return
+        now = clock.now()
+        ticks = time.monotonic()
+        for consumer_id, (line, answer) in list(self._news.items()):
+            remarkable = line.circuit.state != line.saved.state or (
+                (line.circuit.failing_since is None) != (line.saved.failing_since is None)
+            )
+            gone = answer.outcome is Outcome.GONE
+            if not (remarkable or gone) and ticks - self._saved.get(consumer_id, 0.0) < SAVE_S:
+                continue
+            health.save(
+                consumer_id,
+                line.circuit,
+                outcome=answer.outcome.value,
+                success=answer.outcome.is_success,
+                now=now,
+            )
+            line.saved = line.circuit
+            self._saved[consumer_id] = ticks
+            del self._news[consumer_id]
+            self._give_up(line, gone, now)
+
+    def _give_up(self, line: Line, gone: bool, now: datetime) -> None:
+        if gone:
+            reason = "It answered 410 Gone."
+        elif self._failed_for_days(line, now):
+            reason = f"Every attempt failed for {conf().disable_after_days} days."
+        else:
+            return
+        health.disable(line.view.id, reason=reason, now=now)
+
+    def _failed_for_days(self, line: Line, now: datetime) -> bool:
+        since = line.circuit.failing_since
+        return since is not None and (
+            now.timestamp() - since > conf().disable_after_days * 86_400
+        )
+
+    def _adopt(self, view: ConsumerView, circuit: Circuit) -> None:
+        line = self.lines.get(view.id)
+        if line is None:
+            self.lines[view.id] = Line(
+                view, circuit, backoff.parse_policy(view.retry), arrival=_arrival(view)
+            )
+            return
+        if line.view.halted and not view.halted:
+            # A person switched it on again: what was held against it is forgotten.
+            line.circuit = Circuit()
+            line.ready_at = 0.0
+        line.view = view
+        line.policy = backoff.parse_policy(view.retry)
+
+
+def _arrival(view: ConsumerView) -> float:
+    """A new owner starts without a burst: the former one may just have spent it."""
+    return 0.0 if view.rate is None else clock.now().timestamp() + view.rate.tolerance

@@ -1,0 +1,111 @@
+"""What the sender is asked to do, what it answers, and the request's headers as they go out."""
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from delivery.rules.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One POST."""
+
+    key: int
+    """The caller's name for it, handed back in the answer; unique among the calls in flight."""
+    url: str
+    headers: Sequence[tuple[str, str]]
+    """Sent in this order and spelling. Latin-1 text; the framing headers are the sender's own."""
+    body: bytes
+    timeout_ms: int
+    """For everything, from `start` to the answer's last byte."""
+    connect_timeout_ms: int
+    """For name, connection and TLS handshake together."""
+    group: int
+    """The consumer's id. Connections are shared by address, whoever the consumer is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one call ended."""
+
+    key: int
+    outcome: Outcome
+    status: int | None
+    """The final HTTP status, also when the rest of the answer failed; None if none came."""
+    headers: str
+    """Status line and headers of the final answer, cut at 2 KiB."""
+    excerpt: bytes
+    """The first bytes of the answer's body."""
+    error: str
+    """One sentence; empty on success."""
+    retry_after: float | None
+    """Seconds that an unsuccessful answer asked to wait."""
+    connect_ms: int | None
+    """Until the connection was ready, TLS included; None on a connection that was open already."""
+    first_byte_ms: int | None
+    """Until the answer's first byte, from the start; None if none came."""
+    total_ms: int
+    remote_address: str
+    """The numeric address that was called, or that was refused; empty if it never came to that."""
+
+
+class CallRefused(Exception):
+    """The call cannot be sent as it stands; the message is a sentence that says why."""
+
+
+# They frame the message or steer the connection. A second, different word on either is how
+# requests are smuggled, so the sender alone writes them (RFC 9110 7.6.1, RFC 9112 6).
+_SENDERS_OWN = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
+
+# Without a value libcurl takes a header of its own away: no waiting for "100 Continue", and no
+# made-up Content-Type where the call brings none.
+_TAKEN_AWAY = ["Expect:", "Content-Type:"]
+
+
+def header_lines(headers: Sequence[tuple[str, str]]) -> list[bytes]:
+    """The headers as libcurl wants them. Raises CallRefused for what must not go on the wire."""
+    fault = _names_fault(tuple([name for name, _ in headers]))
+    if fault:
+        raise CallRefused(fault)
+    lines = _TAKEN_AWAY + [f"{name}: {value}" for name, value in headers]
+    text = "\n".join(lines)
+    # One look at the whole: a line break in any value makes one line too many.
+    if text.count("\n") != len(lines) - 1 or "\r" in text or "\0" in text:
+        raise CallRefused("A request header holds a line break or a NUL.")
+    if " \n" in text or "\t\n" in text or text[-1] in " \t":
+        text = "\n".join([_with_empty_value(line.rstrip(" \t")) for line in lines])
+    try:
+        return text.encode("latin-1").split(b"\n")
+    except UnicodeEncodeError:
+        raise CallRefused("A request header holds a character outside Latin-1.") from None
+
+
+def _with_empty_value(line: str) -> str:
+    # "Name:" means "do not send it" to libcurl; with a semicolon it goes out without a value.
+    return line[:-1] + ";" if line.endswith(":") and line not in _TAKEN_AWAY else line
+
+
+# The calls to one consumer carry the same names again and again.
+@functools.lru_cache(maxsize=4096)
+def _names_fault(names: tuple[str, ...]) -> str:
+    for name in names:
+        if not _TOKEN.match(name):
+            return f"{name[:60]!r} is not a header name."
+        if name.lower() in _SENDERS_OWN:
+            return f"The request header {name} is the sender's own."
+    return ""

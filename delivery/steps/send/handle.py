@@ -1,0 +1,224 @@
+"""One libcurl transfer handle: set up once, then used for one call after another."""
+
+import io
+import re
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pycurl
+
+from channels_app.rules import addresses
+from channels_app.rules.addresses import Networks
+from delivery.rules import outcome
+from delivery.steps.send import call as wire
+from delivery.steps.send import verdict
+from delivery.steps.send.call import Answer, Call
+from delivery.steps.send.verdict import Failure
+
+_KEPT_HEADER_BYTES = 2048
+_RETRY_AFTER = re.compile(rb"^retry-after:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_SMALL_BODY = 4096
+_ABORT = -1
+"""What a callback returns to make libcurl stop the transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What all handles of one sender have in common."""
+
+    allowed: Networks
+    excerpt_bytes: int
+    max_answer_bytes: int
+    ca_file: str
+
+
+class Handle:
+    """A pooled handle with what it has seen of the transfer that it carries.
+
+    The callbacks run inside libcurl, where an exception has nowhere to go: they must not raise.
+    """
+
+    __slots__ = (
+        "_answer_bytes",
+        "_blocked_ip",
+        "_connect_timeout_ms",
+        "_excerpt",
+        "_headers",
+        "_limits",
+        "_no_socket",
+        "_opened",
+        "_oversized",
+        "_timeout_ms",
+        "_url",
+        "call",
+        "curl",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        # Status lines and headers go straight into a buffer: called for each line, its `write`
+        # costs a third of a function of ours. libcurl itself ends the transfer at 300 KiB.
+        self._headers = io.BytesIO()
+        self._excerpt = bytearray()
+        self._url = ""
+        self._timeout_ms = self._connect_timeout_ms = -1
+        self.call: Call
+        self._forget()
+        self.curl = self._set_up()
+
+    def _set_up(self) -> Any:
+        """What never changes, set once: each option costs a fraction of a microsecond."""
+        curl = pycurl.Curl()
+        for option, value in (
+            (pycurl.NOSIGNAL, 1),
+            (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+            (pycurl.FOLLOWLOCATION, 0),
+            # The environment's proxies would take the address out of the guard's sight.
+            (pycurl.PROXY, ""),
+            (pycurl.NOPROXY, "*"),
+            (pycurl.NETRC, pycurl.NETRC_IGNORED),
+            (pycurl.TCP_NODELAY, 1),
+            # None of its own: the call's headers name the broker.
+            (pycurl.USERAGENT, ""),
+            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
+            (pycurl.SSL_VERIFYPEER, 1),
+            (pycurl.SSL_VERIFYHOST, 2),
+            (pycurl.CAINFO, self._limits.ca_file),
+            # A consumer that moves is followed within this time, however busy its connections.
+            (pycurl.MAXLIFETIME_CONN, 300),
+            (pycurl.OPENSOCKETFUNCTION, self._open_socket),
+            (pycurl.HEADERFUNCTION, self._headers.write),
+            (pycurl.WRITEFUNCTION, self._on_body),
+        ):
+            curl.setopt(option, value)
+        # With a directory set (the build's default) libcurl reads the CA file anew for every
+        # connection instead of keeping it parsed.
+        curl.unsetopt(pycurl.CAPATH)
+        return curl
+
+    def load(self, call: Call) -> None:
+        """Put one call on the handle. Raises CallRefused for what cannot be sent."""
+        curl = self.curl
+        lines = wire.header_lines(call.headers)
+        try:
+            if call.url != self._url:
+                self._url = ""  # stays so if the new one is refused half-way
+                curl.setopt(pycurl.URL, call.url)
+                # Waiting for a connection under way pays where it can carry many calls.
+                curl.setopt(pycurl.PIPEWAIT, call.url.startswith("https:"))
+                self._url = call.url
+            if call.timeout_ms != self._timeout_ms:
+                # Zero would mean "no limit".
+                curl.setopt(pycurl.TIMEOUT_MS, max(call.timeout_ms, 1))
+                self._timeout_ms = call.timeout_ms
+            if call.connect_timeout_ms != self._connect_timeout_ms:
+                curl.setopt(pycurl.CONNECTTIMEOUT_MS, max(call.connect_timeout_ms, 1))
+                self._connect_timeout_ms = call.connect_timeout_ms
+            curl.setopt(pycurl.HTTPHEADER, lines)
+            curl.setopt(pycurl.POSTFIELDS, call.body)
+        except (pycurl.error, ValueError, TypeError) as error:
+            raise wire.CallRefused(f"The call cannot be sent: {error}.") from error
+        self.call = call
+
+    def unload(self) -> None:
+        """Make the handle ready for the next call."""
+        if len(self.call.body) > _SMALL_BODY:
+            # An idle handle must not hold on to a large body.
+            self.curl.setopt(pycurl.POSTFIELDS, b"")
+        del self.call
+        self._forget()
+
+    def _forget(self) -> None:
+        self._headers.seek(0)
+        self._headers.truncate()
+        self._excerpt.clear()
+        self._answer_bytes = 0
+        self._oversized = False
+        self._opened = 0
+        self._blocked_ip = ""
+        self._no_socket = ""
+
+    def answer(self, code: int, detail: str) -> Answer:
+        """How the call ended, from libcurl's code (0 when it has read a whole answer)."""
+        curl, call = self.curl, self.call
+        status = curl.getinfo(pycurl.RESPONSE_CODE)
+        if code == 0:
+            found, error = verdict.answered(status, oversized=False)
+        else:
+            # An interim answer is none.
+            status = status if status >= 200 else None
+            found, error = verdict.judge(self._failure(code, detail, status))
+        headers = _final(self._headers.getvalue())
+        first_byte_ms = round(curl.getinfo(pycurl.STARTTRANSFER_TIME) * 1000) if headers else None
+        return Answer(
+            key=call.key,
+            outcome=found,
+            status=status,
+            headers=headers[:_KEPT_HEADER_BYTES].decode("latin-1"),
+            excerpt=bytes(self._excerpt),
+            error=error,
+            retry_after=None if found.is_success else _retry_after(headers),
+            connect_ms=self._connect_ms() if self._opened else None,
+            first_byte_ms=first_byte_ms,
+            total_ms=round(curl.getinfo(pycurl.TOTAL_TIME) * 1000),
+            remote_address=curl.getinfo(pycurl.PRIMARY_IP) or self._blocked_ip,
+        )
+
+    def _failure(self, code: int, detail: str, status: int | None) -> Failure:
+        return Failure(
+            code=code,
+            detail=detail,
+            status=status,
+            oversized=self._oversized,
+            os_errno=self.curl.getinfo(pycurl.OS_ERRNO),
+            sent=self.curl.getinfo(pycurl.REQUEST_SIZE) > 0,
+            blocked_ip="" if self._opened else self._blocked_ip,
+            no_socket=self._no_socket,
+            timeout_ms=self.call.timeout_ms,
+            connect_timeout_ms=min(self.call.connect_timeout_ms, self.call.timeout_ms),
+        )
+
+    def _connect_ms(self) -> int | None:
+        curl = self.curl
+        ready_s = curl.getinfo(pycurl.APPCONNECT_TIME) or curl.getinfo(pycurl.CONNECT_TIME)
+        return round(ready_s * 1000) if ready_s else None
+
+    def _open_socket(self, purpose: int, address: Any) -> Any:
+        """The guard: the address that is really about to be called, whatever the name said."""
+        family, kind, protocol, peer = address
+        by_ip = family in (socket.AF_INET, socket.AF_INET6)
+        ip = str(peer[0]) if by_ip else "of another kind than IP"
+        if not by_ip or not addresses.may_call(ip, self._limits.allowed):
+            self._blocked_ip = ip
+            return pycurl.SOCKET_BAD
+        try:
+            opened = socket.socket(family, kind, protocol)
+        except OSError as error:
+            self._no_socket = f"no socket on this machine, {error.strerror}"
+            return pycurl.SOCKET_BAD
+        self._opened += 1
+        return opened
+
+    def _on_body(self, chunk: bytes) -> int | None:
+        self._answer_bytes += len(chunk)
+        room = self._limits.excerpt_bytes - len(self._excerpt)
+        if room > 0:
+            self._excerpt += chunk[:room]
+        if self._answer_bytes > self._limits.max_answer_bytes:
+            self._oversized = True
+            return _ABORT
+        return None
+
+
+def _final(headers: bytes) -> bytes:
+    """Status line and headers of the last answer, without the 1xx that came before it."""
+    return headers[headers.rfind(b"\r\n\r\nHTTP/") + 4 :] if b"\nHTTP/" in headers else headers
+
+
+def _retry_after(headers: bytes) -> float | None:
+    found = _RETRY_AFTER.search(headers)
+    if found is None:
+        return None
+    return outcome.parse_retry_after(found[1].decode("latin-1"), datetime.now(UTC))

@@ -1,0 +1,127 @@
+"""From libcurl's way of failing to the outcome of an attempt and one sentence about it."""
+
+import errno
+import os
+from dataclasses import dataclass
+
+import pycurl
+
+from delivery.rules import outcome
+from delivery.rules.outcome import Outcome
+
+# Codes that libcurl has and pycurl does not name.
+_E_HTTP2_STREAM = 92
+_E_TOO_LARGE = 100
+
+_OUTCOMES: dict[int, Outcome] = {
+    pycurl.E_COULDNT_RESOLVE_HOST: Outcome.DNS_ERROR,
+    pycurl.E_GOT_NOTHING: Outcome.CONNECTION_RESET,
+    pycurl.E_PARTIAL_FILE: Outcome.CONNECTION_RESET,
+    pycurl.E_SEND_ERROR: Outcome.CONNECTION_RESET,
+    pycurl.E_PEER_FAILED_VERIFICATION: Outcome.TLS_ERROR,
+    pycurl.E_SSL_CACERT_BADFILE: Outcome.TLS_ERROR,
+    pycurl.E_SSL_CERTPROBLEM: Outcome.TLS_ERROR,
+    pycurl.E_SSL_CIPHER: Outcome.TLS_ERROR,
+    pycurl.E_SSL_CONNECT_ERROR: Outcome.TLS_ERROR,
+    pycurl.E_SSL_INVALIDCERTSTATUS: Outcome.TLS_ERROR,
+    pycurl.E_SSL_ISSUER_ERROR: Outcome.TLS_ERROR,
+    pycurl.E_USE_SSL_FAILED: Outcome.TLS_ERROR,
+    pycurl.E_BAD_CONTENT_ENCODING: Outcome.PROTOCOL_ERROR,
+    pycurl.E_FTP_WEIRD_SERVER_REPLY: Outcome.PROTOCOL_ERROR,
+    pycurl.E_HTTP2: Outcome.PROTOCOL_ERROR,
+    pycurl.E_URL_MALFORMAT: Outcome.PROTOCOL_ERROR,
+    _E_HTTP2_STREAM: Outcome.PROTOCOL_ERROR,
+    _E_TOO_LARGE: Outcome.PROTOCOL_ERROR,
+}
+_CONNECT_ERRORS = {
+    errno.ECONNREFUSED: Outcome.CONNECTION_REFUSED,
+    errno.ECONNRESET: Outcome.CONNECTION_RESET,
+    errno.ETIMEDOUT: Outcome.CONNECT_TIMEOUT,
+}
+_SENTENCES = {
+    Outcome.CONNECTION_REFUSED: "Nobody listens at the address",
+    Outcome.CONNECTION_RESET: "The connection broke before the answer was complete",
+    Outcome.CONNECTION_ERROR: "The connection failed",
+    Outcome.DNS_ERROR: "The host name could not be resolved",
+    Outcome.TLS_ERROR: "The TLS connection could not be made",
+    Outcome.PROTOCOL_ERROR: "This is not HTTP as it should be",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known about a transfer that libcurl gave up."""
+
+    code: int
+    detail: str
+    """libcurl's own words."""
+    status: int | None
+    """The final status, if one came."""
+    oversized: bool
+    """We cut the answer at the limit."""
+    os_errno: int
+    sent: bool
+    """The request was on its way."""
+    blocked_ip: str
+    """The address that the guard refused, if no other could be tried."""
+    no_socket: str
+    """Why no socket could be opened here, if that happened."""
+    timeout_ms: int
+    connect_timeout_ms: int
+
+
+def judge(failure: Failure) -> tuple[Outcome, str]:
+    """The outcome of a transfer that did not end well, and one sentence about it.
+
+    An answer cut at the limit is judged by its status: what a 2xx goes on to say matters to
+    nobody, so the sentence is empty then.
+    """
+    if failure.status is not None and _cut_short(failure):
+        return answered(failure.status, oversized=True)
+    if failure.blocked_ip:
+        return Outcome.BLOCKED_ADDRESS, f"The address {failure.blocked_ip} may not be called."
+    found = _outcome(failure)
+    if found is Outcome.BLOCKED_ADDRESS:
+        return found, "Only http:// and https:// addresses are called."
+    if found is Outcome.TIMEOUT:
+        return found, f"No complete answer within {failure.timeout_ms} ms."
+    if found is Outcome.CONNECT_TIMEOUT:
+        return found, f"No connection within {failure.connect_timeout_ms} ms."
+    return found, f"{_SENTENCES[found]}: {_detail(failure)}."
+
+
+def answered(status: int, *, oversized: bool) -> tuple[Outcome, str]:
+    """The outcome of an answer by its status, and the sentence where it is no success."""
+    found = outcome.from_status(status, oversized)
+    return found, "" if found.is_success else f"The endpoint answered {status}."
+
+
+def _cut_short(failure: Failure) -> bool:
+    """Whether the answer ended because it was too long: its body by us, its headers by libcurl."""
+    too_many_headers = failure.detail.startswith("Too large response headers")
+    return failure.oversized or failure.code == _E_TOO_LARGE or too_many_headers
+
+
+def _outcome(failure: Failure) -> Outcome:
+    code = failure.code
+    if code == pycurl.E_UNSUPPORTED_PROTOCOL:
+        # libcurl says the same of a scheme that we forbid and of an answer that is not HTTP/1.
+        return Outcome.PROTOCOL_ERROR if failure.sent else Outcome.BLOCKED_ADDRESS
+    if code == pycurl.E_COULDNT_CONNECT:
+        return _CONNECT_ERRORS.get(failure.os_errno, Outcome.CONNECTION_ERROR)
+    if code == pycurl.E_OPERATION_TIMEDOUT:
+        if failure.sent:
+            return Outcome.TIMEOUT
+        resolving = failure.detail.startswith("Resolving")
+        return Outcome.DNS_ERROR if resolving else Outcome.CONNECT_TIMEOUT
+    if code == pycurl.E_RECV_ERROR:
+        # Also what libcurl calls a malformed chunk or too many headers; then no read had failed.
+        broken = failure.os_errno or "SSL_read" in failure.detail
+        return Outcome.CONNECTION_RESET if broken else Outcome.PROTOCOL_ERROR
+    return _OUTCOMES.get(code, Outcome.CONNECTION_ERROR)
+
+
+def _detail(failure: Failure) -> str:
+    if failure.code == pycurl.E_COULDNT_CONNECT and failure.os_errno:
+        return os.strerror(failure.os_errno)
+    return (failure.no_socket or failure.detail or f"libcurl's error {failure.code}")[:160]
