@@ -1,0 +1,85 @@
+"""Which request headers people may add to a delivery: none that frame it, and none of ours."""
+
+import re
+from collections.abc import Mapping
+
+MOST_HEADERS = 32
+LONGEST_NAME = 100
+LONGEST_VALUE = 4096
+"""Bytes, which in Latin-1 is characters."""
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\x20-\x7e\xa0-\xff]*")
+
+# RFC 9110 7.6.1 (hop by hop), and what describes the request that the broker makes.
+_FRAMING = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "http2-settings",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+    }
+)
+_CREDENTIALS = frozenset({"authorization", "cookie"})
+_RESERVED = ("hookstation-", "proxy-", "webhook-")
+
+
+def canonical(name: str) -> str:
+    """The name as a receiver may come to see it.
+
+    Case does not matter, and CGI and WSGI make hyphens and underscores the same: ``Webhook_Id``
+    must not pass where ``webhook-id`` does not.
+    """
+    return name.lower().replace("_", "-")
+
+
+def is_brokers_own(name: str) -> bool:
+    """Whether only the broker may send a header of this name, in any spelling."""
+    known = canonical(name)
+    return known in _FRAMING or known.startswith(_RESERVED)
+
+
+def forwardable(name: str, value: str) -> str | None:
+    """Why a producer's header is not passed on to consumers, as a sentence; None when it is.
+
+    Credentials are refused: what a producer proves itself with is no consumer's business.
+    """
+    if canonical(name) in _CREDENTIALS:
+        return f"The header {name} would carry credentials to every consumer."
+    return settable(name, value)
+
+
+def settable(name: str, value: str) -> str | None:
+    """Why a consumer may not have this static header, as a sentence; None when it may."""
+    if len(name) > LONGEST_NAME or not _TOKEN.fullmatch(name):
+        return f"{name[:LONGEST_NAME]!r} is not a header name."
+    if is_brokers_own(name):
+        return f"The header {name} is set by the broker."
+    if len(value) > LONGEST_VALUE:
+        return f"The header {name} is longer than {LONGEST_VALUE} bytes."
+    if not _VALUE.fullmatch(value):
+        return f"The header {name} may hold printable Latin-1 characters only."
+    return None
+
+
+def check_forwarded(headers: Mapping[str, str]) -> str | None:
+    """The first thing wrong with all that a producer wants passed on; None when it will do."""
+    if len(headers) > MOST_HEADERS:
+        return f"At most {MOST_HEADERS} headers are passed on."
+    return next(filter(None, (forwardable(*header) for header in headers.items())), None)
+
+
+def check_static(headers: Mapping[str, str]) -> str | None:
+    """The first thing wrong with a consumer's static headers; None when they will do."""
+    if len(headers) > MOST_HEADERS:
+        return f"A consumer has at most {MOST_HEADERS} headers of its own."
+    return next(filter(None, (settable(*header) for header in headers.items())), None)
