@@ -1,0 +1,103 @@
+"""``manage.py receiver``: a consumer for trying things out."""
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+
+from delivery.management import receiver
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import sized
+from delivery.runtime.children import Bind, Unusable
+
+
+class Command(BaseCommand):
+    """Serves delivery/management/receiver.py and prints a line for each request."""
+
+    help = (
+        "Run a small consumer to try the broker with: it checks signatures, prints one line for\n"
+        "each request, and misbehaves where it is asked to.\n\n"
+        "  /slow?ms=800                         answers late\n"
+        "  /failing?status=500&retry_after=5    never succeeds\n"
+        "  /recovering?after=2                  fails twice for each message, then takes it\n"
+        "  /hang                                never answers\n"
+        "  anything else                        takes it at once\n"
+        "  GET /stats                           what came in so far, as JSON"
+    )
+    examples = (
+        "  manage.py receiver\n"
+        "  manage.py receiver --bind 127.0.0.1:9000 --secret /orders=whsec_...\n"
+        "  manage.py receiver --secrets-file secrets.txt     a PATH=SECRET in each line"
+    )
+    # Needs neither database nor keys.
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Where to listen, and what to check with."""
+        parser.add_argument(
+            "--bind",
+            default="127.0.0.1:9000",
+            metavar="HOST:PORT",
+            help="where to listen (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--secret",
+            action="append",
+            default=[],
+            metavar="PATH=KEY",
+            help="check requests to this path with its whsec_... or whpk_...; may be repeated",
+        )
+        parser.add_argument(
+            "--secrets-file", metavar="FILE", help="the same, one PATH=KEY in each line"
+        )
+        parser.add_argument("--quiet", action="store_true", help="print no line for each request")
+
+    def handle(
+        self, *, bind: str, secret: list[str], secrets_file: str | None, quiet: bool, **options: Any
+    ) -> None:
+        """Serve until Ctrl-C or SIGTERM."""
+        try:
+            address = Bind.parse(bind)
+            address.check_free()
+            file = Path(secrets_file).read_text("utf-8").splitlines() if secrets_file else []
+            secrets = receiver.parse_secrets([*secret, *file])
+        except (Unusable, ValueError) as error:
+            raise CommandError(str(error)) from None
+        except OSError as error:
+            raise CommandError(f"{secrets_file} cannot be read: {error.strerror}.") from None
+        consumer = receiver.Consumer(secrets)
+        if not quiet:
+            consumer.show = self._show
+        server = receiver.Server((address.host, address.port), consumer)
+        self.stdout.write(f"Listening on {address.url}   Ctrl-C stops.")
+        self.stdout.flush()
+        signal.signal(signal.SIGTERM, _stop)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.close()
+        total = sum(tally["requests"] for tally in consumer.stats().values())
+        self.stdout.write(f"Stopped after {total:,} requests.")
+
+    def _show(self, seen: receiver.Seen) -> None:
+        """One request as one line of at most 80 columns, unless names are long."""
+        good = 200 <= seen.status < 300
+        status = (self.style.SUCCESS if good else self.style.WARNING)(str(seen.status))
+        attempt = f"try {seen.attempt}" if seen.attempt else "-"
+        signature = {"valid": "signed", "unchecked": "-"}.get(seen.signature, "FORGED?")
+        signature = self.style.ERROR(signature) if signature == "FORGED?" else signature
+        again = "  again" if seen.repeated else ""
+        self.stdout.write(
+            f"{timezone.now():%H:%M:%S} {status} {seen.path:<12} {seen.event_type or '-':<15} "
+            f"{attempt:<5} {signature:<6} {sized(seen.size):>7}  {seen.message_id or '-'}{again}"
+        )
+        self.stdout.flush()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,279 @@
+"""A small consumer for trying things out: checks signatures, shows requests, misbehaves on request.
+
+Paths answer by their name: ``/slow?ms=800``, ``/failing?status=500&retry_after=5``,
+``/recovering?after=2`` (fails twice for each message, then takes it), ``/hang``; any other path
+takes everything at once. ``GET /stats`` answers with what came in so far, as JSON.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from channels_app.rules.secrets import PUBLIC, decode_public_key, decode_secret
+from delivery.rules import signing
+
+LONGEST_BODY = 64 * 1024 * 1024
+LONGEST_PAUSE_S = 600.0
+REMEMBERED = 10_000
+"""Messages whose tries are remembered for ``/recovering`` and for telling repeats; the oldest are
+forgotten first."""
+MAX_PATHS = 1000
+"""Paths counted one by one."""
+IDLE_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request and what it was answered."""
+
+    path: str
+    status: int
+    signature: str
+    """``valid``, ``unchecked`` (no secret for this path) or why it is invalid."""
+    message_id: str
+    event_type: str
+    attempt: str
+    repeated: bool
+    """This message was taken before: at least once means that a consumer may see this."""
+    size: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """Requests of one path."""
+
+    requests: int = 0
+    taken: int = 0
+    valid: int = 0
+    invalid: int = 0
+    repeated: int = 0
+
+
+@dataclass(slots=True)
+class Consumer:
+    """What all connections share."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """``whsec_...`` (or ``whpk_...``) by path."""
+    show: Callable[[Seen], None] = lambda seen: None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _tries: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
+    _taken: OrderedDict[tuple[str, str], bool] = field(default_factory=OrderedDict)
+    _tallies: dict[str, Tally] = field(default_factory=dict)
+
+    def check(self, path: str, headers: Mapping[str, str], body: bytes) -> str:
+        """``valid``, ``unchecked`` or the reason."""
+        key = self.secrets.get(path)
+        if key is None:
+            return "unchecked"
+        try:
+            signing.verify(key, headers, body, time.time())
+        except signing.InvalidSignature as error:
+            return str(error)
+        return "valid"
+
+    def try_number(self, path: str, message_id: str) -> int:
+        """How often this message came to this path, this time included."""
+        with self._lock:
+            return _counted(self._tries, (path, message_id))
+
+    def note(self, seen: Seen) -> None:
+        """Count a request and show it."""
+        with self._lock:
+            known = seen.path in self._tallies or len(self._tallies) < MAX_PATHS
+            tally = self._tallies.setdefault(seen.path if known else "other paths", Tally())
+            tally.requests += 1
+            tally.taken += 200 <= seen.status < 300
+            tally.valid += seen.signature == "valid"
+            tally.invalid += seen.signature not in {"valid", "unchecked"}
+            tally.repeated += seen.repeated
+            self.show(seen)
+
+    def take(self, path: str, message_id: str) -> bool:
+        """Remember a message as taken; True when it already was."""
+        with self._lock:
+            return bool(message_id) and _counted(self._taken, (path, message_id)) > 1
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Counts by path."""
+        names = Tally.__slots__
+        with self._lock:
+            return {
+                path: {name: getattr(tally, name) for name in names}
+                for path, tally in sorted(self._tallies.items())
+            }
+
+
+class Server(ThreadingHTTPServer):
+    """A thread for each connection; they end with the process."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, address: tuple[str, int], consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.closing = threading.Event()
+        super().__init__(address, Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that goes away is its own business; anything else is shown."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+    def close(self) -> None:
+        """Stop listening and wake whoever hangs on purpose."""
+        self.closing.set()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection, kept open between requests."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "Hookstation-receiver"
+    sys_version = ""
+    # The answer leaves as one packet at once: head and body are buffered, and not held back to be
+    # joined with more.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+    timeout = IDLE_S
+    server: Server
+
+    def do_GET(self) -> None:
+        """``/stats``, or a word about what this is."""
+        if urlsplit(self.path).path == "/stats":
+            text = json.dumps(self.server.consumer.stats())
+            self._answer(200, text.encode(), content_type="application/json")
+        else:
+            self._answer(200, b"A consumer for trying things out. It takes POST requests.\n")
+
+    def do_POST(self) -> None:
+        """Check, decide, answer, tell."""
+        body = self._body()
+        if body is None:
+            return
+        address = urlsplit(self.path)
+        path, query = address.path, parse_qs(address.query)
+        message_id = self.headers.get("webhook-id", "")
+        signature = self.server.consumer.check(path, dict(self.headers.items()), body)
+        if signature in {"valid", "unchecked"}:
+            status = self._decide(path, query, message_id)
+        else:
+            status = 401
+        if status is None:
+            return
+        ok = 200 <= status < 300
+        seen = Seen(
+            path=path,
+            status=status,
+            signature=signature,
+            message_id=message_id,
+            event_type=self.headers.get("hookstation-event-type", ""),
+            attempt=self.headers.get("hookstation-attempt", ""),
+            repeated=ok and self.server.consumer.take(path, message_id),
+            size=len(body),
+        )
+        self.server.consumer.note(seen)
+        if signature not in {"valid", "unchecked"}:
+            self._answer(status, f"{signature}\n".encode())
+        else:
+            self._answer(status, b"ok\n" if ok else b"as asked\n", query=query)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are shown by the consumer; what is no request is of no interest."""
+
+    def _decide(self, path: str, query: dict[str, list[str]], message_id: str) -> int | None:
+        """The status for this path, after the wait that it stands for; None: no answer at all."""
+        kind = path.strip("/").partition("/")[0]
+        wanted = _number(query, "status", 500)
+        if kind == "hang":
+            self.server.closing.wait(LONGEST_PAUSE_S)
+            self.close_connection = True
+            return None
+        if kind == "slow":
+            pause_s = min(_number(query, "ms", 500) / 1000, LONGEST_PAUSE_S)
+            self.server.closing.wait(pause_s)
+        if kind == "failing":
+            return wanted
+        if kind == "recovering":
+            tries = self.server.consumer.try_number(path, message_id)
+            return wanted if tries <= _number(query, "after", 2) else 200
+        return 200
+
+    def _body(self) -> bytes | None:
+        """The exact bytes, or None after an answer that says why they cannot be read."""
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            self.close_connection = True
+            self._answer(411, b"Content-Length is needed.\n")
+            return None
+        if int(length) > LONGEST_BODY:
+            self.close_connection = True
+            self._answer(413, b"Too large.\n")
+            return None
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            self.close_connection = True
+            return None
+        return body
+
+    def _answer(
+        self,
+        status: int,
+        body: bytes,
+        *,
+        query: Mapping[str, list[str]] | None = None,
+        content_type: str = "text/plain; charset=utf-8",
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        if status >= 300 and query and (wait := query.get("retry_after")):
+            self.send_header("Retry-After", str(_number({"s": wait}, "s", 0)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _number(query: Mapping[str, list[str]], name: str, default: int) -> int:
+    text = query.get(name, [""])[0]
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else default
+
+
+def _counted(counts: OrderedDict[tuple[str, str], int], key: tuple[str, str]) -> int:
+    """Count one more of ``key`` and forget the oldest beyond the limit."""
+    counts[key] = counts.pop(key, 0) + 1
+    while len(counts) > REMEMBERED:
+        counts.popitem(last=False)
+    return counts[key]
+
+
+def parse_secrets(lines: list[str]) -> dict[str, str]:
+    """``PATH=whsec_...`` lines as a mapping; blank lines and comments (#) are skipped.
+
+    Raises ValueError with a sentence that names the line and never the secret.
+    """
+    secrets: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        path, equals, key = text.partition("=")
+        path = "/" + path.strip().strip("/")
+        if not equals:
+            raise ValueError(f"Secret {number} is not of the form /path=whsec_...")
+        key = key.strip()
+        try:
+            (decode_public_key if key.startswith(PUBLIC) else decode_secret)(key)
+        except ValueError as error:
+            raise ValueError(f"Secret {number}, for {path}: {error}") from None
+        secrets[path] = key
+    return secrets
