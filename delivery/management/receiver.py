@@ -6,6 +6,7 @@ takes everything at once. ``GET /stats`` answers with what came in so far, as JS
 """
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -65,7 +66,7 @@ class Consumer:
     show: Callable[[Seen], None] = lambda seen: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _tries: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
-    _taken: OrderedDict[tuple[str, str], bool] = field(default_factory=OrderedDict)
+    _taken: OrderedDict[tuple[str, str], int] = field(default_factory=OrderedDict)
     _tallies: dict[str, Tally] = field(default_factory=dict)
 
     def check(self, path: str, headers: Mapping[str, str], body: bytes) -> str:
@@ -120,6 +121,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], consumer: Consumer) -> None:
         self.consumer = consumer
         self.closing = threading.Event()
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from delivery.management import receiver
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import sized
+from delivery.management.base import counted, sized
 from delivery.runtime.children import Bind, Unusable
 
 
@@ -82,7 +82,7 @@ class Command(BaseCommand):
         finally:
             server.close()
         total = sum(tally["requests"] for tally in consumer.stats().values())
-        self.stdout.write(f"Stopped after {total:,} requests.")
+        self.stdout.write(f"Stopped after {counted(total, 'request')}.")
 
     def _show(self, seen: receiver.Seen) -> None:
         """One request as one line of at most 80 columns, unless names are long."""

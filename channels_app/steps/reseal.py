@@ -1,0 +1,135 @@
+"""Reseal: after a key rotation, seal with the primary key what older keys sealed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from django.db import transaction
+
+from channels_app import sealing
+from channels_app.conf import keyring
+from channels_app.models import Consumer, ConsumerSecret, MessageBody
+from channels_app.rules import ids
+from channels_app.rules.encryption import Unreadable
+
+BATCH = 500
+BODIES_AT_ONCE = 20
+"""Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one batch did."""
+
+    looked: int
+    resealed: int
+    unreadable: tuple[str, ...] = ()
+    """A sentence for each row that no installed key opens; it was left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One sort of sealed rows."""
+
+    noun: str
+    total: Callable[[], int]
+    reseal: Callable[[], Iterator[Progress]]
+    """Batch after batch, each in a transaction of its own: may be broken off and run again."""
+
+
+def kinds() -> tuple[Kind, ...]:
+    """Everything that is sealed at rest, in the order in which it should be done."""
+    return (
+        Kind("signing secret", ConsumerSecret.objects.count, partial(_batches, _secrets)),
+        Kind("header set", Consumer.objects.count, partial(_batches, _headers)),
+        Kind("message body", MessageBody.objects.count, partial(_batches, _bodies)),
+    )
+
+
+_Slice = tuple[int | None, Progress]
+
+
+def _batches(work: Callable[[int], _Slice]) -> Iterator[Progress]:
+    """Slices by primary key until there are none: memory does not grow with the tables."""
+    cursor: int | None = 0
+    while cursor is not None:
+        with transaction.atomic():
+            cursor, progress = work(cursor)
+        if progress.looked:
+            yield progress
+
+
+def _secrets(after: int) -> _Slice:
+    rows = list(
+        ConsumerSecret.objects.select_related("consumer")
+        .filter(id__gt=after)
+        .order_by("id")[:BATCH]
+    )
+    resealed, unreadable = 0, []
+    for row in rows:
+        if row.key_id == keyring().primary_id:
+            continue
+        owner = (row.consumer.channel_id, row.consumer.client_id)
+        try:
+            plain = sealing.open_for_consumer(*owner, bytes(row.sealed))
+        except Unreadable as error:
+            unreadable.append(f"A secret of consumer {row.consumer.client_id}: {error}")
+            continue
+        sealed, key_id = sealing.seal_for_consumer(*owner, plain)
+        # Only if nobody wrote it meanwhile.
+        resealed += ConsumerSecret.objects.filter(id=row.id, sealed=row.sealed).update(
+            sealed=sealed, key_id=key_id
+        )
+    return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
+
+
+def _headers(after: int) -> _Slice:
+    rows = list(
+        Consumer.objects.only("channel_id", "client_id", "headers_sealed")
+        .filter(id__gt=after)
+        .order_by("id")[:BATCH]
+    )
+    resealed, unreadable = 0, []
+    for row in rows:
+        envelope = bytes(row.headers_sealed)
+        try:
+            if not envelope or keyring().key_id(envelope) == keyring().primary_id:
+                continue
+            plain = sealing.open_for_consumer(row.channel_id, row.client_id, envelope)
+        except Unreadable as error:
+            unreadable.append(f"The headers of consumer {row.client_id}: {error}")
+            continue
+        sealed, _ = sealing.seal_for_consumer(row.channel_id, row.client_id, plain)
+        # Not through save(): the content stays what it was, and so does its version.
+        resealed += Consumer.objects.filter(id=row.id, headers_sealed=envelope).update(
+            headers_sealed=sealed
+        )
+    return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
+
+
+def _bodies(after: int) -> _Slice:
+    rows = list(
+        MessageBody.objects.filter(message_id__gt=after)
+        .order_by("message_id")
+        .values_list("message_id", "key_id")[:BATCH]
+    )
+    # Bodies of channels without encryption stay plain. What is current is not read at all.
+    old = [message_id for message_id, key_id in rows if key_id not in {"", keyring().primary_id}]
+    resealed, unreadable = 0, []
+    for start in range(0, len(old), BODIES_AT_ONCE):
+        for row in MessageBody.objects.filter(message_id__in=old[start : start + BODIES_AT_ONCE]):
+            try:
+                body = sealing.open_body(row.message_id, bytes(row.data))
+            except Unreadable as error:
+                public = ids.to_public("msg", row.message_id)
+                unreadable.append(f"The body of message {public}: {error}")
+                continue
+            data, key_id = sealing.seal_body(row.message_id, body, encrypt=True)
+            unchanged = MessageBody.objects.filter(message_id=row.message_id, key_id=row.key_id)
+            resealed += unchanged.update(data=data, key_id=key_id)
+    seen = [message_id for message_id, _ in rows]
+    return _last(seen), Progress(len(rows), resealed, tuple(unreadable))
+
+
+def _last(keys: list[int]) -> int | None:
+    return keys[-1] if keys else None

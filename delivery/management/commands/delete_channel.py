@@ -1,0 +1,116 @@
+"""``manage.py delete_channel``: the only way in which a channel and its history go."""
+
+import getpass
+import sys
+import time
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from channels_app.directory import CHECK_S
+from channels_app.models import Channel, Consumer
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Progress, counted
+from delivery.steps import erase
+
+ROUNDS = 5
+"""How often rows that come in while the channel is being deleted are swept up."""
+
+
+class Command(BaseCommand):
+    """Asks, then works delivery/steps/erase.py off with a progress bar."""
+
+    help = (
+        "Delete a channel with its event types, consumers, messages and deliveries, for good.\n\n"
+        "Nothing else deletes a channel. To stop one for a while, pause it: messages are then\n"
+        "kept until it is resumed. The deletion is noted in the audit trail. It runs beside the\n"
+        "broker, in small transactions; broken off, it goes on when run again."
+    )
+    examples = (
+        "  manage.py delete_channel orders                          asks to type the name\n"
+        "  manage.py delete_channel orders --yes-delete orders      for scripts\n"
+        "  manage.py delete_channel orders --dry-run                only counts"
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The channel, and how sure we are."""
+        parser.add_argument("channel", metavar="CHANNEL", help="name of the channel")
+        parser.add_argument(
+            "--yes-delete", metavar="CHANNEL", help="do not ask; the name again, to be sure"
+        )
+        parser.add_argument(
+            "--reason", default="", metavar="TEXT", help="a word for the audit trail"
+        )
+        parser.add_argument("--dry-run", action="store_true", help="count and change nothing")
+
+    def handle(
+        self, *, channel: str, yes_delete: str | None, reason: str, dry_run: bool, **options: Any
+    ) -> None:
+        """Exit code 1 when refused or unknown."""
+        row = Channel.objects.filter(slug=channel).first()
+        if row is None:
+            raise CommandError(_unknown(channel))
+        going = erase.census(row)
+        self._describe(channel, going)
+        if dry_run:
+            self.stdout.write("Nothing was changed (--dry-run).")
+            return
+        self._confirm(channel, yes_delete)
+        erased = self._erase(row, going, reason)
+        self.stdout.write(
+            self.style.SUCCESS(f"Channel {channel} is deleted, with {counted(erased, 'row')}.")
+        )
+
+    def _describe(self, channel: str, going: erase.Census) -> None:
+        self.stdout.write(f"Channel {channel} has")
+        for number, noun in (
+            (going.consumers, "consumer"),
+            (going.event_types, "event type"),
+            (going.messages, "message"),
+            (going.deliveries, "delivery"),
+        ):
+            self.stdout.write(f"  {counted(number, noun)}")
+        if going.waiting:
+            text = f"{counted(going.waiting, 'delivery')} not sent yet will never be sent."
+            self.stdout.write(self.style.WARNING(text))
+
+    def _confirm(self, channel: str, yes_delete: str | None) -> None:
+        if yes_delete is None:
+            if not sys.stdin.isatty():
+                raise CommandError(
+                    f"Nothing was changed. Without a terminal to ask on, say --yes-delete {channel}"
+                )
+            self.stdout.write("This cannot be undone. Type the channel's name to delete it: ", "")
+            self.stdout.flush()
+            yes_delete = sys.stdin.readline().strip()
+        if yes_delete != channel:
+            raise CommandError(f"Nothing was changed: {yes_delete!r} is not {channel!r}.")
+
+    def _erase(self, channel: Channel, going: erase.Census, reason: str) -> int:
+        actor = f"command:{getpass.getuser()}"
+        consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
+        erase.close(channel, actor=actor, reason=reason, counted=going)
+        progress = Progress(self.stdout, going.deliveries + going.messages, "rows")
+        erased = 0
+        for _ in range(ROUNDS):
+            for batch in erase.rows(channel):
+                erased += batch
+                progress.show(erased)
+            if erase.finish(channel, actor=actor, reason=reason):
+                break
+        else:
+            progress.close()
+            raise CommandError(
+                f"Messages keep coming in on {channel.slug}. Revoke or narrow the keys that "
+                "publish there, then run this again."
+            )
+        progress.close()
+        # By then every process has looked at the directory again and knows no such channel.
+        time.sleep(2 * CHECK_S)
+        return erased + erase.stragglers(channel.id, consumer_ids)
+
+
+def _unknown(channel: str) -> str:
+    slugs = list(Channel.objects.order_by("slug").values_list("slug", flat=True)[:20])
+    known = f"There are: {', '.join(slugs)}." if slugs else "There are none."
+    return f"There is no channel {channel!r}. {known}"

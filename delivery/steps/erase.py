@@ -1,0 +1,124 @@
+"""Erase: take a channel away with everything that was ever sent on it, in small transactions."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models import ProtectedError
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Channel, Consumer, EventType, Message, MessageBody
+from delivery.models import Attempt, Counter, Delivery
+from delivery.models.counter import MADE
+
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What goes with a channel."""
+
+    consumers: int
+    event_types: int
+    messages: int
+    deliveries: int
+    waiting: int
+    """Deliveries that would still have been sent."""
+
+
+def census(channel: Channel) -> Census:
+    """Count without touching anything. Messages are counted one by one, the others are known."""
+    consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
+    counts = Counter.read(consumer_ids).values()
+    finished = {"delivered", "dead", "cancelled", MADE}
+    return Census(
+        consumers=len(consumer_ids),
+        event_types=EventType.objects.filter(channel=channel).count(),
+        messages=Message.objects.filter(channel=channel).count(),
+        deliveries=sum(sum(row.values()) - row[MADE] for row in counts),
+        waiting=sum(number for row in counts for s, number in row.items() if s not in finished),
+    )
+
+
+def close(channel: Channel, *, actor: str, reason: str, counted: Census) -> None:
+    """Retire the consumers, so that nothing more is fanned out or sent, and note who did it."""
+    now = clock.now()
+    with transaction.atomic():
+        channel.paused = True
+        channel.save()
+        for consumer in Consumer.objects.filter(channel=channel).exclude(state="retired"):
+            consumer.state = Consumer.State.RETIRED
+            consumer.state_reason = "Its channel is being deleted."
+            consumer.state_changed_at = now
+            consumer.save()
+        _audit(channel.slug, "channel.delete", actor, reason, before=asdict(counted))
+
+
+def rows(channel: Channel) -> Iterator[int]:
+    """Delete deliveries with their attempts, then messages; yields the rows of each batch.
+
+    May be broken off: what is left stays on a channel that sends nothing.
+    """
+    for consumer_id in list(Consumer.objects.filter(channel=channel).values_list("id", flat=True)):
+        yield from _deliveries(consumer_id)
+    yield from _messages(channel.id)
+
+
+def finish(channel: Channel, *, actor: str, reason: str) -> bool:
+    """Delete the channel itself with what hangs on it; False when new rows came in meanwhile."""
+    consumers = Consumer.objects.filter(channel=channel)
+    try:
+        with transaction.atomic():
+            ids = list(consumers.values_list("id", flat=True))
+            Counter.objects.filter(consumer_id__in=ids).delete()
+            consumers.delete()
+            Channel.objects.get(id=channel.id).delete()
+            _audit(channel.slug, "channel.deleted", actor, reason)
+    except ProtectedError:
+        return False
+    return True
+
+
+def stragglers(channel_id: int, consumer_ids: list[int]) -> int:
+    """Rows of processes that did not know yet that the channel is gone; call a second later."""
+    late = [batch for consumer_id in consumer_ids for batch in _deliveries(consumer_id)]
+    return sum(late) + sum(_messages(channel_id))
+
+
+def _deliveries(consumer_id: int) -> Iterator[int]:
+    while True:
+        with transaction.atomic():
+            ids = list(
+                Delivery.objects.filter(consumer_id=consumer_id).values_list("id", flat=True)[
+                    :BATCH
+                ]
+            )
+            Attempt.objects.filter(delivery_id__in=ids).delete()
+            Delivery.objects.filter(id__in=ids).delete()
+        if not ids:
+            return
+        yield len(ids)
+
+
+def _messages(channel_id: int) -> Iterator[int]:
+    while True:
+        with transaction.atomic():
+            ids = list(
+                Message.objects.filter(channel_id=channel_id)
+                .order_by("id")
+                .values_list("id", flat=True)[:BATCH]
+            )
+            MessageBody.objects.filter(message_id__in=ids).delete()
+            Message.objects.filter(id__in=ids).delete()
+        if not ids:
+            return
+        yield len(ids)
+
+
+def _audit(
+    slug: str, action: str, actor: str, reason: str, *, before: dict[str, Any] | None = None
+) -> None:
+    AuditEntry.objects.create(
+        actor=actor, action=action, target=f"channel:{slug}", reason=reason, before=before
+    )

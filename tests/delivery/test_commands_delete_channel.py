@@ -1,0 +1,191 @@
+"""``manage.py delete_channel``: asks, deletes everything of one channel, and nothing of another."""
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db.models import Model
+from django.utils import timezone
+
+from channels_app.models import (
+    AuditEntry,
+    Channel,
+    Consumer,
+    ConsumerSecret,
+    EventType,
+    Message,
+    MessageBody,
+    new_id,
+)
+from delivery.management.commands import delete_channel
+from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
+from delivery.models.counter import MADE
+from delivery.steps import erase
+
+pytestmark = pytest.mark.django_db
+
+KINDS: tuple[type[Model], ...] = (
+    Channel,
+    EventType,
+    Consumer,
+    ConsumerSecret,
+    ConsumerHealth,
+    Message,
+    MessageBody,
+    Delivery,
+    Attempt,
+    Counter,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delete_channel, "CHECK_S", 0.0)
+
+
+def make_channel(slug: str, messages: int = 3) -> Channel:
+    """A channel of two consumers whose every message was delivered once and waits once."""
+    channel = Channel.objects.create(slug=slug)
+    EventType.objects.create(channel=channel, name="order.created")
+    consumers = [Consumer.objects.create(channel=channel, client_id=f"c{n}") for n in range(2)]
+    for consumer in consumers:
+        ConsumerSecret.objects.create(consumer=consumer, sealed=b"x", key_id="")
+        ConsumerHealth.objects.create(consumer=consumer)
+    for _ in range(messages):
+        make_message(channel, consumers)
+    return channel
+
+
+def make_message(channel: Channel, consumers: list[Consumer]) -> None:
+    now = timezone.now()
+    message = Message.objects.create(id=new_id(), channel=channel, accepted_at=now, due_at=now)
+    MessageBody.objects.create(message=message, data=b"\x00x")
+    for consumer, state in zip(consumers, ("delivered", "queued"), strict=True):
+        delivery = Delivery.objects.create(
+            id=new_id(),
+            message=message,
+            consumer=consumer,
+            channel=channel,
+            state=state,
+            due_at=now if state == "queued" else None,
+            accepted_at=now,
+        )
+        Attempt.objects.create(
+            id=new_id(), delivery=delivery, number=1, started_at=now, outcome="timeout"
+        )
+        Counter.add({(consumer.id, state): 1, (consumer.id, MADE): 1}, slot=0)
+
+
+def delete(slug: str, **options: Any) -> str:
+    out = StringIO()
+    call_command("delete_channel", slug, stdout=out, **options)
+    return out.getvalue()
+
+
+def test_everything_of_the_channel_goes_and_nothing_else() -> None:
+    make_channel("kept")
+    kept = {kind: set(kind._default_manager.values_list("pk", flat=True)) for kind in KINDS}
+    make_channel("orders")
+
+    said = delete("orders", yes_delete="orders")
+
+    assert "Channel orders is deleted, with 9 rows." in said
+    left = {kind: set(kind._default_manager.values_list("pk", flat=True)) for kind in KINDS}
+    assert left == kept
+
+
+def test_it_says_beforehand_what_goes() -> None:
+    make_channel("orders")
+
+    said = delete("orders", dry_run=True)
+
+    assert "2 consumers\n  1 event type\n  3 messages\n  6 deliveries\n" in said
+    assert "3 deliveries not sent yet will never be sent." in said
+    assert Message.objects.count() == 3
+    assert Consumer.objects.filter(state="active").count() == 2
+
+
+def test_it_is_audited() -> None:
+    make_channel("orders")
+
+    delete("orders", yes_delete="orders", reason="closed shop")
+
+    entries = AuditEntry.objects.filter(target="channel:orders").order_by("id")
+    assert [entry.action for entry in entries] == ["channel.delete", "channel.deleted"]
+    assert entries[0].reason == "closed shop"
+    assert entries[0].actor.startswith("command:")
+    assert entries[0].before == {
+        "consumers": 2,
+        "event_types": 1,
+        "messages": 3,
+        "deliveries": 6,
+        "waiting": 3,
+    }
+
+
+@pytest.mark.parametrize("answer", [None, "order", ""])
+def test_without_the_right_name_nothing_happens(answer: str | None) -> None:
+    make_channel("orders")
+
+    with pytest.raises(CommandError, match="Nothing was changed"):
+        delete("orders", yes_delete=answer)
+
+    assert Delivery.objects.count() == 6
+    assert Consumer.objects.filter(state="active").count() == 2
+
+
+def test_an_unknown_channel_is_told_with_those_that_exist() -> None:
+    make_channel("orders", messages=0)
+
+    with pytest.raises(CommandError, match=r"no channel 'order'. There are: orders\."):
+        delete("order", yes_delete="order")
+
+
+def test_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erase, "BATCH", 2)
+    make_channel("orders", messages=5)
+
+    delete("orders", yes_delete="orders")
+
+    assert not Message.objects.exists()
+    assert not Attempt.objects.exists()
+
+
+def test_messages_that_come_in_meanwhile_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = make_channel("orders")
+    real = erase.finish
+    late = [True, False]
+
+    def finish(*args: Any, **kwargs: Any) -> bool:
+        if late.pop(0):
+            make_message(channel, list(Consumer.objects.filter(channel=channel)))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(erase, "finish", finish)
+
+    delete("orders", yes_delete="orders")
+
+    assert late == []
+    assert not Message.objects.exists()
+    assert not Delivery.objects.exists()
+
+
+def test_what_comes_in_after_the_channel_is_gone_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = make_channel("orders")
+    consumers = list(Consumer.objects.filter(channel=channel))
+    channel_id = channel.id
+    real = erase.finish
+
+    def finish(*args: Any, **kwargs: Any) -> bool:
+        done = real(*args, **kwargs)
+        channel.id = channel_id
+        make_message(channel, consumers)
+        return done
+
+    monkeypatch.setattr(erase, "finish", finish)
+
+    delete("orders", yes_delete="orders")
+
+    assert not Message.objects.exists()
+    assert not Delivery.objects.exists()
