@@ -1,0 +1,87 @@
+# Hookstation. `make` alone lists what there is to do.
+
+PY ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Installs what uv.lock says into .venv with the .venv's own interpreter, whatever is active around.
+UV := uv==0.13.8
+export UV_PROJECT_ENVIRONMENT := $(VENV)
+export UV_PYTHON := $(BIN)/python
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_PROGRESS := 1
+# uv brings its own certificates; the system's also know a company's proxy.
+export UV_SYSTEM_CERTS ?= true
+unexport VIRTUAL_ENV
+# `--inexact`: what `make test` added is not removed again by `make install`.
+SYNC := $(BIN)/uv sync --quiet --frozen --inexact
+
+PYTEST := $(BIN)/python -m pytest -n 2
+# These never touch the database; once is enough.
+NO_DATABASE := --ignore=tests/test_architecture.py --ignore-glob='*/rules/*' \
+	--ignore=tests/delivery/test_supervisor.py --ignore=tests/delivery/test_children.py
+
+.PHONY: help install demo test test-sqlite test-mariadb lint format clean
+.NOTPARALLEL:
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root on most machines
+
+demo: install ## Start everything with sample data on http://127.0.0.1:8000
+	@$(BIN)/python manage.py demo
+
+test: test-sqlite test-mariadb ## All tests, on SQLite and on a private MariaDB
+
+test-sqlite: $(VENV)/.test ## All tests on SQLite: no root, no services
+	DATABASE_URL= $(PYTEST)
+
+test-mariadb: $(VENV)/.mysql ## The tests that need a database, on a private MariaDB
+	@PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
+		tools/apt mariadb-server-core mariadb-client-core
+	$(BIN)/python tools/mariadb $(PYTEST) $(NO_DATABASE)
+
+lint: $(VENV)/.lint ## Style, types and import direction
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
+
+format: $(VENV)/.lint ## Put the code into the house's form
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## Remove everything that make made; the data of a local broker stays
+	rm -rf $(VENV) staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- Stamps: one for each set of packages that was installed from the present lock -----------------
+
+$(VENV)/.uv: tools/venv
+	@tools/venv $(VENV) $(PY) $(UV)
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.uv pyproject.toml uv.lock
+	@$(SYNC)
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.runtime
+	@$(SYNC) --group test
+	@touch $@
+
+# mysqlclient is compiled on Linux, unless uv has kept it from another time. It is tried first, so
+# that nobody needs Debian's packages who has the same from elsewhere.
+WITH_MYSQL = $(SYNC) --group test --extra mysql && $(BIN)/python -c 'import MySQLdb'
+# Debian keeps the headers of its own interpreter in a package; others bring them along.
+HEADERS = $(BIN)/python -c "import os, sysconfig as s; \
+	os.path.exists(s.get_path('include') + '/Python.h') or \
+	print(f'python{s.get_python_version()}-dev')"
+$(VENV)/.mysql: $(VENV)/.test
+	@($(WITH_MYSQL)) 2>/dev/null || \
+		{ tools/apt libmariadb-dev pkg-config gcc $$($(HEADERS)) && $(WITH_MYSQL); }
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.test
+	@$(SYNC) --group test --group lint
+	@touch $@
