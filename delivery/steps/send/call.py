@@ -3,13 +3,15 @@
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from delivery.rules.outcome import Outcome
 
+# Named tuples, not the usual frozen dataclasses: one of each is made for every POST, and making
+# a frozen dataclass of eleven fields alone takes 1.6 of the 30 microseconds that a POST costs.
 
-@dataclass(frozen=True, slots=True)
-class Call:
+
+class Call(NamedTuple):
     """One POST."""
 
     key: int
@@ -26,8 +28,7 @@ class Call:
     """The consumer's id. Connections are shared by address, whoever the consumer is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """How one call ended."""
 
     key: int
@@ -82,22 +83,18 @@ def header_lines(headers: Sequence[tuple[str, str]]) -> list[bytes]:
     fault = _names_fault(tuple([name for name, _ in headers]))
     if fault:
         raise CallRefused(fault)
-    lines = _TAKEN_AWAY + [f"{name}: {value}" for name, value in headers]
+    # "Name:" would mean "do not send it" to libcurl; a semicolon sends it without a value.
+    lines = _TAKEN_AWAY + [
+        f"{name}: {value}" if value.strip(" \t") else f"{name};" for name, value in headers
+    ]
     text = "\n".join(lines)
     # One look at the whole: a line break in any value makes one line too many.
     if text.count("\n") != len(lines) - 1 or "\r" in text or "\0" in text:
         raise CallRefused("A request header holds a line break or a NUL.")
-    if " \n" in text or "\t\n" in text or text[-1] in " \t":
-        text = "\n".join([_with_empty_value(line.rstrip(" \t")) for line in lines])
     try:
         return text.encode("latin-1").split(b"\n")
     except UnicodeEncodeError:
         raise CallRefused("A request header holds a character outside Latin-1.") from None
-
-
-def _with_empty_value(line: str) -> str:
-    # "Name:" means "do not send it" to libcurl; with a semicolon it goes out without a value.
-    return line[:-1] + ";" if line.endswith(":") and line not in _TAKEN_AWAY else line
 
 
 # The calls to one consumer carry the same names again and again.

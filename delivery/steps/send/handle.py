@@ -24,6 +24,14 @@ _ABORT = -1
 """What a callback returns to make libcurl stop the transfer."""
 
 
+class _Lent(socket.socket):
+    """A socket of which pycurl keeps a duplicate; the original closes without a warning."""
+
+    def __del__(self) -> None:
+        if self.fileno() >= 0:  # else it could not be opened
+            self.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What all handles of one sender have in common."""
@@ -194,7 +202,7 @@ class Handle:
             self._blocked_ip = ip
             return pycurl.SOCKET_BAD
         try:
-            opened = socket.socket(family, kind, protocol)
+            opened = _Lent(family, kind, protocol)
         except OSError as error:
             self._no_socket = f"no socket on this machine, {error.strerror}"
             return pycurl.SOCKET_BAD
