@@ -1,12 +1,13 @@
 """Django's settings, made from the environment (broker_site/env.py)."""
 
+import socket
 import sys
 from typing import Any
 from urllib.parse import urlsplit
 
 from environ import Env
 
-from broker_site import env
+from broker_site import console, env
 
 ENVIRONMENT = env.read()
 VERSION = "0.1.0"
@@ -42,10 +43,14 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "django_prometheus",
     "channels_app",
     "delivery",
+    "broker_site.apps.SiteConfig",
 ]
 MIDDLEWARE = [
+    "broker_site.security.Headers",
+    "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -54,7 +59,10 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
+# Programs' requests take a shorter way (broker_site/lean.py).
+API_MIDDLEWARE = ["broker_site.security.Headers"]
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -110,7 +118,9 @@ USE_I18N = False
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 
 STATIC_URL = "static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
+# Where `collectstatic` may put copies; files are found and served without it.
+STATIC_ROOT = DATA_DIR / "static"
+STATIC_ROOT.mkdir(exist_ok=True)
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 
@@ -136,6 +146,8 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
 }
+
+UNFOLD = console.UNFOLD
 
 Q_CLUSTER: dict[str, Any] = {
     "name": "hookstation",
@@ -165,7 +177,8 @@ LOGGING: dict[str, Any] = {
 
 # Processes of one installation add their metrics up in this folder; prometheus_client reads the
 # variable when it is imported, so it has to be there before any app loads.
-PROMETHEUS_DIR = ENVIRONMENT.metrics_dir or str(DATA_DIR / "metrics")
+# A folder per host: two containers on one volume have processes of the same number.
+PROMETHEUS_DIR = ENVIRONMENT.metrics_dir or str(DATA_DIR / "metrics" / socket.gethostname())
 if "pytest" not in sys.modules:
     env.BASE_DIR.joinpath(PROMETHEUS_DIR).mkdir(parents=True, exist_ok=True)
     env.export("PROMETHEUS_MULTIPROC_DIR", PROMETHEUS_DIR)

@@ -1,8 +1,24 @@
-"""The WSGI application that any server can host."""
+"""The WSGI application for any server: a short path for programs, a long one for people."""
 
 import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "broker_site.settings")
 
 from django.core.wsgi import get_wsgi_application
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "broker_site.settings")
-application = get_wsgi_application()
+people = get_wsgi_application()
+
+# Loading the views takes half a second: before the first request, not in it. After the line above,
+# which loads the apps.
+from broker_site import urls  # noqa: E402, F401
+from broker_site.lean import LeanHandler  # noqa: E402
+
+programs = LeanHandler()
+
+
+def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Choose the path by the address alone; both give the same answers."""
+    handler = programs if environ["PATH_INFO"].startswith(LeanHandler.PREFIXES) else people
+    return handler(environ, start_response)

@@ -1,0 +1,248 @@
+"""System checks: settings and databases that would lose messages or not start, found before."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error as DatabaseFailure
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from channels_app.conf import MAX_TIMEOUT_MS
+from channels_app.rules.addresses import parse_networks
+from channels_app.rules.encryption import Keyring
+
+MIN_SECRET = 50
+MIN_LEASE_GRACE_MS = 2000
+"""An answer that came at the last moment has to be written before the lease ends: commits may wait
+for locks, and a worker that is stopped and continued must notice that it was."""
+GOOD_SQLITE = (3, 51, 3)
+OLDEST_MYSQL = (8, 0, 1)
+OLDEST_MARIADB = (10, 6)
+
+
+@register(Tags.security)
+def secret_key(**kwargs: Any) -> list[CheckMessage]:
+    """SECRET_KEY is there and long enough."""
+    try:
+        key = settings.SECRET_KEY
+    except ImproperlyConfigured:
+        key = ""
+    if len(key) >= MIN_SECRET:
+        return []
+    found = f"has {len(key)} characters" if key else "is not set"
+    return [
+        Error(
+            f"SECRET_KEY {found}; at least {MIN_SECRET} are needed.",
+            hint="Sessions, cursors and (without HOOKSTATION_ENCRYPTION_KEYS) stored bodies hang "
+            "on it. Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(50))'",
+            id="hookstation.E001",
+        )
+    ]
+
+
+@register(Tags.security)
+def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
+    """HOOKSTATION_ENCRYPTION_KEYS can be used."""
+    texts = settings.ENVIRONMENT.encryption_keys
+    problem = _problem(lambda: Keyring.from_texts(list(texts))) if texts else ""
+    if not problem:
+        return []
+    return [
+        Error(
+            f"HOOKSTATION_ENCRYPTION_KEYS cannot be used: {problem}",
+            hint="Comma-separated, the first one seals, all of them open. "
+            "`manage.py generate_key` makes one.",
+            id="hookstation.E002",
+        )
+    ]
+
+
+@register
+def allowed_targets(**kwargs: Any) -> list[CheckMessage]:
+    """HOOKSTATION_ALLOWED_TARGETS names networks."""
+    problem = _problem(lambda: parse_networks(settings.ENVIRONMENT.allowed_targets))
+    if not problem:
+        return []
+    return [
+        Error(
+            f"HOOKSTATION_ALLOWED_TARGETS cannot be used: {problem}",
+            hint="Networks as CIDR with commas between them, such as 10.1.0.0/16,127.0.0.0/8; "
+            "empty allows public addresses only.",
+            id="hookstation.E003",
+        )
+    ]
+
+
+@register
+def public_url(**kwargs: Any) -> list[CheckMessage]:
+    """HOOKSTATION_PUBLIC_URL is the address of a site and nothing more."""
+    if not _problem(lambda: _check_site(settings.ENVIRONMENT.public_url)):
+        return []
+    return [
+        Error(
+            f"HOOKSTATION_PUBLIC_URL {settings.ENVIRONMENT.public_url!r} is no address of a site.",
+            hint="Scheme, host and perhaps a port: https://hooks.example.com",
+            id="hookstation.E004",
+        )
+    ]
+
+
+@register
+def times(**kwargs: Any) -> list[CheckMessage]:
+    """Timeouts and leases fit into each other."""
+    chosen = settings.ENVIRONMENT
+    found: list[CheckMessage] = []
+    if chosen.lease_grace_ms < MIN_LEASE_GRACE_MS:
+        found.append(
+            Error(
+                f"HOOKSTATION_LEASE_GRACE_MS is {chosen.lease_grace_ms}: a lease may end before "
+                "the answer is written, and the message is sent twice.",
+                hint=f"At least {MIN_LEASE_GRACE_MS}; the default is 10000.",
+                id="hookstation.E005",
+            )
+        )
+    if chosen.timeout_ms > MAX_TIMEOUT_MS or chosen.connect_timeout_ms > chosen.timeout_ms:
+        found.append(
+            Error(
+                f"HOOKSTATION_TIMEOUT_MS={chosen.timeout_ms} and HOOKSTATION_CONNECT_TIMEOUT_MS="
+                f"{chosen.connect_timeout_ms} do not fit.",
+                hint=f"The timeout is at most {MAX_TIMEOUT_MS}, the time to connect a part of it.",
+                id="hookstation.E006",
+            )
+        )
+    return found
+
+
+@register
+def ca_file(**kwargs: Any) -> list[CheckMessage]:
+    """HOOKSTATION_CA_FILE can be read."""
+    path = settings.ENVIRONMENT.ca_file
+    if not path or os.access(path, os.R_OK):
+        return []
+    return [
+        Error(
+            f"HOOKSTATION_CA_FILE {path!r} cannot be read: no TLS consumer could be called.",
+            hint="Name a readable PEM file, or leave it empty for the system's certificates.",
+            id="hookstation.E007",
+        )
+    ]
+
+
+@register
+def debug(**kwargs: Any) -> list[CheckMessage]:
+    """DEBUG is off."""
+    if not settings.DEBUG:
+        return []
+    return [
+        Warning(
+            "HOOKSTATION_DEBUG is on: error pages show settings and code to everyone.",
+            hint="Leave it unset in production.",
+            id="hookstation.W001",
+        )
+    ]
+
+
+@register(Tags.database)
+def database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """The database is one that keeps what it commits and knows SKIP LOCKED."""
+    found: list[CheckMessage] = []
+    for alias in databases or ():
+        connection = connections[alias]
+        if connection.vendor == "sqlite":
+            found += _sqlite()
+        elif connection.vendor == "mysql":
+            found += _mysql(connection)
+        else:
+            found.append(
+                Error(
+                    f"{connection.display_name} is not supported.",
+                    hint="DATABASE_URL must begin with sqlite:// or mysql:// (MariaDB too).",
+                    id="hookstation.E008",
+                )
+            )
+    return found
+
+
+def _sqlite() -> list[CheckMessage]:
+    if sqlite3.sqlite_version_info >= GOOD_SQLITE:
+        return []
+    return [
+        Warning(
+            f"SQLite {sqlite3.sqlite_version} has a rare fault that can damage a database in WAL "
+            "mode (mended in 3.51.3).",
+            hint="Good for trying things out and for small loads with backups; "
+            "use MySQL or MariaDB in production (DATABASE_URL=mysql://...).",
+            id="hookstation.W002",
+        )
+    ]
+
+
+def _mysql(connection: BaseDatabaseWrapper) -> list[CheckMessage]:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT VERSION(), @@character_set_database, @@character_set_connection")
+            version, of_database, of_connection = cursor.fetchone()
+    except DatabaseFailure as error:
+        return [
+            Error(
+                f"The database does not answer: {error}",
+                hint="Look whether it runs, and at host, port, user and password in DATABASE_URL.",
+                id="hookstation.E009",
+            )
+        ]
+    return _mysql_version(version) + _mysql_charset(of_database, of_connection)
+
+
+def _mysql_version(text: str) -> list[CheckMessage]:
+    name, oldest = ("MariaDB", OLDEST_MARIADB) if "MariaDB" in text else ("MySQL", OLDEST_MYSQL)
+    # 5.5.5-10.6.12-MariaDB is how some proxies announce MariaDB 10.6.12.
+    numbers = text.removeprefix("5.5.5-").split("-")[0].split(".")
+    version = tuple(int(number) for number in numbers if number.isdecimal())
+    if version >= oldest:
+        return []
+    return [
+        Error(
+            f"{name} {text} does not know FOR UPDATE SKIP LOCKED: workers would wait for each "
+            "other.",
+            hint="MySQL 8.0.1 or MariaDB 10.6 at least.",
+            id="hookstation.E010",
+        )
+    ]
+
+
+def _mysql_charset(of_database: str, of_connection: str) -> list[CheckMessage]:
+    if of_database == of_connection == "utf8mb4":
+        return []
+    return [
+        Error(
+            f"Text would be damaged: the database's character set is {of_database}, the "
+            f"connection's {of_connection}; both must be utf8mb4.",
+            hint="Before the first migration: ALTER DATABASE <name> CHARACTER SET utf8mb4 COLLATE "
+            "utf8mb4_bin; and no other charset in DATABASE_URL.",
+            id="hookstation.E011",
+        )
+    ]
+
+
+def _problem(work: Callable[[], object]) -> str:
+    """What ``work`` has to say against its input, '' when it has nothing."""
+    try:
+        work()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _check_site(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ValueError("no site")
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise ValueError("more than a site")
+    parts.port  # noqa: B018 - raises ValueError for what is no port

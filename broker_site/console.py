@@ -1,0 +1,136 @@
+"""Console: the frame around the Django admin: its name, its colours and the way around."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpRequest
+from django.templatetags.static import static
+from django.urls import reverse_lazy
+from django.utils.text import format_lazy
+
+
+def _item(title: str, icon: str, model: str, **more: Any) -> dict[str, Any]:
+    """A line of the sidebar, for those who may view ``model`` (``app.model``)."""
+    app, name = model.split(".")
+
+    def may_view(request: HttpRequest) -> bool:
+        return bool(request.user.has_perm(f"{app}.view_{name}"))
+
+    link = reverse_lazy(f"admin:{app}_{name}_changelist")
+    return {"title": title, "icon": icon, "link": link, "permission": may_view, **more}
+
+
+def _on(path: str, *, dead: bool) -> Callable[[HttpRequest], bool]:
+    """Deliveries and dead letters are one list: the state in the address tells them apart."""
+
+    def is_active(request: HttpRequest) -> bool:
+        return path in request.path and (request.GET.get("state") == "dead") is dead
+
+    return is_active
+
+
+def _group(title: str, *items: dict[str, Any], collapsible: bool = False) -> dict[str, Any]:
+    return {"title": title, "separator": True, "collapsible": collapsible, "items": list(items)}
+
+
+_DELIVERIES = "/delivery/delivery/"
+_OVERVIEW = {"title": "Overview", "icon": "space_dashboard", "link": reverse_lazy("admin:index")}
+
+NAVIGATION: list[dict[str, Any]] = [
+    {"items": [_OVERVIEW]},
+    _group(
+        "Traffic",
+        _item("Messages", "mail", "channels_app.message"),
+        _item("Deliveries", "send", "delivery.delivery", active=_on(_DELIVERIES, dead=False)),
+        _item(
+            "Dead letters",
+            "unsubscribe",
+            "delivery.delivery",
+            link=format_lazy("{}?state=dead", reverse_lazy("admin:delivery_delivery_changelist")),
+            active=_on(_DELIVERIES, dead=True),
+            badge_variant="danger",
+            badge_of="dead",
+        ),
+        _item("Attempts", "repeat_one", "delivery.attempt"),
+        _item("Replays", "replay", "delivery.replay"),
+    ),
+    _group(
+        "Configuration",
+        _item("Channels", "podcasts", "channels_app.channel"),
+        _item("Event types", "category", "channels_app.eventtype"),
+        _item("Consumers", "webhook", "channels_app.consumer"),
+        _item("Producers", "output", "channels_app.producer"),
+        _item("API keys", "key", "channels_app.apikey"),
+    ),
+    _group(
+        "People",
+        _item("Teams", "groups", "channels_app.team"),
+        _item("Users", "person", "auth.user"),
+        _item("Groups", "badge", "auth.group"),
+        _item("Audit log", "history", "channels_app.auditentry"),
+    ),
+    _group(
+        "Operation",
+        _item("Pumps", "bolt", "delivery.pumpslot"),
+        _item("Consumer health", "monitor_heart", "delivery.consumerhealth"),
+        _item("Sweeps", "mop", "delivery.sweeprun"),
+        _item("Schedules", "schedule", "django_q.schedule"),
+        _item("Failed tasks", "error", "django_q.failure"),
+    ),
+    _group(
+        "Inner tables",
+        _item("Message bodies", "draft", "channels_app.messagebody"),
+        _item("Idempotency records", "fingerprint", "channels_app.idempotencyrecord"),
+        _item("Consumer secrets", "lock", "channels_app.consumersecret"),
+        _item("Memberships", "group_add", "channels_app.membership"),
+        _item("Producer rates", "speed", "channels_app.producerrate"),
+        _item("Counters", "pin", "delivery.counter"),
+        _item("Directory version", "update", "channels_app.directoryversion"),
+        _item("Finished tasks", "task_alt", "django_q.success"),
+        _item("Queued tasks", "pending", "django_q.ormq"),
+        collapsible=True,
+    ),
+]
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "Hookstation",
+    "SITE_HEADER": "Hookstation",
+    "SITE_SUBHEADER": "Webhook broker",
+    "SITE_SYMBOL": "webhook",
+    "SITE_URL": None,
+    "SITE_FAVICONS": [
+        {
+            "rel": "icon",
+            "type": "image/svg+xml",
+            "href": lambda request: static("hookstation/favicon.svg"),
+        }
+    ],
+    "SHOW_HISTORY": True,
+    "SHOW_BACK_BUTTON": True,
+    "ENVIRONMENT": "broker_site.dashboard.environment",
+    "DASHBOARD_CALLBACK": "broker_site.dashboard.overview",
+    "BORDER_RADIUS": "8px",
+    "COLORS": {
+        # Teal: apart from the green, orange and red that states are painted in.
+        "primary": {
+            "50": "oklch(98.4% .014 180.7)",
+            "100": "oklch(95.3% .051 180.8)",
+            "200": "oklch(91% .096 180.4)",
+            "300": "oklch(85.5% .138 181.1)",
+            "400": "oklch(77.7% .152 181.9)",
+            "500": "oklch(70.4% .14 182.5)",
+            "600": "oklch(51.1% .096 186.4)",
+            "700": "oklch(43.7% .078 188.2)",
+            "800": "oklch(38.6% .063 188.4)",
+            "900": "oklch(31% .05 188.4)",
+            "950": "oklch(22.7% .046 192.5)",
+        },
+    },
+    "SIDEBAR": {
+        "show_search": True,
+        "command_search": True,
+        "show_all_applications": False,
+        "navigation": "broker_site.dashboard.navigation",
+    },
+    "COMMAND": {"search_callback": "broker_site.dashboard.search"},
+}

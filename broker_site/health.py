@@ -1,0 +1,161 @@
+"""Health: /livez, /readyz and /metrics, for load balancers, operators and Prometheus.
+
+Nobody logs in here, so nothing here is secret: states, counts and ages, never names or addresses.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from django.db import DEFAULT_DB_ALIAS, connection, connections
+from django.db import Error as DatabaseFailure
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from prometheus_client.exposition import choose_encoder
+
+from broker_site import backlog, scrape
+from delivery.runtime import slots
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one check found."""
+
+    ok: bool
+    detail: str
+    """One sentence."""
+    hint: str = ""
+    """What to do, where something is to be done."""
+
+
+@require_safe
+@never_cache
+def livez(request: HttpRequest) -> HttpResponse:
+    """Whether this process answers; asks nothing else, so that it stays true without a database."""
+    return JsonResponse({"status": "alive"})
+
+
+@require_safe
+@never_cache
+def readyz(request: HttpRequest) -> HttpResponse:
+    """Whether messages are accepted and delivered: 200, or 503 with the checks that failed.
+
+    ``?exclude=pumps&exclude=oldest_due`` leaves checks out: a load balancer in front of the
+    publish endpoint goes on sending while deliveries are late, because accepting still works.
+    """
+    excluded = request.GET.getlist("exclude")
+    found = {name: result for name, result in _run() if name not in excluded}
+    ready = all(check.ok for check in found.values())
+    body = {
+        "status": "ready" if ready else "not ready",
+        "checks": {name: asdict(check) for name, check in found.items()},
+    }
+    response = JsonResponse(body, status=200 if ready else 503)
+    # The log would otherwise get a line of level ERROR for every probe.
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response
+
+
+@require_safe
+@never_cache
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Numbers of all processes and of the database, in the format that the scraper asks for."""
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return HttpResponse(encode(scrape.registry()), content_type=content_type)
+
+
+def database() -> Check:
+    """Whether the database answers."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        cursor.fetchone()
+    return Check(True, "The database answers.")
+
+
+def unapplied_migrations() -> list[str]:
+    """Names of the migrations that this code has and the database has not."""
+    executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
+
+
+class _Migrations:
+    """Whether the tables fit the code; asked until they do, since reading the files takes time."""
+
+    def __init__(self) -> None:
+        self._applied = False
+
+    def __call__(self) -> Check:
+        missing = [] if self._applied else unapplied_migrations()
+        self._applied = not missing
+        if not missing:
+            return Check(True, "The tables fit the code.")
+        return Check(
+            False, f"{len(missing)} migrations are not applied.", "Run `manage.py migrate`."
+        )
+
+
+def pumps() -> Check:
+    """Whether anybody delivers."""
+    count = len(slots.living())
+    if count:
+        return Check(True, f"{count} pumps show a heartbeat.")
+    return Check(
+        False,
+        f"No pump had a heartbeat in the last {slots.STALE_S:.0f} s: nothing is delivered.",
+        "Start `manage.py broker` or `manage.py worker`, or look into its log.",
+    )
+
+
+def oldest_due() -> Check:
+    """Whether what is due goes out."""
+    age_s = backlog.oldest_due_s(backlog.read())
+    detail = f"The oldest due delivery that only the broker keeps waiting is {age_s:.1f} s old."
+    if age_s <= backlog.LATE_S:
+        return Check(True, detail)
+    return Check(
+        False,
+        detail,
+        f"The limit is {backlog.LATE_S:.0f} s. Look at the pumps' log, or give the broker "
+        "more pumps (HOOKSTATION_PUMPS) or more open requests (HOOKSTATION_PUMP_IN_FLIGHT).",
+    )
+
+
+CHECKS: dict[str, Callable[[], Check]] = {
+    "database": database,
+    "migrations": _Migrations(),
+    "pumps": pumps,
+    "oldest_due": oldest_due,
+}
+"""In this order: after a database that is away, the others are not asked."""
+
+
+def _run() -> list[tuple[str, Check]]:
+    found: list[tuple[str, Check]] = []
+    away = False
+    for name, check in CHECKS.items():
+        if away:
+            found.append((name, Check(False, "Not checked: the database does not answer.")))
+            continue
+        try:
+            found.append((name, check()))
+        except DatabaseFailure:
+            # The driver's words may name hosts and users: they go to the log of whoever asks next.
+            away = name == "database"
+            found.append((name, _failed(name)))
+    return found
+
+
+def _failed(name: str) -> Check:
+    if name == "database":
+        return Check(
+            False,
+            "The database does not answer.",
+            "Look whether it runs and whether DATABASE_URL is right: `manage.py doctor`.",
+        )
+    return Check(
+        False,
+        "The tables cannot be read.",
+        "Run `manage.py migrate`; if that changes nothing, `manage.py doctor` says more.",
+    )

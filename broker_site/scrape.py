@@ -1,0 +1,77 @@
+"""Scrape: everything that /metrics shows, from all processes and from the database."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from django.conf import settings
+from django.db import Error as DatabaseFailure
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from broker_site import backlog
+from broker_site.metric_files import Files
+from delivery.rules.lifecycle import DeliveryState
+from delivery.runtime import slots
+
+
+class Tables(Collector):
+    """Depths, ages and pumps, read when asked: true for the whole installation, on every host."""
+
+    def collect(self) -> Iterator[Metric]:
+        """What the tables say; without a database only that it is away."""
+        try:
+            found = list(_read())
+        except DatabaseFailure:
+            found = []
+        up = "Whether the database answered this scrape."
+        yield GaugeMetricFamily("hookstation_database_up", up, value=1 if found else 0)
+        yield from found
+
+
+def registry() -> CollectorRegistry:
+    """What one scrape collects: one process's own numbers, or all processes' where they share."""
+    merged = CollectorRegistry()
+    merged.register(_processes())
+    merged.register(Tables())
+    return merged
+
+
+def _processes() -> Collector:
+    # The same question that prometheus_client asked when it chose where counters live.
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return REGISTRY
+    own = Path(settings.PROMETHEUS_DIR)
+    if settings.ENVIRONMENT.metrics_dir:
+        return Files(own)
+    return Files(own, [path for path in own.parent.iterdir() if path.is_dir()])
+
+
+def _read() -> Iterator[Metric]:
+    now = backlog.read()
+    depth = GaugeMetricFamily(
+        "hookstation_queue_depth", "Deliveries that stand in each state.", labels=["state"]
+    )
+    for state, count in now.by_state.items():
+        depth.add_metric([state], count)
+    yield depth
+    yield GaugeMetricFamily(
+        "hookstation_dead_letters",
+        "Deliveries given up and not replayed.",
+        value=now.by_state[DeliveryState.DEAD],
+    )
+    yield GaugeMetricFamily(
+        "hookstation_oldest_due_seconds",
+        "Age of the oldest due delivery that nothing but the broker keeps waiting.",
+        value=backlog.oldest_due_s(now),
+    )
+    yield GaugeMetricFamily(
+        "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(slots.living())
+    )
+    yield GaugeMetricFamily(
+        "hookstation_accounting_gap",
+        "Deliveries made minus the sum of all states; must be 0.",
+        value=now.gap,
+    )

@@ -1,0 +1,54 @@
+"""Security: the headers that every answer carries, on the short path and on the long one."""
+
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""For what is no page: API answers, metrics, files."""
+
+_OWN = "default-src 'none'; connect-src 'self'; font-src 'self'; img-src 'self' data:; {}; "
+_CLOSED = "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+STRICT = _OWN.format("script-src 'self'; style-src 'self'") + _CLOSED
+"""For pages with templates of our own."""
+CONSOLE = _OWN.format("script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'") + _CLOSED
+"""The console's Alpine evaluates the expressions in its attributes; its widgets carry styles."""
+DOCS = _OWN.format("script-src 'self'; style-src 'self' 'unsafe-inline'") + _CLOSED
+"""Swagger sets styles from its scripts."""
+
+POLICIES = (
+    ("/api/v1/", NOTHING),
+    ("/admin/", CONSOLE),
+    ("/api/docs", DOCS),
+    ("/portal/", STRICT),
+    ("/accounts/", STRICT),
+)
+
+
+class Headers:
+    """Middleware: content security policy and friends, and the length of the answer."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """The answer with its headers; those that a view set itself stay."""
+        response = self._get_response(request)
+        headers = response.headers
+        headers.setdefault("Content-Security-Policy", policy(request.path_info))
+        headers.setdefault("X-Content-Type-Options", "nosniff")
+        headers.setdefault("X-Frame-Options", "DENY")
+        headers.setdefault("Referrer-Policy", "same-origin")
+        headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
+        if isinstance(response, HttpResponse) and "Content-Length" not in headers:
+            headers["Content-Length"] = str(len(response.content))
+        return response
+
+
+def policy(path: str) -> str:
+    """The content security policy for an address."""
+    for prefix, text in POLICIES:
+        if path.startswith(prefix):
+            return text
+    return NOTHING
