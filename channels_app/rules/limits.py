@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+# Unix seconds as floats lie this far apart, so each event of a burst may be off by half of it.
+_RESOLUTION_S = 2.4e-7
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -29,6 +32,6 @@ def decide(arrival: float, now: float, rate: Rate) -> tuple[bool, float, float]:
     """
     earliest = max(arrival, now)
     wait = earliest - rate.tolerance - now
-    if wait > 1e-9:
+    if wait > _RESOLUTION_S * (rate.burst + 1):
         return False, arrival, wait
     return True, earliest + rate.interval, 0.0

@@ -1,4 +1,4 @@
-"""Circuit breaker of one consumer: stop calling what fails, probe now and then, forget on success."""
+"""Circuit breaker of one consumer: stop calling what fails, probe now and then, forgive at once."""
 
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from urllib.parse import quote
@@ -10,7 +10,6 @@ from urllib.parse import quote
 from channels_app.rules.headers import canonical, is_brokers_own
 
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
-_UNTYPED = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +22,11 @@ class Envelope:
     """Unix seconds of this attempt, as signed."""
     signature: str
     """Tokens of rules/signing.py, one space between them."""
-    content_type: str
+    content_type: str = ""
+    """The producer's; without one none is made up."""
     channel: str
     consumer: str
-    event_type: str
+    event_type: str = ""
     priority: int
     attempt: int
     """1 for the first try within the current budget."""
@@ -38,9 +38,9 @@ class Envelope:
     """A person asked for this delivery again."""
     test: bool = False
     """A sample, not a message."""
-    forwarded: Mapping[str, str]
+    forwarded: Mapping[str, str] = field(default_factory=dict)
     """The producer's, checked by rules/headers.py when they were accepted."""
-    static: Mapping[str, str]
+    static: Mapping[str, str] = field(default_factory=dict)
     """The consumer's own, checked by the same rules."""
 
 
@@ -61,7 +61,7 @@ def build(envelope: Envelope) -> list[tuple[str, str]]:
 
 def _brokers(envelope: Envelope) -> Iterable[tuple[str, str]]:
     headers = {
-        "Content-Type": envelope.content_type or _UNTYPED,
+        "Content-Type": envelope.content_type,
         "User-Agent": envelope.user_agent,
         "webhook-id": envelope.message_id,
         "webhook-timestamp": str(envelope.timestamp),

@@ -14,6 +14,7 @@ from channels_app.rules.addresses import (
     may_call,
     parse_networks,
 )
+from tests.properties import quick
 
 LOOPBACK = parse_networks("127.0.0.0/8 ::1")
 LAN = parse_networks("10.0.0.0/8")
@@ -293,6 +294,7 @@ def test_every_refusal_is_a_sentence() -> None:
     assert all(error is not None and error.endswith(".") for error in errors)
 
 
+@quick
 @given(st.text())
 def test_no_text_breaks_the_check(text: str) -> None:
     check_url(text, allowed=())
@@ -306,6 +308,7 @@ def host_numbers() -> st.SearchStrategy[str]:
     return st.lists(spelled, min_size=1, max_size=5).map(".".join)
 
 
+@quick
 @given(host_numbers())
 def test_numeric_hosts_are_read_as_the_resolver_reads_them(host: str) -> None:
     verdict = check_url(f"http://{host}/", allowed=())
@@ -317,6 +320,7 @@ def test_numeric_hosts_are_read_as_the_resolver_reads_them(host: str) -> None:
         assert (verdict is None) is may_call(resolved, ())
 
 
+@quick
 @given(st.ip_addresses(v=4))
 def test_no_public_address_is_one_that_python_calls_private(address: IPv4Address) -> None:
     if may_call(str(address), ()):
@@ -324,6 +328,7 @@ def test_no_public_address_is_one_that_python_calls_private(address: IPv4Address
         assert not address.is_multicast
 
 
+@quick
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_keeps_its_verdict_inside_ipv6(address: IPv4Address) -> None:
     verdict = may_call(str(address), ())

@@ -15,6 +15,7 @@ from channels_app.rules.backoff import (
     parse_policy,
     total,
 )
+from tests.properties import quick
 
 HOUR = 3600.0
 JITTER = st.floats(0, 1, exclude_max=True)
@@ -26,6 +27,7 @@ EXPONENTIAL = st.tuples(SECONDS, st.floats(1, 100), SECONDS).map(
 POLICIES = st.sampled_from(list(PRESETS.values())) | STEPS | EXPONENTIAL
 
 
+@quick
 @given(POLICIES, st.integers(0, 100_000), JITTER)
 def test_a_delay_stays_within_a_fifth_of_its_plain_value(
     policy: Policy, failures: int, jitter: float
@@ -35,6 +37,7 @@ def test_a_delay_stays_within_a_fifth_of_its_plain_value(
     assert middle * 0.799999 <= delay(policy, failures, jitter) <= middle * 1.200001
 
 
+@quick
 @given(EXPONENTIAL, st.integers(1, 5000))
 def test_exponential_delays_never_shrink_and_keep_their_cap(policy: Policy, failures: int) -> None:
     assert isinstance(policy, Exponential)
@@ -42,6 +45,7 @@ def test_exponential_delays_never_shrink_and_keep_their_cap(policy: Policy, fail
     assert now <= next_one <= policy.cap * 1.000001
 
 
+@quick
 @given(POLICIES, st.integers(1, 50))
 def test_total_is_the_sum_of_the_delays_between_attempts(policy: Policy, attempts: int) -> None:
     delays = [delay(policy, n, 0.5) for n in range(1, allowed_attempts(policy, attempts))]

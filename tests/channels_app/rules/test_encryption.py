@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels_app.rules.encryption import Keyring, Unreadable, generate_key
+from tests.properties import quick
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 RING = Keyring.from_texts([NEW, OLD])
 ROW = b"message:1"
 
 
+@quick
 @given(st.binary(max_size=2000), st.binary(max_size=50))
 def test_what_is_sealed_opens_again(plain: bytes, aad: bytes) -> None:
     envelope = RING.seal(plain, aad)
@@ -22,6 +24,7 @@ def test_what_is_sealed_opens_again(plain: bytes, aad: bytes) -> None:
     assert len(envelope) == len(plain) + 33
 
 
+@quick
 @given(st.binary(max_size=2000))
 def test_plain_envelopes_open_anywhere(data: bytes) -> None:
     envelope = RING.plain(data)
@@ -29,6 +32,7 @@ def test_plain_envelopes_open_anywhere(data: bytes) -> None:
     assert RING.key_id(envelope) == ""
 
 
+@quick
 @given(st.binary(max_size=100), st.data())
 def test_one_changed_bit_is_noticed(plain: bytes, data: st.DataObject) -> None:
     envelope = bytearray(RING.seal(plain, ROW))
@@ -39,6 +43,7 @@ def test_one_changed_bit_is_noticed(plain: bytes, data: st.DataObject) -> None:
         RING.open(bytes(envelope), ROW)
 
 
+@quick
 @given(st.binary(max_size=100), st.data())
 def test_a_cut_envelope_is_noticed(plain: bytes, data: st.DataObject) -> None:
     envelope = RING.seal(plain, ROW)
@@ -47,6 +52,7 @@ def test_a_cut_envelope_is_noticed(plain: bytes, data: st.DataObject) -> None:
         RING.open(envelope[:size], ROW)
 
 
+@quick
 @given(st.binary())
 def test_no_bytes_break_opening(envelope: bytes) -> None:
     if envelope[:1] != b"\0":

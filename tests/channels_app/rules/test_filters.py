@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from channels_app.rules import names
 from channels_app.rules.filters import matches, validate_pattern
+from tests.properties import quick
 
 NAMES = st.from_regex(r"[a-c_]{1,2}(\.[a-c]{1,2}){0,2}", fullmatch=True)
 PATTERNS = NAMES | NAMES.map(lambda name: f"{name}.*") | st.just("*")
@@ -41,6 +42,7 @@ def test_what_is_wanted(patterns: list[str], event_type: str, wanted: bool) -> N
     assert matches(patterns, event_type) is wanted
 
 
+@quick
 @given(st.lists(PATTERNS, min_size=1, max_size=4), NAMES)
 def test_patterns_mean_what_they_say(patterns: list[str], event_type: str) -> None:
     words = event_type.split(".")
@@ -48,12 +50,14 @@ def test_patterns_mean_what_they_say(patterns: list[str], event_type: str) -> No
     assert matches(patterns, event_type) is bool({event_type, "*", *above} & set(patterns))
 
 
+@quick
 @given(st.lists(PATTERNS, max_size=4), PATTERNS, NAMES)
 def test_one_more_pattern_never_takes_away(patterns: list[str], more: str, event_type: str) -> None:
     if patterns and matches(patterns, event_type):
         assert matches([*patterns, more], event_type)
 
 
+@quick
 @given(PATTERNS)
 def test_good_patterns_are_accepted(pattern: str) -> None:
     assert validate_pattern(pattern) is None
@@ -67,6 +71,7 @@ def test_bad_patterns_are_refused(pattern: str) -> None:
     assert (validate_pattern(pattern) or "").endswith(".")
 
 
+@quick
 @given(st.text("ab.*", max_size=8))
 def test_a_good_pattern_can_match_something(pattern: str) -> None:
     if validate_pattern(pattern) is None:

@@ -10,6 +10,7 @@ from channels_app.rules.headers import (
     forwardable,
     settable,
 )
+from tests.properties import quick
 
 FRAMING = [
     "Connection",
@@ -83,6 +84,7 @@ def test_what_is_no_value_is_refused(value: str) -> None:
     assert (forwardable("X-Tenant", value) or "").startswith("The header X-Tenant")
 
 
+@quick
 @given(st.text(), st.text())
 def test_what_passes_goes_on_the_wire_as_one_line(name: str, value: str) -> None:
     if settable(name, value) is None:

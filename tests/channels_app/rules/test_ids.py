@@ -18,6 +18,7 @@ from channels_app.rules.ids import (
     from_public,
     to_public,
 )
+from tests.properties import quick
 
 NOW_MS = EPOCH_MS + 10_000
 KEYS = st.integers(0, 2**63 - 1)
@@ -29,6 +30,7 @@ def scripted(times: list[int]) -> Iterator[int]:
         yield times[-1]
 
 
+@quick
 @given(st.lists(st.integers(NOW_MS - 50, NOW_MS + 50), min_size=1, max_size=200), st.data())
 def test_keys_rise_whatever_the_clock_does(times: list[int], data: st.DataObject) -> None:
     clock = scripted(times)
@@ -111,6 +113,7 @@ def test_the_clock_is_real_by_default() -> None:
     assert before <= created_ms(key) <= ids._unix_ms()
 
 
+@quick
 @given(KEYS)
 def test_public_form_round_trips(key: int) -> None:
     text = to_public("msg", key)
@@ -119,11 +122,13 @@ def test_public_form_round_trips(key: int) -> None:
     assert from_public("dlv", text) is None
 
 
+@quick
 @given(KEYS, KEYS)
 def test_public_form_sorts_like_the_number(a: int, b: int) -> None:
     assert (a < b) == (to_public("x", a) < to_public("x", b))
 
 
+@quick
 @given(st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyzMSG_", max_size=18) | st.text())
 def test_a_key_has_one_spelling(text: str) -> None:
     for candidate in (text, f"msg_{text}"):
@@ -172,6 +177,7 @@ def test_what_is_no_key_has_no_public_form(number: int) -> None:
         to_public("msg", number)
 
 
+@quick
 @given(st.integers(EPOCH_MS, EPOCH_MS + 2**41 - 2), st.integers(0, 1023))
 def test_the_first_id_of_a_millisecond_cuts_exactly(unix_ms: int, slot: int) -> None:
     older = IdMaker(slot=slot, now_ms=lambda: unix_ms - 1)()

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels_app.rules.keys import SCOPES, allows, matches, mint, parse
+from tests.properties import quick
 
 
 def test_a_new_key_is_recognised_by_its_digest() -> None:
@@ -61,6 +62,7 @@ def test_malformed_keys_are_not_parsed(mangle: object) -> None:
     assert parse(mangle(mint().text)) is None
 
 
+@quick
 @given(st.text())
 def test_no_text_breaks_parsing_or_matching(text: str) -> None:
     assert parse(text) is None

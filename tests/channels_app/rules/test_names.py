@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels_app.rules.names import event_type, slug
+from tests.properties import quick
 
 
 @pytest.mark.parametrize("value", ["a", "0", "orders", "team-a.orders_v2", "1.2.3", "a" * 100])
@@ -64,6 +65,7 @@ def test_bad_event_types(value: str) -> None:
     assert "joined by dots" in (event_type(value) or "")
 
 
+@quick
 @given(st.text() | st.text("aA0._-*\n", max_size=6))
 def test_good_names_need_no_escaping(value: str) -> None:
     if slug(value) is None or event_type(value) is None:

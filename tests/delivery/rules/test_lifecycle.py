@@ -17,6 +17,7 @@ from delivery.rules.lifecycle import (
     shown_state,
 )
 from delivery.rules.outcome import Outcome
+from tests.properties import quick
 
 S, R = DeliveryState, Reason
 
@@ -51,6 +52,7 @@ def step(
     )
 
 
+@quick
 @given(
     OUTCOMES,
     st.integers(0, 30),
@@ -86,6 +88,7 @@ def test_every_step_is_an_arrow(
         assert move.due_in >= (wish or 0)
 
 
+@quick
 @given(st.data(), st.integers(1, 10), POLICIES)
 def test_no_sequence_of_failures_goes_on_for_ever(
     data: st.DataObject, most: int, policy: Policy

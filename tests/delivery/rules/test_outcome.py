@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.rules.outcome import RETRY_AFTER_CAP_S, Outcome, from_status, parse_retry_after
+from tests.properties import quick
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -46,6 +47,7 @@ def test_status_has_its_outcome(code: int, outcome: Outcome) -> None:
     assert from_status(code, oversized=False) is outcome
 
 
+@quick
 @given(st.integers(-1, 1000), st.booleans())
 def test_success_is_exactly_2xx_whatever_the_size(code: int, oversized: bool) -> None:
     assert from_status(code, oversized).is_success == (200 <= code <= 299)
@@ -105,12 +107,14 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
     assert parse_retry_after(value, NOW) == seconds
 
 
+@quick
 @given(st.text(max_size=70))
 def test_no_text_breaks_retry_after(value: str) -> None:
     seconds = parse_retry_after(value, NOW)
     assert seconds is None or 0 <= seconds <= RETRY_AFTER_CAP_S
 
 
+@quick
 @given(st.integers(0, 86_400))
 def test_both_forms_of_retry_after_agree(seconds: int) -> None:
     as_date = format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)

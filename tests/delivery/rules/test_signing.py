@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
@@ -17,6 +17,7 @@ from channels_app.rules.secrets import (
     new_signing_key,
 )
 from delivery.rules.signing import InvalidSignature, sign, sign_v1a, verify
+from tests.properties import quick
 
 # The published vector.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -49,7 +50,7 @@ def test_the_published_vector() -> None:
     verify(SECRET, headers(SIGNATURE), BODY, now=AT)
 
 
-@settings(max_examples=30)
+@quick
 @given(st.text(max_size=200), st.sampled_from(["msg_1", ID]), st.integers(24, 64))
 def test_the_reference_library_accepts_what_we_sign(text: str, message_id: str, size: int) -> None:
     now = int(datetime.now(UTC).timestamp())
@@ -65,7 +66,7 @@ def test_the_reference_library_accepts_what_we_sign(text: str, message_id: str, 
         Webhook(new_secret()).verify(body, ours)
 
 
-@settings(max_examples=30)
+@quick
 @given(st.text(max_size=200))
 def test_we_accept_what_the_reference_library_signs(text: str) -> None:
     theirs = Webhook(SECRET).sign(ID, datetime.fromtimestamp(AT, UTC), text)
@@ -73,7 +74,7 @@ def test_we_accept_what_the_reference_library_signs(text: str) -> None:
     verify(SECRET, headers(theirs), text.encode(), now=AT)
 
 
-@settings(max_examples=50)
+@quick
 @given(st.binary(max_size=300))
 def test_any_bytes_are_signed_both_ways(body: bytes) -> None:
     signature = f"{v1(body)} {sign_v1a([KEY], ID, AT, body)}"
