@@ -1,7 +1,8 @@
 """What every process knows of channels, consumers and keys: cached, and never stale for a second.
 
-One row (DirectoryVersion) moves with every configuration write. A process looks at it at most
-every ``CHECK_S`` seconds and forgets everything when it moved.
+One row (DirectoryVersion) moves with every configuration write. A process looks at it when a
+change was announced on this host, else every ``CHECK_S`` seconds, and forgets everything when it
+moved.
 """
 
 import json
@@ -13,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from channels_app import sealing
+from channels_app.announcement import announcement
 from channels_app.conf import conf
 from channels_app.models import (
     ApiKey,
@@ -111,6 +113,7 @@ class Directory:
         self._lock = threading.RLock()
         self._number = -1
         self._checked = float("-inf")
+        self._mark = (0, 0)
         self._forget()
 
     def _forget(self) -> None:
@@ -123,7 +126,8 @@ class Directory:
 
         Returns the version number that the cache stands for.
         """
-        if not now and time.monotonic() - self._checked < CHECK_S:
+        mark = announcement.mark()
+        if not now and mark == self._mark and time.monotonic() - self._checked < CHECK_S:
             return self._number
         row = DirectoryVersion.objects.filter(id=1).values_list("number", flat=True).first()
         number = row or 0
@@ -132,6 +136,7 @@ class Directory:
                 self._forget()
                 self._number = number
             self._checked = time.monotonic()
+            self._mark = mark
         return number
 
     def channel(self, slug: str) -> ChannelView | None:
@@ -212,7 +217,9 @@ def _channel_view(
         paused=channel.paused,
         encrypt_bodies=channel.encrypt_bodies,
         require_idempotency_key=channel.require_idempotency_key,
-        max_body_bytes=min(channel.max_body_bytes or defaults.max_body_bytes, defaults.max_body_bytes),
+        max_body_bytes=min(
+            channel.max_body_bytes or defaults.max_body_bytes, defaults.max_body_bytes
+        ),
         content_types=tuple(channel.content_types),
         idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,
         retention_days=channel.retention_days or defaults.retention_days,
@@ -269,7 +276,9 @@ def _load_key(key_id: str) -> KeyView | None:
 
 
 def _load_signer(consumer_id: int) -> Signer:
-    consumer = Consumer.objects.only("channel_id", "client_id", "headers_sealed").get(id=consumer_id)
+    consumer = Consumer.objects.only("channel_id", "client_id", "headers_sealed").get(
+        id=consumer_id
+    )
     channel_id, client_id = consumer.channel_id, consumer.client_id
     keys: dict[str, list[tuple[bytes, datetime | None]]] = {"v1": [], "v1a": []}
     # Newest first: consumers that only look at the first signature see the current one.
@@ -277,7 +286,5 @@ def _load_signer(consumer_id: int) -> Signer:
         opened = sealing.open_for_consumer(channel_id, client_id, bytes(secret.sealed))
         keys[secret.scheme].append((opened, secret.expires_at))
     sealed = bytes(consumer.headers_sealed)
-    headers = (
-        json.loads(sealing.open_for_consumer(channel_id, client_id, sealed)) if sealed else {}
-    )
+    headers = json.loads(sealing.open_for_consumer(channel_id, client_id, sealed)) if sealed else {}
     return Signer(v1=tuple(keys["v1"]), v1a=tuple(keys["v1a"]), headers=tuple(headers.items()))

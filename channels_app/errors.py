@@ -7,13 +7,19 @@ BrokerError
  +- Stale          If-Match names an older version      412
 """
 
+from collections.abc import Sequence
+
+from channels_app.rules.fields import BadValues, Fault
+
 
 class BrokerError(Exception):
     """A refusal with a stable code and a sentence that says what to do."""
 
     status = 400
 
-    def __init__(self, code: str, detail: str, *, field: str = "") -> None:
+    def __init__(
+        self, code: str, detail: str, *, field: str = "", faults: Sequence[Fault] = ()
+    ) -> None:
         super().__init__(detail)
         self.code = code
         """Stable, for programs."""
@@ -21,12 +27,21 @@ class BrokerError(Exception):
         """For people."""
         self.field = field
         """The offending field, where there is one."""
+        self.faults = tuple(faults)
+        """Every offending field, where several were found at once."""
 
 
 class Invalid(BrokerError):
     """The values cannot be used."""
 
     status = 422
+
+    @classmethod
+    def of(cls, bad: BadValues) -> "Invalid":
+        """The refusal of fields that rules/fields.py could not read."""
+        first = bad.faults[0]
+        detail = f"{first.field}: {first.detail}" if first.field else first.detail
+        return cls("invalid_fields", detail, field=first.field, faults=bad.faults)
 
 
 class NotFound(BrokerError):

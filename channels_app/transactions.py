@@ -13,7 +13,10 @@ UNDONE = {1205, 1213, 3101}
 
 
 def run(
-    work: Callable[[], T], *, on_collision: Callable[[], None] | None = None, attempts: int = ATTEMPTS
+    work: Callable[[], T],
+    *,
+    on_collision: Callable[[], None] | None = None,
+    attempts: int = ATTEMPTS,
 ) -> T:
     """``work`` in one transaction, again when the database undid it through no fault of ours.
 

@@ -1,5 +1,8 @@
 """AuditEntry: who did what to which object, when and why."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from django.db import models
 
 from channels_app.models.base import ExactCharField
@@ -22,3 +25,27 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target}"
+
+    @classmethod
+    def record(
+        cls,
+        actor: str,
+        action: str,
+        target: str,
+        *,
+        reason: str = "",
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write an entry in the caller's transaction. With both sides only what differs is kept."""
+        if before is not None and after is not None:
+            names = [name for name in after if before.get(name) != after[name]]
+            before, after = ({name: side.get(name) for name in names} for side in (before, after))
+        cls.objects.create(
+            actor=actor[:200],
+            action=action,
+            target=target[:300],
+            reason=reason[:500],
+            before=before,
+            after=after,
+        )

@@ -7,6 +7,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.utils import timezone
 
+from channels_app.announcement import announcement
 from channels_app.rules.ids import IdMaker
 
 new_id = IdMaker()
@@ -45,9 +46,13 @@ class DirectoryVersion(models.Model):
 
     @classmethod
     def bump(cls) -> None:
-        """Tell every process that configuration changed; call inside the changing transaction."""
+        """Tell every process that configuration changed; call inside the changing transaction.
+
+        Processes of this host look again at once, others within a second.
+        """
         if not cls.objects.filter(id=1).update(number=F("number") + 1):
             cls.objects.create(id=1, number=1)
+        transaction.on_commit(announcement.make)
 
 
 class Versioned(models.Model):

@@ -49,4 +49,3 @@ class Replay(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
-

@@ -83,9 +83,7 @@ def _host(**_: Any) -> None:
 
 def _pump(held: Held, listener: Listener) -> None:
     if held.predecessor is not None:
-        released = release.release_owner(
-            held.predecessor, now=clock.now(), slot=held.ordinal
-        )
+        released = release.release_owner(held.predecessor, now=clock.now(), slot=held.ordinal)
         logger.warning("pump %s took over %s deliveries of a dead one", held.worker, released)
     try:
         Pump(held, listener).run(_stopping.is_set, conf().pump_minutes * 60)

@@ -22,7 +22,7 @@ from delivery.runtime.line import Line
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held
 from delivery.runtime.wake import Listener, bell
-from delivery.steps import claim, dispatch, health, parcels, settle
+from delivery.steps import claim, dispatch, parcels, settle
 from delivery.steps.claim import Claimed, Want
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Answer, Sender
@@ -86,6 +86,7 @@ class Pump:
                 close_old_connections()
                 self._wait(pause)
         self.drain(conf().grace_s / 2)
+        self.close()
 
     def round(self) -> None:
         """Beat, fan out, take, send, wait, record: once."""
@@ -107,9 +108,12 @@ class Pump:
         for delivery_id in self.sender.abort_all():
             self._interrupted(delivery_id)
         self._record_patiently()
-        self.selector.unregister(self.listener.socket)
+
+    def close(self) -> None:
+        """Free sockets; nothing may be open any more."""
         self.sender.close()
         self.selector.close()
+        self.listener.close()
 
     # -- stations --------------------------------------------------------------------------------
 
@@ -142,9 +146,7 @@ class Pump:
         wants = self._wants(now)
         if not wants:
             return
-        taken = claim.claim(
-            wants, now=now, owner=self.held.generation, slot=self.held.ordinal
-        )
+        taken = claim.claim(wants, now=now, owner=self.held.generation, slot=self.held.ordinal)
         failpoints.reach("after_claim")
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
         for want in wants:

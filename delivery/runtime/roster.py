@@ -135,9 +135,7 @@ class Roster:
 
     def _failed_for_days(self, line: Line, now: datetime) -> bool:
         since = line.circuit.failing_since
-        return since is not None and (
-            now.timestamp() - since > conf().disable_after_days * 86_400
-        )
+        return since is not None and (now.timestamp() - since > conf().disable_after_days * 86_400)
 
     def _adopt(self, view: ConsumerView, circuit: Circuit) -> None:
         line = self.lines.get(view.id)

@@ -41,9 +41,7 @@ class Held:
 def acquire(cluster: str, kind: str, places: int, wake_address: str = "") -> Held | None:
     """A free place of ``kind`` in this cluster, or None when all are held by the living."""
     now = clock.now()
-    taken = {
-        slot.ordinal: slot for slot in PumpSlot.objects.filter(cluster=cluster, kind=kind)
-    }
+    taken = {slot.ordinal: slot for slot in PumpSlot.objects.filter(cluster=cluster, kind=kind)}
     for ordinal in range(places):
         slot = taken.get(ordinal)
         if slot is not None and not is_dead(slot, now):
@@ -89,9 +87,7 @@ def is_dead(slot: PumpSlot, now: datetime) -> bool:
 
 def bury(slot: PumpSlot) -> bool:
     """Remove a dead slot; True for the one caller who did and now releases its rows."""
-    return bool(
-        PumpSlot.objects.filter(id=slot.id, generation=slot.generation).delete()[0]
-    )
+    return bool(PumpSlot.objects.filter(id=slot.id, generation=slot.generation).delete()[0])
 
 
 class Watch:

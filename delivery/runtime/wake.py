@@ -81,8 +81,17 @@ class Bell:
             if (generation := sharding.owner(consumer_id, addresses)) is not None:
                 by_pump.setdefault(generation, []).append(consumer_id)
         for generation, ids in by_pump.items():
-            text = DUE + b" ".join(str(number).encode() for number in ids)
-            self._send(generation, text[:MAX_DATAGRAM].rpartition(b" ")[0] if len(text) > MAX_DATAGRAM else text)
+            numbers = b" ".join(str(number).encode() for number in ids)
+            if len(numbers) > MAX_DATAGRAM - len(DUE):
+                numbers = numbers[: MAX_DATAGRAM - len(DUE)].rpartition(b" ")[0]
+            self._send(generation, DUE + numbers)
+
+    def close(self) -> None:
+        """Forget the pumps and free the sockets; the next ring opens them again."""
+        with self._lock:
+            self._read_at = float("-inf")
+            while self._sockets:
+                self._sockets.popitem()[1].close()
 
     def _pumps(self) -> dict[int, tuple[str, int]]:
         if time.monotonic() - self._read_at > REFRESH_S:

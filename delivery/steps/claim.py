@@ -142,9 +142,7 @@ def _choose(wants: Sequence[Want], now: datetime) -> tuple[list[int], frozenset[
     return chosen, frozenset(drained)
 
 
-def _take(
-    chosen: list[int], leases: dict[int, int], now: datetime, owner: int, slot: int
-) -> Claim:
+def _take(chosen: list[int], leases: dict[int, int], now: datetime, owner: int, slot: int) -> Claim:
     found = list(
         Delivery.objects.filter(id__in=chosen, due_at__lte=now).select_for_update(skip_locked=True)
     )
@@ -154,9 +152,7 @@ def _take(
     expired = [row for row in found if row.expires_at and row.expires_at <= now]
     _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, now, tally)
     worn = [
-        row
-        for row in found
-        if row.interruption_count >= MAX_INTERRUPTIONS and row not in expired
+        row for row in found if row.interruption_count >= MAX_INTERRUPTIONS and row not in expired
     ]
     _finish(worn, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, now, tally)
     finished = {row.id for row in (*expired, *worn)}

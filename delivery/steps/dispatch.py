@@ -43,9 +43,7 @@ def _run(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
     # A look without a lock: an idle broker opens no transaction to find nothing.
     if not waiting.exists():
         return Dispatched()
-    return transactions.run(
-        lambda: _dispatch(waiting, limit, slot), on_collision=new_id.reseed
-    )
+    return transactions.run(lambda: _dispatch(waiting, limit, slot), on_collision=new_id.reseed)
 
 
 def _dispatch(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
@@ -56,9 +54,7 @@ def _dispatch(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
     # is in the answer, and a half-read list of consumers cannot exist.
     directory.refresh(now=True)
     channels = {view.id: view for view in directory.channels()}
-    deliveries = [
-        delivery for message in messages for delivery in _deliveries(message, channels)
-    ]
+    deliveries = [delivery for message in messages for delivery in _deliveries(message, channels)]
     Delivery.objects.bulk_create(deliveries)
     _mark(messages, deliveries)
     tally: Tally[tuple[int, str]] = Tally()

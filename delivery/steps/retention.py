@@ -57,9 +57,7 @@ def prune(now: datetime, slot: int) -> int:
     return total
 
 
-def _prune_deliveries(
-    consumer_id: int, state: str, cutoff: datetime, slot: int, end: float
-) -> int:
+def _prune_deliveries(consumer_id: int, state: str, cutoff: datetime, slot: int, end: float) -> int:
     total = 0
     while time.monotonic() < end:
         with transaction.atomic():

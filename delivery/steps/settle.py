@@ -42,9 +42,7 @@ def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) 
     """
     if not results:
         return 0
-    rows = transactions.run(
-        lambda: _settle(results, now, slot, worker), on_collision=new_id.reseed
-    )
+    rows = transactions.run(lambda: _settle(results, now, slot, worker), on_collision=new_id.reseed)
     for result, accepted_at in rows:
         metrics.ATTEMPTS.labels(result.outcome.value).inc()
         metrics.ATTEMPT_SECONDS.observe(result.total_ms / 1000)

@@ -1,0 +1,36 @@
+"""Fixtures that the whole suite shares."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+
+from channels_app import directory as directory_module
+from channels_app.directory import directory
+from delivery.runtime.wake import bell
+from tests.receiver import Receiver
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What only a server database can show is skipped on SQLite; `make test` runs both."""
+    if connection.vendor == "mysql":
+        return
+    for item in items:
+        if item.get_closest_marker("mariadb"):
+            item.add_marker(pytest.mark.skip(reason="runs in the MariaDB part of `make test`"))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins with an empty cache, and sees its own uncommitted configuration at once."""
+    monkeypatch.setattr(directory_module, "CHECK_S", 0.0)
+    directory.__init__()  # type: ignore[misc]
+    yield
+    bell.close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A real consumer on a port of its own."""
+    with Receiver() as consumer:
+        yield consumer

@@ -1,0 +1,90 @@
+"""A real pump in the test's own process, driven round by round until something is true."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from channels_app import sealing
+from channels_app.directory import ChannelView, directory
+from channels_app.models import Channel, Consumer, ConsumerSecret
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+from delivery.models import Counter, Delivery
+from delivery.models.counter import COUNTED, MADE
+from delivery.runtime import slots
+from delivery.runtime.pump import Pump
+from delivery.runtime.wake import Listener
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+_numbers = itertools.count(1)
+
+
+def make_channel(**values: Any) -> Channel:
+    """A channel with a name of its own."""
+    return Channel.objects.create(slug=f"channel-{next(_numbers)}", **values)
+
+
+def make_consumer(channel: Channel, url: str, **values: Any) -> Consumer:
+    """A push consumer that signs with SECRET and retries almost at once."""
+    defaults = {"client_id": f"consumer-{next(_numbers)}", "retry": [0.01], "max_attempts": 3}
+    consumer = Consumer.objects.create(channel=channel, url=url, **(defaults | values))
+    sealed, key_id = sealing.seal_for_consumer(channel.id, consumer.client_id, SECRET)
+    ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
+    return consumer
+
+
+def view_of(channel: Channel) -> ChannelView:
+    """The channel as the directory has it now."""
+    directory.refresh(now=True)
+    view = directory.channel(channel.slug)
+    assert view is not None
+    return view
+
+
+def publish(channel: Channel, *bodies: bytes, **options: Any) -> list[int]:
+    """Accept messages; returns their ids."""
+    publications = [Publication(body=body, **options) for body in bodies]
+    return [result.message_id for result in accept.accept(view_of(channel), None, publications)]
+
+
+@contextmanager
+def pumping() -> Iterator[Pump]:
+    """A pump that owns every consumer, closed at the end."""
+    listener = Listener()
+    held = slots.acquire(f"test-{next(_numbers)}", "pump", 1, listener.address)
+    assert held is not None
+    pump = Pump(held, listener)
+    try:
+        yield pump
+    finally:
+        pump.drain(0.0)
+        pump.close()
+        slots.leave(held)
+
+
+def pump_until(pump: Pump, done: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Rounds until ``done``; fails after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, f"not reached; counters: {Counter.totals()}"
+        pump.next_poll = 0.0  # a test does not wait for the poll
+        pump.round()
+
+
+def all_finished() -> bool:
+    """Whether every delivery there is has reached its end."""
+    return (
+        Delivery.objects.exists()
+        and not Delivery.objects.exclude(state__in=["delivered", "dead", "cancelled"]).exists()
+    )
+
+
+def recounted(consumers: Sequence[int] | None = None) -> dict[str, int]:
+    """Numbers by state, counted from the rows, as Counter.totals should say."""
+    rows = Delivery.objects.all()
+    if consumers is not None:
+        rows = rows.filter(consumer_id__in=consumers)
+    states = list(rows.values_list("state", flat=True))
+    return {state: states.count(state) for state in COUNTED if state != MADE} | {MADE: len(states)}
