@@ -1,4 +1,4 @@
-"""The only reader of the process environment: each variable once, typed, validated and documented."""
+"""The only reader of the process environment: each variable once, typed and documented."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -48,23 +48,39 @@ class Environment:
     """Everything an installation can set. docs/settings.md holds a row for each."""
 
     database_url: str = _setting(
-        "DATABASE_URL", "", str, "sqlite:///path or mysql://user:password@host:port/name.", secret=True
+        "DATABASE_URL",
+        "",
+        str,
+        "sqlite:///path or mysql://user:password@host:port/name.",
+        secret=True,
     )
     secret_key: str = _setting(
-        "SECRET_KEY", "", str, "Signs sessions and cursors; at least 50 random characters.", secret=True
+        "SECRET_KEY",
+        "",
+        str,
+        "Signs sessions and cursors; at least 50 random characters.",
+        secret=True,
     )
     data_dir: Path = _hook("DATA_DIR", BASE_DIR / "data", Path, "Folder of files made at run time.")
     debug: bool = _hook("DEBUG", False, _boolean, "Tracebacks in the browser; never in production.")
     log_level: str = _hook("LOG_LEVEL", "INFO", str.upper, "DEBUG, INFO, WARNING or ERROR.")
     encryption_keys: tuple[str, ...] = _hook(
-        "ENCRYPTION_KEYS", (), _words, "Keys of bodies and secrets at rest; the first writes.", secret=True
+        "ENCRYPTION_KEYS",
+        (),
+        _words,
+        "Keys of bodies and secrets at rest; the first writes.",
+        secret=True,
     )
 
-    public_url: str = _hook("PUBLIC_URL", "http://127.0.0.1:8000", str, "Address people reach us at.")
+    public_url: str = _hook(
+        "PUBLIC_URL", "http://127.0.0.1:8000", str, "Address people reach us at."
+    )
     allowed_hosts: tuple[str, ...] = _hook(
         "ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"), _words, "Host names we answer to."
     )
-    web_workers: int = _hook("WEB_WORKERS", 0, int, "Web processes; 0 chooses from cores and database.")
+    web_workers: int = _hook(
+        "WEB_WORKERS", 0, int, "Web processes; 0 chooses from cores and database."
+    )
     web_threads: int = _hook("WEB_THREADS", 8, _positive, "Threads in each web process.")
     max_body_bytes: int = _hook(
         "MAX_BODY_BYTES", 1024 * 1024, _positive, "Largest message body; a channel may allow less."
@@ -80,28 +96,42 @@ class Environment:
     ca_file: str = _hook("CA_FILE", "", str, "Certificates that consumers' TLS is checked against.")
 
     rational_delay_ms: int = _hook(
-        "RATIONAL_DELAY_MS", 2000, _positive, "Age at which a message that nobody took counts as late."
+        "RATIONAL_DELAY_MS",
+        2000,
+        _positive,
+        "Age at which a message that nobody took counts as late.",
     )
     timeout_ms: int = _hook("TIMEOUT_MS", 15000, _positive, "Total time of one attempt.")
     connect_timeout_ms: int = _hook("CONNECT_TIMEOUT_MS", 5000, _positive, "Time to connect.")
     lease_grace_ms: int = _hook("LEASE_GRACE_MS", 10000, _positive, "Lease beyond the timeout.")
-    max_attempts: int = _hook("MAX_ATTEMPTS", 10, _positive, "Failed attempts until a delivery is dead.")
+    max_attempts: int = _hook(
+        "MAX_ATTEMPTS", 10, _positive, "Failed attempts until a delivery is dead."
+    )
     max_in_flight: int = _hook("MAX_IN_FLIGHT", 64, _positive, "Open requests to one consumer.")
     excerpt_bytes: int = _hook("EXCERPT_BYTES", 4096, _positive, "Bytes kept of each answer.")
     max_answer_bytes: int = _hook("MAX_ANSWER_BYTES", 262144, _positive, "Bytes read of an answer.")
     breaker_failures: int = _hook(
         "BREAKER_FAILURES", 20, _positive, "Failures in a row that open a consumer's circuit."
     )
-    breaker_base_ms: int = _hook("BREAKER_BASE_MS", 5000, _positive, "First wait of an open circuit.")
-    breaker_cap_ms: int = _hook("BREAKER_CAP_MS", 300000, _positive, "Longest wait of an open circuit.")
+    breaker_base_ms: int = _hook(
+        "BREAKER_BASE_MS", 5000, _positive, "First wait of an open circuit."
+    )
+    breaker_cap_ms: int = _hook(
+        "BREAKER_CAP_MS", 300000, _positive, "Longest wait of an open circuit."
+    )
     disable_after_days: int = _hook(
-        "DISABLE_AFTER_DAYS", 5, _positive, "Days of nothing but failure until a consumer is disabled."
+        "DISABLE_AFTER_DAYS",
+        5,
+        _positive,
+        "Days of nothing but failure until a consumer is disabled.",
     )
 
     pumps: int = _hook("PUMPS", 1, _positive, "Delivery processes of one worker cluster.")
     pump_in_flight: int = _hook("PUMP_IN_FLIGHT", 512, _positive, "Open requests of one pump.")
     pump_minutes: int = _hook("PUMP_MINUTES", 60, _positive, "A pump's life until it is replaced.")
-    poll_ms: int = _hook("POLL_MS", 500, _positive, "How often the tables are asked without a hint.")
+    poll_ms: int = _hook(
+        "POLL_MS", 500, _positive, "How often the tables are asked without a hint."
+    )
     wake: bool = _hook("WAKE", True, _boolean, "Send datagrams as a hint after each commit.")
     wake_bind: str = _hook("WAKE_BIND", "127.0.0.1", str, "Address that pumps hear datagrams on.")
     grace_s: int = _hook("GRACE_S", 20, _positive, "Seconds a stop waits for open requests.")
@@ -109,8 +139,12 @@ class Environment:
     idempotency_window_s: int = _hook(
         "IDEMPOTENCY_WINDOW_S", 86400, _positive, "How long a channel remembers idempotency keys."
     )
-    retention_days: int = _hook("RETENTION_DAYS", 30, _positive, "Days that finished messages stay.")
-    dead_retention_days: int = _hook("DEAD_RETENTION_DAYS", 90, _positive, "Days dead letters stay.")
+    retention_days: int = _hook(
+        "RETENTION_DAYS", 30, _positive, "Days that finished messages stay."
+    )
+    dead_retention_days: int = _hook(
+        "DEAD_RETENTION_DAYS", 90, _positive, "Days dead letters stay."
+    )
     metrics_dir: str = _setting(
         "PROMETHEUS_MULTIPROC_DIR", "", str, "Folder that processes share metrics in."
     )

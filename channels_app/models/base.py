@@ -1,6 +1,6 @@
 """Foundations that every model stands on: fields, time-ordered keys and versioned configuration."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -10,11 +10,18 @@ from django.utils import timezone
 from channels_app.announcement import announcement
 from channels_app.rules.ids import IdMaker
 
+if TYPE_CHECKING:
+    # django-stubs' fields are generic, Django's own are not.
+    _BigInteger = models.BigIntegerField[int, int]
+    _Char = models.CharField[str, str]
+else:
+    _BigInteger, _Char = models.BigIntegerField, models.CharField
+
 new_id = IdMaker()
 """One maker per process: unique across processes by its slot, re-seeded after a collision."""
 
 
-class TimeOrderedKey(models.BigIntegerField):  # type: ignore[type-arg]
+class TimeOrderedKey(_BigInteger):
     """A 64-bit primary key made by the application (rules/ids.py).
 
     SQLite needs the bare word ``integer`` to make the key its row id; then every index ends in it
@@ -25,7 +32,7 @@ class TimeOrderedKey(models.BigIntegerField):  # type: ignore[type-arg]
         return "integer" if connection.vendor == "sqlite" else super().db_type(connection)
 
 
-class ExactCharField(models.CharField):  # type: ignore[type-arg]
+class ExactCharField(_Char):
     """Text compared byte for byte; MySQL's default collations fold case and trailing blanks."""
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:

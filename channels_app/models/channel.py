@@ -6,7 +6,7 @@ from channels_app.models.base import ExactCharField, Versioned
 
 
 class Channel(Versioned):
-    """Where producers publish and consumers register (S0-10). Null limits mean the installation's."""
+    """Where producers publish and consumers register (S0-10). Null limits: the installation's."""
 
     class Exposure(models.TextChoices):
         INTERNAL = "internal"

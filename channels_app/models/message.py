@@ -69,7 +69,7 @@ class Message(models.Model):
 
 
 class MessageBody(models.Model):
-    """The exact bytes, sealed or plain (rules/encryption.py); apart, so that lists never read it."""
+    """The exact bytes, sealed or plain (rules/encryption.py); apart, so that no list reads it."""
 
     message = models.OneToOneField(
         Message, models.CASCADE, primary_key=True, related_name="body", db_constraint=False

@@ -49,7 +49,8 @@ class Counter(models.Model):
         table = cls._meta.db_table
         with connection.cursor() as cursor:
             cursor.execute(
-                f"INSERT INTO {table} (id, consumer_id, state, slot, count) VALUES {holes} {update}",
+                f"INSERT INTO {table} (id, consumer_id, state, slot, count) "
+                f"VALUES {holes} {update}",
                 [value for row in rows for value in row],
             )
 

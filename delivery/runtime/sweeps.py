@@ -51,7 +51,7 @@ SWEEPS = (
     Sweep("orphans", 1.0, orphans),
     Sweep("replays", 0.5, lambda: replay.run_due(clock.now(), SLOT)),
     Sweep("undispatched", 5.0, undispatched),
-    Sweep("retired", 5.0, lambda: cancel.cancel_retired(clock.now(), SLOT)),
+    Sweep("retired", 5.0, lambda: cancel.cancel_retired(clock.now(), SLOT, BATCH)),
     Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),
     Sweep("retention", 300.0, lambda: retention.prune(clock.now(), SLOT)),
     Sweep("counters", 60.0, recount.mend),

@@ -1,4 +1,4 @@
-"""Health: what delivery learnt of a consumer, kept over restarts, and the switch that it may pull."""
+"""Health: what delivery learnt of a consumer, kept over restarts, and the broker's own switch."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

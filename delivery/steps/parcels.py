@@ -22,7 +22,8 @@ class Parcel:
 def load(message_ids: Iterable[int]) -> dict[int, Parcel]:
     """Content of these messages; an id without a row is absent."""
     ids = set(message_ids)
-    bodies = dict(MessageBody.objects.filter(message_id__in=ids).values_list("message_id", "data"))
+    found = MessageBody.objects.filter(message_id__in=ids).values_list("message_id", "data")
+    bodies = {message_id: bytes(data) for message_id, data in found}
     rows = Message.objects.filter(id__in=ids).values_list("id", "content_type", "headers")
     return {
         message_id: _open(message_id, content_type, headers, bodies.get(message_id))
@@ -36,7 +37,7 @@ def _open(
     if data is None:
         return Parcel(content_type, headers, None, "The stored body is missing.")
     try:
-        body = sealing.open_body(message_id, bytes(data))
+        body = sealing.open_body(message_id, data)
     except Unreadable as error:
         return Parcel(content_type, headers, None, str(error))
     return Parcel(content_type, headers, body)

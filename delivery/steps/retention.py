@@ -1,4 +1,4 @@
-"""Retention: delete what is finished and old enough, in small steps that do not disturb delivery."""
+"""Retention: delete what is finished and old enough, in steps that do not disturb delivery."""
 
 import time
 from collections import Counter as Tally
