@@ -1,0 +1,59 @@
+"""Readers of settings that channels, consumers and producers share (see rules/fields.py)."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from channels_app.rules import backoff, fields, headers
+from channels_app.rules.fields import Field, Reader
+
+MOST_PER_SECOND = 100_000
+DESCRIPTION = fields.text(2000, lines=True)
+RATE_LIMIT = fields.nullable(
+    fields.nested(
+        {
+            "per_second": Field(fields.number(0.001, MOST_PER_SECOND), required=True),
+            "burst": Field(fields.whole(1, MOST_PER_SECOND), default=1),
+        }
+    )
+)
+_MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/(?:[a-z0-9!#$&^_.+-]{1,127}|\*)")
+
+
+def media_type(value: str) -> str | None:
+    """What is wrong with a media type or range; None when it will do."""
+    if _MEDIA_TYPE.fullmatch(value):
+        return None
+    return "A media type looks like application/json or text/*, in lower case."
+
+
+def retry_policy(value: object) -> Any:
+    """A retry policy as it is stored: the way it was written. Raises ValueError."""
+    backoff.parse_policy(value)
+    return value
+
+
+def static_headers(value: object) -> dict[str, str]:
+    """A consumer's own headers, which may carry credentials. Raises ValueError."""
+    if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
+        raise ValueError("An object of header names and text values is needed.")
+    given = dict(value)
+    if fault := headers.check_static(given):
+        raise ValueError(fault)
+    if len({headers.canonical(name) for name in given}) < len(given):
+        raise ValueError("A header is there twice.")
+    return given
+
+
+def only(value: object, sentence: str) -> Reader:
+    """The one value that is delivered today.
+
+    To store another wish and ignore it would be worse than to refuse it.
+    """
+
+    def read(given: object) -> object:
+        if type(given) is not type(value) or given != value:
+            raise ValueError(sentence)
+        return given
+
+    return read

@@ -1,0 +1,74 @@
+"""Instants and durations as people write them: RFC 3339 or milliseconds, never a guess."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+LONGEST_DELAY_MS = 10 * 366 * 86_400_000
+"""Ten years: what is meant to happen later than that is a mistake."""
+
+_RFC_3339 = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HOW = "Write an instant like 2027-01-31T08:00:00.000Z, or as milliseconds since 1970."
+
+
+def instant(value: object) -> datetime:
+    """The UTC instant behind RFC 3339 text or integer milliseconds, rounded up to a microsecond.
+
+    Raises ValueError with a sentence.
+    """
+    if isinstance(value, str):
+        return _from_ms(int(value)) if _is_digits(value) else _from_text(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _from_ms(value)
+    raise ValueError(_HOW)
+
+
+def soon(value: object, now: datetime) -> datetime:
+    """As ``instant``, and not more than ten years from ``now``. Raises ValueError."""
+    wanted = instant(value)
+    if wanted - now > timedelta(milliseconds=LONGEST_DELAY_MS):
+        raise ValueError("The instant is more than ten years away.")
+    return wanted
+
+
+def delay_ms(value: object) -> int:
+    """A delay in whole milliseconds from 0 to ten years. Raises ValueError with a sentence."""
+    number = int(value) if isinstance(value, str) and _is_digits(value) else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ValueError("A delay is a whole number of milliseconds.")
+    if not 0 <= number <= LONGEST_DELAY_MS:
+        raise ValueError(f"A delay is between 0 and {LONGEST_DELAY_MS} milliseconds.")
+    return number
+
+
+def text(value: datetime) -> str:
+    """RFC 3339 with milliseconds in UTC, as the API writes every instant."""
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03}Z"
+
+
+def _is_digits(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) <= 15
+
+
+def _from_ms(value: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=value)
+    except OverflowError:
+        raise ValueError(_HOW) from None
+
+
+def _from_text(value: str) -> datetime:
+    found = _RFC_3339.fullmatch(value)
+    if found is None:
+        raise ValueError(_HOW)
+    day, clock, fraction, zone = found.groups()
+    digits = (fraction or "").ljust(9, "0")
+    # Up, not down: what is asked for a nanosecond later must not happen before it.
+    microseconds = int(digits[:6]) + (digits[6:] != "000")
+    try:
+        moment = datetime.fromisoformat(f"{day}T{clock}{zone.upper().replace('Z', '+00:00')}")
+        return moment.astimezone(UTC) + timedelta(microseconds=microseconds)
+    except (ValueError, OverflowError):
+        raise ValueError(_HOW) from None

@@ -1,0 +1,199 @@
+"""Issue an API key: make, rotate or revoke it. Its text is shown once, never stored (S0-11)."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from channels_app import clock, transactions
+from channels_app.errors import Conflict, Invalid, NotFound, Stale
+from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
+from channels_app.rules import fields, keys, times
+from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.fields import BadValues, Fault, Field
+from channels_app.rules.registered import Registered
+
+DEFAULT_OVERLAP_S = 86_400
+LONGEST_OVERLAP_S = 30 * 86_400
+MOST_GRANTS = 200
+
+
+def _expiry(value: object) -> datetime:
+    now = clock.now()
+    expires_at = times.soon(value, now)
+    if expires_at <= now:
+        raise ValueError("The key would have expired already.")
+    return expires_at
+
+
+FIELDS: dict[str, Field] = {
+    "label": Field(fields.text(200), default=""),
+    "scopes": Field(
+        fields.listed(fields.choice(*keys.SCOPES), len(keys.SCOPES)), default=["publish"]
+    ),
+    "channels": Field(fields.listed(fields.slug, MOST_GRANTS), default=[]),
+    "expires_at": Field(fields.nullable(_expiry)),
+}
+OVERLAP = {"overlap_s": Field(fields.whole(0, LONGEST_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
+
+
+def issue(
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    producer: str | None = None,
+    team: str | None = None,
+    reason: str = "",
+) -> Registered[ApiKey]:
+    """Make a key of a producer, of a team, or (of neither) of the installation.
+
+    ``secrets`` holds its text, once. Raises Invalid, and NotFound for an unknown owner.
+    """
+    wanted = _clean(FIELDS, values)
+    _check(wanted)
+    return transactions.run(lambda: _issue(wanted, actor, producer, team, reason))
+
+
+def rotate(
+    key_id: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    producer: str | None = None,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[ApiKey]:
+    """Make a key like this one, which expires ``overlap_s`` seconds from now (0: at once).
+
+    With ``producer`` only that producer's key is found. Raises Invalid, NotFound, Stale, and
+    Conflict for a key that is of no use any more.
+    """
+    overlap_s = _clean(OVERLAP, values)["overlap_s"]
+    return transactions.run(lambda: _rotate(key_id, overlap_s, actor, producer, condition, reason))
+
+
+def revoke(
+    key_id: str,
+    *,
+    actor: str,
+    producer: str | None = None,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[ApiKey]:
+    """Make a key useless within a second in every process. Raises NotFound and Stale."""
+    return transactions.run(lambda: _revoke(key_id, actor, producer, condition, reason))
+
+
+def describe(key: ApiKey) -> dict[str, Any]:
+    """The key as it was asked for; nothing of its secret."""
+    return {
+        "label": key.label,
+        "scopes": key.scopes,
+        "channels": key.channels,
+        "expires_at": times.text(key.expires_at) if key.expires_at else None,
+    }
+
+
+def _clean(known: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return fields.clean(known, values, partial=False)
+    except BadValues as bad:
+        raise Invalid.of(bad) from None
+
+
+def _check(wanted: Mapping[str, Any]) -> None:
+    if not wanted["scopes"]:
+        raise Invalid.of(BadValues([Fault("scopes", "A key needs at least one scope.")]))
+    granted = wanted["channels"]
+    known = set(Channel.objects.filter(slug__in=granted).values_list("slug", flat=True))
+    if lost := [slug for slug in granted if slug not in known]:
+        raise Invalid.of(BadValues([Fault("channels", f"There is no channel {lost[0]}.")]))
+
+
+def _issue(
+    wanted: Mapping[str, Any], actor: str, producer: str | None, team: str | None, reason: str
+) -> Registered[ApiKey]:
+    owner = Producer.objects.filter(slug=producer).first() if producer is not None else None
+    tenant = Team.objects.filter(slug=team).first() if team is not None else None
+    if producer is not None and owner is None:
+        raise NotFound("unknown_producer", f"There is no producer {producer}.")
+    if team is not None and tenant is None:
+        raise NotFound("unknown_team", f"There is no team {team}.")
+    return _make(ApiKey(producer=owner, team=tenant, **wanted), actor, "key.issue", reason)
+
+
+def _make(key: ApiKey, actor: str, action: str, reason: str) -> Registered[ApiKey]:
+    minted = keys.mint()
+    key.key_id, key.digest = minted.key_id, minted.digest
+    key.save()
+    owner = {
+        "producer": key.producer.slug if key.producer else None,
+        "team": key.team.slug if key.team else None,
+    }
+    AuditEntry.record(
+        actor, action, f"key:{key.key_id}", reason=reason, after=describe(key) | owner
+    )
+    return Registered(key, created=True, changed=True, secrets=(minted.text,))
+
+
+def _rotate(
+    key_id: str,
+    overlap_s: int,
+    actor: str,
+    producer: str | None,
+    condition: Condition,
+    reason: str,
+) -> Registered[ApiKey]:
+    old = _find(key_id, producer, condition)
+    now = clock.now()
+    if old.revoked_at or (old.expires_at and old.expires_at <= now):
+        raise Conflict("key_of_no_use", "The key is revoked or has expired; issue a new one.")
+    made = _make(
+        ApiKey(
+            label=old.label,
+            producer=old.producer,
+            team=old.team,
+            scopes=old.scopes,
+            channels=old.channels,
+            expires_at=old.expires_at,
+        ),
+        actor,
+        "key.rotate",
+        reason,
+    )
+    before = describe(old)
+    until = now + timedelta(seconds=overlap_s)
+    old.expires_at = min(old.expires_at or until, until)
+    old.save()
+    AuditEntry.record(
+        actor, "key.expire", f"key:{key_id}", reason=reason, before=before, after=describe(old)
+    )
+    return made
+
+
+def _revoke(
+    key_id: str, actor: str, producer: str | None, condition: Condition, reason: str
+) -> Registered[ApiKey]:
+    key = _find(key_id, producer, condition)
+    if key.revoked_at:
+        return Registered(key)
+    key.revoked_at = clock.now()
+    key.save()
+    AuditEntry.record(
+        actor,
+        "key.revoke",
+        f"key:{key_id}",
+        reason=reason,
+        before={"revoked_at": None},
+        after={"revoked_at": times.text(key.revoked_at)},
+    )
+    return Registered(key, changed=True)
+
+
+def _find(key_id: str, producer: str | None, condition: Condition) -> ApiKey:
+    mine = ApiKey.objects.select_for_update().filter(key_id=key_id)
+    key = (mine if producer is None else mine.filter(producer__slug=producer)).first()
+    if key is None:
+        raise NotFound("unknown_key", f"There is no key {key_id}.")
+    if not condition.holds(key.version):
+        raise Stale("stale_version", "The key has changed since; read it again.")
+    return key

@@ -1,0 +1,124 @@
+"""Register a channel: create it, replace its settings or change some of them (S0-10)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from channels_app import transactions
+from channels_app.conf import conf
+from channels_app.errors import Invalid, NotFound, Stale
+from channels_app.models import AuditEntry, Channel
+from channels_app.rules import fields, names, settings
+from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.fields import BadValues, Fault, Field
+from channels_app.rules.registered import Registered
+
+MOST_DAYS = 3650
+LONGEST_WINDOW_S = 31 * 86_400
+"""Idempotency records are kept this long at most: one row per key (S0-70)."""
+
+
+def _most_body_bytes(value: object) -> Any:
+    return fields.whole(1, conf().max_body_bytes)(value)
+
+
+FIELDS: dict[str, Field] = {
+    "description": Field(settings.DESCRIPTION, default=""),
+    "exposure": Field(fields.choice("internal", "external"), default="internal"),
+    "kind": Field(
+        settings.only("topic", "Queues, where one consumer gets each message, are not available."),
+        default="topic",
+    ),
+    "paused": Field(fields.boolean, kept=True),
+    "encrypt_bodies": Field(fields.boolean, default=True),
+    "require_idempotency_key": Field(fields.boolean, default=False),
+    "max_body_bytes": Field(fields.nullable(_most_body_bytes)),
+    "content_types": Field(
+        fields.listed(fields.text(255, check=settings.media_type), 50), default=[]
+    ),
+    "idempotency_window_s": Field(fields.nullable(fields.whole(1, LONGEST_WINDOW_S))),
+    "retention_days": Field(fields.nullable(fields.whole(1, MOST_DAYS))),
+    "dead_retention_days": Field(fields.nullable(fields.whole(1, MOST_DAYS))),
+    "default_retry": Field(fields.nullable(settings.retry_policy)),
+}
+"""What may be written; null limits mean the installation's."""
+
+
+def put(
+    slug: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Channel]:
+    """Create the channel or replace its settings; the same values twice change nothing.
+
+    Raises Invalid and Stale.
+    """
+    return _register(slug, values, actor, condition, reason, partial=False)
+
+
+def patch(
+    slug: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Channel]:
+    """Change the given settings of an existing channel. Raises Invalid, NotFound and Stale."""
+    return _register(slug, values, actor, condition, reason, partial=True)
+
+
+def describe(channel: Channel) -> dict[str, Any]:
+    """The channel's settings as they are written."""
+    return {name: getattr(channel, name) for name in FIELDS}
+
+
+def _register(
+    slug: str,
+    values: Mapping[str, Any],
+    actor: str,
+    condition: Condition,
+    reason: str,
+    *,
+    partial: bool,
+) -> Registered[Channel]:
+    if fault := names.slug(slug):
+        raise Invalid.of(BadValues([Fault("channel", fault)]))
+    try:
+        wanted = fields.clean(FIELDS, values, partial=partial)
+    except BadValues as bad:
+        raise Invalid.of(bad) from None
+    # A rival that creates the same name first makes our insert collide: then it is a replacement.
+    return transactions.run(
+        lambda: _write(slug, wanted, actor, condition, reason, create=not partial),
+        on_collision=lambda: None,
+    )
+
+
+def _write(
+    slug: str,
+    wanted: dict[str, Any],
+    actor: str,
+    condition: Condition,
+    reason: str,
+    *,
+    create: bool,
+) -> Registered[Channel]:
+    found = Channel.objects.select_for_update().filter(slug=slug).first()
+    if found is None and not create:
+        raise NotFound("unknown_channel", f"There is no channel {slug}.")
+    if not condition.holds(found.version if found else None):
+        raise Stale("stale_version", "The channel has changed since; read it again.")
+    channel = found or Channel(slug=slug)
+    before = describe(channel) if found else None
+    for name, value in wanted.items():
+        setattr(channel, name, value)
+    after = describe(channel)
+    if before == after:
+        return Registered(channel)
+    channel.save()
+    action = "channel.update" if found else "channel.create"
+    AuditEntry.record(actor, action, f"channel:{slug}", reason=reason, before=before, after=after)
+    return Registered(channel, created=found is None, changed=True)

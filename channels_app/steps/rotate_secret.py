@@ -1,0 +1,97 @@
+"""Rotate a consumer's signing secrets: old ones sign beside the new ones for a while (S0-71)."""
+
+from datetime import timedelta
+
+from channels_app import clock, sealing, transactions
+from channels_app.errors import Invalid, NotFound, Stale
+from channels_app.models import AuditEntry, Consumer, ConsumerSecret
+from channels_app.rules import fields
+from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.fields import BadValues, Field
+from channels_app.rules.registered import Registered
+from channels_app.rules.tenants import OPERATOR, Tenant
+
+DEFAULT_OVERLAP_S = 86_400
+LONGEST_OVERLAP_S = 30 * 86_400
+MOST_LIVE = 10
+"""Signatures in one header: each live secret adds one."""
+
+FIELDS = {"overlap_s": Field(fields.whole(0, LONGEST_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
+
+
+def rotate(
+    channel: str,
+    client_id: str,
+    values: dict[str, object],
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Consumer]:
+    """Make a new secret; the current ones stop signing after ``overlap_s`` seconds (0: at once).
+
+    A consumer that is signed for with Ed25519 gets a new pair as well. ``secrets`` holds the new
+    ``whsec_...``, which is never shown again. Raises Invalid, NotFound and Stale.
+    """
+    try:
+        overlap_s = fields.clean(FIELDS, values, partial=False)["overlap_s"]
+    except BadValues as bad:
+        raise Invalid.of(bad) from None
+    return transactions.run(
+        lambda: _rotate(channel, client_id, overlap_s, actor, tenant, condition, reason)
+    )
+
+
+def _rotate(
+    channel: str,
+    client_id: str,
+    overlap_s: int,
+    actor: str,
+    tenant: Tenant,
+    condition: Condition,
+    reason: str,
+) -> Registered[Consumer]:
+    mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
+    consumer = mine.exclude(state=Consumer.State.RETIRED).first()
+    if consumer is None or not tenant.owns(consumer.team_id):
+        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+    if not condition.holds(consumer.version):
+        raise Stale("stale_version", "The consumer has changed since; read it again.")
+    _expire(consumer, overlap_s)
+    place = consumer.channel_id, consumer.client_id
+    secret = sealing.mint_secret(*place)
+    _keep(consumer, ConsumerSecret.Scheme.V1, secret)
+    if "v1a" in consumer.signing:
+        _keep(consumer, ConsumerSecret.Scheme.V1A, sealing.mint_key_pair(*place))
+    # The secrets are part of what a consumer is: its version moves, and every process looks again.
+    consumer.save()
+    AuditEntry.record(
+        actor,
+        "consumer.rotate_secret",
+        f"consumer:{channel}/{client_id}",
+        reason=reason,
+        after={"overlap_s": overlap_s},
+    )
+    return Registered(consumer, changed=True, secrets=(secret.text,))
+
+
+def _expire(consumer: Consumer, overlap_s: int) -> None:
+    now = clock.now()
+    until = now + timedelta(seconds=overlap_s)
+    consumer.secrets.filter(expires_at__lte=now).delete()
+    consumer.secrets.filter(expires_at=None).update(expires_at=until)
+    consumer.secrets.filter(expires_at__gt=until).update(expires_at=until)
+    for scheme in ConsumerSecret.Scheme.values:
+        ids = consumer.secrets.filter(scheme=scheme).order_by("-id").values_list("id", flat=True)
+        ConsumerSecret.objects.filter(id__in=list(ids[MOST_LIVE - 1 :])).delete()
+
+
+def _keep(consumer: Consumer, scheme: str, minted: sealing.Minted) -> None:
+    ConsumerSecret.objects.create(
+        consumer=consumer,
+        scheme=scheme,
+        sealed=minted.sealed,
+        key_id=minted.key_id,
+        public_key=minted.public_key,
+    )

@@ -1,0 +1,103 @@
+"""Switch a consumer: pause, resume or retire it; its backlog and its history stay (S0-76)."""
+
+from channels_app import clock, transactions
+from channels_app.errors import Conflict, NotFound, Stale
+from channels_app.models import AuditEntry, Consumer
+from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.registered import Registered
+from channels_app.rules.tenants import OPERATOR, Tenant
+
+State = Consumer.State
+
+
+def pause(
+    channel: str,
+    client_id: str,
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Consumer]:
+    """Send it nothing until it is resumed; what arrives meanwhile waits.
+
+    A disabled one stays disabled and is refused (Conflict). Raises NotFound and Stale too.
+    """
+    return transactions.run(
+        lambda: _switch(channel, client_id, State.PAUSED, actor, tenant, condition, reason)
+    )
+
+
+def resume(
+    channel: str,
+    client_id: str,
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Consumer]:
+    """Send again what waits, after a pause or after the broker disabled it.
+
+    Raises NotFound and Stale.
+    """
+    return transactions.run(
+        lambda: _switch(channel, client_id, State.ACTIVE, actor, tenant, condition, reason)
+    )
+
+
+def retire(
+    channel: str,
+    client_id: str,
+    *,
+    actor: str,
+    tenant: Tenant = OPERATOR,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Consumer]:
+    """Register it off: it gets nothing more and its history stays. Raises NotFound and Stale."""
+    return transactions.run(
+        lambda: _switch(channel, client_id, State.RETIRED, actor, tenant, condition, reason)
+    )
+
+
+_ACTIONS = {
+    State.PAUSED: "consumer.pause",
+    State.ACTIVE: "consumer.resume",
+    State.RETIRED: "consumer.retire",
+}
+
+
+def _switch(
+    channel: str,
+    client_id: str,
+    state: State,
+    actor: str,
+    tenant: Tenant,
+    condition: Condition,
+    reason: str,
+) -> Registered[Consumer]:
+    mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
+    consumer = mine.exclude(state=State.RETIRED).first()
+    if consumer is None or not tenant.owns(consumer.team_id):
+        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+    if not condition.holds(consumer.version):
+        raise Stale("stale_version", "The consumer has changed since; read it again.")
+    if state == consumer.state:
+        return Registered(consumer)
+    if state == State.PAUSED and consumer.state == State.DISABLED:
+        raise Conflict("consumer_disabled", "The consumer is disabled already; resume it first.")
+    before = {"state": consumer.state, "state_reason": consumer.state_reason}
+    consumer.state = state
+    consumer.state_reason = "" if state == State.ACTIVE else reason[:200]
+    consumer.state_changed_at = clock.now()
+    consumer.save()
+    AuditEntry.record(
+        actor,
+        _ACTIONS[state],
+        f"consumer:{channel}/{client_id}",
+        reason=reason,
+        before=before,
+        after={"state": consumer.state, "state_reason": consumer.state_reason},
+    )
+    return Registered(consumer, changed=True)
