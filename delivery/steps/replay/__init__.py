@@ -1,0 +1,38 @@
+"""Replay: queue finished deliveries again, or past messages for the first time, however many.
+
+wanted = replay.parse({"channel": "orders", "outcomes": ["timeout"]})
+consumers = replay.consumers_of(wanted)
+replay.count(wanted, consumers, now)
+job = replay.create(wanted, consumers, Asker("user:alice", "outage"), now=now)
+while replay.run_due(now, slot):
+    ...
+"""
+
+from delivery.steps.replay.filters import (
+    BACKFILL_FIELDS,
+    ReplayFilter,
+    load,
+    parse,
+    shown,
+)
+from delivery.steps.replay.requests import cancel, create, replay_one
+from delivery.steps.replay.scope import Count, consumers_of, count, message_sample, sample
+from delivery.steps.replay.slices import run_due, run_slice
+
+__all__ = [
+    "BACKFILL_FIELDS",
+    "Count",
+    "ReplayFilter",
+    "cancel",
+    "consumers_of",
+    "count",
+    "create",
+    "load",
+    "message_sample",
+    "parse",
+    "replay_one",
+    "run_due",
+    "run_slice",
+    "sample",
+    "shown",
+]

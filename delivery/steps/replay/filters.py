@@ -1,0 +1,216 @@
+"""Which deliveries a replay takes: read strictly, kept canonically, turned into conditions."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from django.db.models import Q
+
+from channels_app.errors import Invalid
+from channels_app.rules import fields, filters, ids, times
+from channels_app.rules.fields import BadValues, Fault, Field, Reader
+from delivery.rules.lifecycle import FINISHED
+from delivery.rules.outcome import Outcome
+
+MAX_EVENT_TYPES = 100
+MAX_IDS = 1000
+SKEW = timedelta(hours=1)
+"""Ids carry the clock of the process that made them: so far it may be off from the database's."""
+LARGEST_ID = (1 << 63) - 1
+EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+Kind = Literal["finished", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFilter:
+    """Which deliveries; empty fields do not restrict."""
+
+    kind: Kind = "finished"
+    """``missing`` asks for messages that the consumer has no delivery of."""
+    channel: str = ""
+    consumer: str = ""
+    """Its client id, unique in the channel."""
+    states: tuple[str, ...] = ("dead",)
+    outcomes: tuple[str, ...] = ()
+    """Of the last attempt."""
+    event_types: tuple[str, ...] = ()
+    """Names and patterns, as consumers have them (channels_app/rules/filters.py)."""
+    accepted_from: datetime | None = None
+    """Inclusive."""
+    accepted_to: datetime | None = None
+    """Exclusive."""
+    ids: tuple[int, ...] = ()
+    """Deliveries, in rising order."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but consumer and state decides."""
+        return not (
+            self.outcomes or self.event_types or self.accepted_from or self.accepted_to or self.ids
+        )
+
+    @property
+    def first_id(self) -> int:
+        """A key that is below every row accepted in the range."""
+        return id_at(self.accepted_from - SKEW) if self.accepted_from else 0
+
+    def condition(self, now: datetime) -> Q:
+        """What a delivery must be beside its consumer and state.
+
+        A delivery whose last instant has passed would be cancelled instead of sent: it stays.
+        """
+        wanted = self._common(now)
+        if self.outcomes:
+            wanted &= Q(outcome__in=self.outcomes)
+        if self.ids:
+            wanted &= Q(id__in=self.ids)
+        return wanted
+
+    def message_condition(self, consumer_event_types: Collection[str], now: datetime) -> Q:
+        """What a message must be to be sent to a consumer that came later."""
+        # One that is still to be fanned out will find the consumer by itself.
+        return self._common(now) & Q(state="dispatched") & of_types(consumer_event_types)
+
+    def _common(self, now: datetime) -> Q:
+        wanted = (Q(expires_at=None) | Q(expires_at__gt=now)) & of_types(self.event_types)
+        if self.accepted_from:
+            wanted &= Q(accepted_at__gte=self.accepted_from)
+        if self.accepted_to:
+            wanted &= Q(accepted_at__lt=self.accepted_to)
+        return wanted
+
+    def to_json(self) -> dict[str, Any]:
+        """The canonical form: what is stored, answered and audited. `parse` reads it back."""
+        missing = self.kind == "missing"
+        form = {
+            "channel": self.channel,
+            "consumer": self.consumer,
+            "states": [] if missing else list(self.states),
+            "outcomes": list(self.outcomes),
+            "event_types": list(self.event_types),
+            "from": self.accepted_from and self.accepted_from.isoformat(),
+            "to": self.accepted_to and self.accepted_to.isoformat(),
+            "ids": [ids.to_public(ids.DELIVERY, number) for number in self.ids],
+        }
+        return {name: value for name, value in form.items() if value}
+
+
+def parse(
+    data: object, *, names: Collection[str] = (), at: str = "", kind: Kind = "finished"
+) -> ReplayFilter:
+    """A filter as JSON. ``at`` is the path of ``data`` in the request, for the error's field.
+
+    ``names`` restricts the fields that there are. Raises Invalid with every fault: a field that is
+    unknown, of the wrong type, too long, empty, or of no known value.
+    """
+    known = {name: field for name, field in FIELDS.items() if name in (names or FIELDS)}
+    try:
+        values = fields.clean(known, data, partial=True)
+        wanted = ReplayFilter(
+            kind=kind,
+            **{_ATTRIBUTES.get(name, name): value for name, value in values.items() if value},
+        )
+        _check(wanted)
+    except BadValues as bad:
+        raise Invalid.of(BadValues([_placed(fault, at) for fault in bad.faults])) from None
+    return wanted
+
+
+def store(wanted: ReplayFilter) -> dict[str, Any]:
+    """The form that a Replay row keeps."""
+    return {"kind": wanted.kind, **wanted.to_json()}
+
+
+def load(form: Mapping[str, Any]) -> ReplayFilter:
+    """The filter that a Replay row keeps. Raises Invalid for one of another version."""
+    return parse(shown(form), kind="missing" if form.get("kind") == "missing" else "finished")
+
+
+def shown(form: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored form as it was asked for."""
+    return {name: value for name, value in form.items() if name != "kind"}
+
+
+def of_types(patterns: Iterable[str]) -> Q:
+    """The rows whose event type one of ``patterns`` lets through; none at all lets all through.
+
+    The same answer as rules.filters.matches gives.
+    """
+    wanted = Q()
+    for pattern in patterns:
+        if pattern == filters.EVERYTHING:
+            return Q()
+        if pattern.endswith(".*"):
+            # A range and not LIKE, which folds case on SQLite. "/" is the character after ".".
+            below = pattern[:-1]
+            wanted |= Q(event_type__gte=below, event_type__lt=f"{below[:-1]}/")
+        else:
+            wanted |= Q(event_type=pattern)
+    return wanted
+
+
+def id_at(instant: datetime) -> int:
+    """The smallest key made at an instant, within what a key can be."""
+    return min(ids.first_id_at(int(instant.timestamp() * 1000)), LARGEST_ID)
+
+
+def _check(wanted: ReplayFilter) -> None:
+    begins, ends = wanted.accepted_from, wanted.accepted_to
+    if begins and ends and begins >= ends:
+        raise BadValues([Fault("to", "The range ends before it begins.")])
+    if wanted.consumer and not wanted.channel:
+        raise BadValues([Fault("channel", "Name the consumer's channel too.")])
+
+
+def _placed(fault: Fault, at: str) -> Fault:
+    # An unknown field's name is the caller's own text, and may be no Unicode at all.
+    name = fault.field.encode("ascii", "backslashreplace").decode()
+    return Fault(f"{at}.{name}".strip("."), fault.detail)
+
+
+def instant(value: object) -> datetime:
+    """An instant that every database can keep and every key can express. Raises ValueError."""
+    found = times.instant(value)
+    if not EARLIEST <= found < LATEST:
+        raise ValueError("Write an instant between the years 2000 and 9000.")
+    return found
+
+
+def _some(read: Reader, most: int) -> Reader:
+    """Several of them, in order. An empty list is refused: it may be meant as all or as nothing."""
+
+    def read_some(value: object) -> tuple[Any, ...]:
+        found = fields.listed(read, most)(value)
+        if not found:
+            raise ValueError("Name at least one, or leave the field out.")
+        return tuple(sorted(found))
+
+    return fields.nullable(read_some)
+
+
+def _delivery_id(value: object) -> int:
+    number = ids.from_public(ids.DELIVERY, value) if isinstance(value, str) else None
+    if number is None:
+        raise ValueError("An id of a delivery is needed, like dlv_0cz9k3v8m0001.")
+    return number
+
+
+_FINISHED = sorted(state.value for state in FINISHED)
+_OUTCOMES = [outcome.value for outcome in Outcome]
+_EVENT_TYPE = fields.text(200, check=filters.validate_pattern)
+
+FIELDS: dict[str, Field] = {
+    "channel": Field(fields.nullable(fields.slug)),
+    "consumer": Field(fields.nullable(fields.slug)),
+    "states": Field(_some(fields.choice(*_FINISHED), len(_FINISHED))),
+    "outcomes": Field(_some(fields.choice(*_OUTCOMES), len(_OUTCOMES))),
+    "event_types": Field(_some(_EVENT_TYPE, MAX_EVENT_TYPES)),
+    "from": Field(fields.nullable(instant)),
+    "to": Field(fields.nullable(instant)),
+    "ids": Field(_some(_delivery_id, MAX_IDS)),
+}
+"""What a filter may hold; null is the same as absent."""
+BACKFILL_FIELDS = ("event_types", "from", "to")
+_ATTRIBUTES = {"from": "accepted_from", "to": "accepted_to"}

@@ -1,0 +1,69 @@
+"""Backfill: deliveries of past messages for a consumer that has none of them."""
+
+from collections import Counter as Tally
+
+from django.db.models import Exists, F, OuterRef, Q
+
+from channels_app.models import Consumer, Message, new_id
+from delivery.models import Counter, Delivery
+from delivery.models.counter import MADE
+from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.steps.replay.requeue import Pace
+
+
+def unknown_to(consumer: Consumer) -> Q:
+    """The messages that have no delivery for this consumer."""
+    its_own = Delivery.objects.filter(message_id=OuterRef("pk"), consumer_id=consumer.id)
+    return Q(~Exists(its_own))
+
+
+def make(
+    message_ids: list[int],
+    consumer: Consumer,
+    wanted: Q,
+    *,
+    pace: Pace,
+    first_place: int,
+    slot: int,
+) -> int:
+    """Make queued deliveries of these messages; returns how many.
+
+    Inside the caller's transaction. A fan-out that is faster with one of them makes the unique key
+    undo it all: the caller runs it again and then finds that row.
+    """
+    # Locked and looked at again: whoever cancels a message now waits, or was first.
+    messages = list(
+        Message.objects.filter(wanted & unknown_to(consumer), id__in=message_ids)
+        .order_by("id")
+        .select_for_update()
+    )
+    made = [
+        _delivery(message, consumer, pace, first_place + place)
+        for place, message in enumerate(messages)
+    ]
+    Delivery.objects.bulk_create(made)
+    Message.objects.filter(id__in=[message.id for message in messages]).update(
+        consumer_count=F("consumer_count") + 1
+    )
+    tally: Tally[tuple[int, str]] = Tally()
+    tally[consumer.id, DeliveryState.QUEUED.value] += len(made)
+    tally[consumer.id, MADE] += len(made)
+    Counter.add(tally, slot)
+    return len(made)
+
+
+def _delivery(message: Message, consumer: Consumer, pace: Pace, place: int) -> Delivery:
+    return Delivery(
+        id=new_id(),
+        message_id=message.id,
+        consumer_id=consumer.id,
+        channel_id=message.channel_id,
+        state=DeliveryState.QUEUED.value,
+        reason=Reason.ACCEPTED.value,
+        priority=message.priority,
+        due_at=max(message.due_at, pace.at(place)),
+        expires_at=message.expires_at,
+        event_type=message.event_type,
+        ordering_key=message.ordering_key,
+        accepted_at=message.accepted_at,
+    )

@@ -1,0 +1,187 @@
+"""Asking for a replay and taking it back: rows and audit entries, written together."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from channels_app import transactions
+from channels_app.errors import Conflict, Invalid, NotFound
+from channels_app.models import AuditEntry, Consumer, Message, new_id
+from channels_app.rules import ids
+from delivery.models import Delivery, Replay
+from delivery.rules.asker import Asker
+from delivery.rules.lifecycle import FINISHED, DeliveryState
+from delivery.steps.replay.filters import LARGEST_ID, ReplayFilter, store
+from delivery.steps.replay.requeue import Pace, requeue
+from delivery.steps.replay.scope import count, message_upper
+
+MAX_RUNNING = 20
+"""Replays that one tenant may have under way: each costs the steward a slice per round."""
+
+
+def create(
+    wanted: ReplayFilter,
+    consumers: Sequence[Consumer],
+    asker: Asker,
+    *,
+    now: datetime,
+    rate_per_second: float | None = None,
+) -> Replay:
+    """Note down a replay of everything that matches now; `run_slice` carries it out.
+
+    ``consumers`` comes from `consumers_of`. Rows made later are not part of it. Raises Invalid for
+    a filter that would mean the whole installation, Conflict when too many are running.
+    """
+    if not (wanted.channel or wanted.ids):
+        raise Invalid("invalid_filter", "Name a channel, or ids of deliveries.", field="channel")
+    matched = count(wanted, consumers, now)
+    newest = _newest(wanted)
+
+    def write() -> Replay:
+        _check_room(asker)
+        replay = Replay.objects.create(
+            id=new_id(),
+            filter=store(wanted),
+            consumer_ids=[consumer.id for consumer in consumers],
+            rate_per_second=rate_per_second,
+            reason=asker.reason,
+            requested_by=asker.actor,
+            producer_id=asker.producer_id,
+            team_id=asker.team_id,
+            matched_count=matched.number,
+            upper_id=newest,
+            next_due_at=now,
+            created_at=now,
+        )
+        after = {
+            "filter": store(wanted),
+            "matched": matched.number,
+            "rate_per_second": rate_per_second,
+        }
+        AuditEntry.record(
+            asker.actor, "replay.create", _target(replay), reason=asker.reason, after=after
+        )
+        return replay
+
+    return transactions.run(write, on_collision=new_id.reseed)
+
+
+def cancel(replay_id: int, asker: Asker, *, now: datetime) -> Replay:
+    """Stop a running replay. What it has queued already is sent all the same.
+
+    Raises Conflict when it has ended, NotFound when there is none.
+    """
+
+    def write() -> Replay:
+        # Waits for the slice that is being written.
+        replay = Replay.objects.select_for_update().filter(id=replay_id).first()
+        if replay is None:
+            raise NotFound("unknown_replay", "There is no such replay.")
+        if replay.state != Replay.State.RUNNING:
+            raise Conflict("replay_ended", f"The replay is {replay.state} already.")
+        replay.state = Replay.State.CANCELLED
+        replay.finished_at = now
+        replay.version += 1
+        replay.save()
+        after = {"replayed": replay.replayed_count}
+        AuditEntry.record(
+            asker.actor, "replay.cancel", _target(replay), reason=asker.reason, after=after
+        )
+        return replay
+
+    return transactions.run(write)
+
+
+def replay_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) -> Delivery:
+    """Queue one finished delivery now, with a fresh budget, and leave a finished Replay behind.
+
+    Raises NotFound, or Conflict when it is not finished, its consumer was removed, or its last
+    instant has passed.
+    """
+
+    def write() -> Delivery:
+        row = Delivery.objects.select_for_update().filter(id=delivery_id).first()
+        if row is None:
+            raise NotFound("unknown_delivery", "There is no such delivery.")
+        consumer = Consumer.objects.select_related("channel").get(id=row.consumer_id)
+        _check_replayable(row, consumer, now)
+        wanted = replace(_one(row), channel=consumer.channel.slug, consumer=consumer.client_id)
+        replay = Replay.objects.create(
+            id=new_id(),
+            state=Replay.State.FINISHED,
+            filter=store(wanted),
+            consumer_ids=[consumer.id],
+            consumer_index=1,
+            reason=asker.reason,
+            requested_by=asker.actor,
+            producer_id=asker.producer_id,
+            team_id=asker.team_id,
+            matched_count=1,
+            replayed_count=1,
+            upper_id=row.id,
+            next_due_at=now,
+            created_at=now,
+            finished_at=now,
+        )
+        requeue(
+            [row.id],
+            states=wanted.states,
+            replay_id=replay.id,
+            pace=Pace(now, None),
+            first_place=0,
+            slot=slot,
+        )
+        after = {"replay": ids.to_public(ids.REPLAY, replay.id), "state": "queued"}
+        target = f"delivery:{ids.to_public(ids.DELIVERY, row.id)}"
+        before = {"state": row.state}
+        AuditEntry.record(
+            asker.actor,
+            "delivery.replay",
+            target,
+            reason=asker.reason,
+            before=before,
+            after=after,
+        )
+        return Delivery.objects.get(id=row.id)
+
+    return transactions.run(write, on_collision=new_id.reseed)
+
+
+def _one(row: Delivery) -> ReplayFilter:
+    return ReplayFilter(states=(row.state,), ids=(row.id,))
+
+
+def _check_replayable(row: Delivery, consumer: Consumer, now: datetime) -> None:
+    if DeliveryState(row.state) not in FINISHED:
+        raise Conflict(
+            "not_finished", f"The delivery is {row.state}: it is on its way without a replay."
+        )
+    if consumer.state == Consumer.State.RETIRED:
+        raise Conflict(
+            "consumer_retired", "The consumer was removed: nothing is sent to it any more."
+        )
+    if row.expires_at is not None and row.expires_at <= now:
+        raise Conflict("expired", "The message's last instant has passed: it is not sent any more.")
+
+
+def _check_room(asker: Asker) -> None:
+    running = Replay.objects.filter(
+        state=Replay.State.RUNNING, producer_id=asker.producer_id, team_id=asker.team_id
+    )
+    if running.count() >= MAX_RUNNING:
+        raise Conflict(
+            "too_many_replays",
+            f"{MAX_RUNNING} replays are running. Wait until one has ended, or cancel one.",
+        )
+
+
+def _newest(wanted: ReplayFilter) -> int:
+    """A key above every row there is; another process's clock may be ahead of ours."""
+    model = Message if wanted.kind == "missing" else Delivery
+    newest = model.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    newest = min(max(newest, new_id()), LARGEST_ID)
+    return message_upper(wanted, newest) if wanted.kind == "missing" else newest
+
+
+def _target(replay: Replay) -> str:
+    return f"replay:{ids.to_public(ids.REPLAY, replay.id)}"

@@ -1,0 +1,153 @@
+"""Slices: a running replay is worked off in short transactions that each keep their own progress.
+
+A process that dies loses at most an uncommitted slice, which then never happened: rows, counters
+and cursor are written together.
+"""
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import F
+
+from channels_app import transactions
+from channels_app.errors import Invalid
+from channels_app.models import Consumer, new_id
+from delivery.models import Replay
+from delivery.steps.replay import missing, windows
+from delivery.steps.replay.filters import ReplayFilter, load
+from delivery.steps.replay.requeue import Pace, requeue
+
+logger = logging.getLogger(__name__)
+
+BATCH = 1000
+"""Rows one slice queues at most."""
+EFFORT = 50
+"""Consumers without a match that one slice looks at, at most; a long stretch counts as five."""
+HORIZON_S = 60.0
+"""With a rate, rows are queued so far ahead and no farther: cancelling stops a replay soon."""
+
+
+def run_due(now: datetime, slot: int) -> int:
+    """One slice of every running replay; returns how many deliveries were queued."""
+    count = 0
+    for replay in Replay.objects.filter(state=Replay.State.RUNNING).order_by("id"):
+        try:
+            count += run_slice(replay, now, BATCH, slot)
+        except Invalid as error:
+            # Written by another version of the program: it must not hold up the others.
+            logger.error("replay %s cannot be run: %s", replay.id, error)
+            Replay.objects.filter(id=replay.id, state=Replay.State.RUNNING).update(
+                state=Replay.State.CANCELLED, finished_at=now, version=F("version") + 1
+            )
+    return count
+
+
+def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
+    """Queue up to ``budget`` deliveries and keep the progress; returns how many.
+
+    Harmless on a replay that is finished, cancelled, or being worked on elsewhere.
+    """
+    return transactions.run(lambda: _run(replay.id, now, budget, slot), on_collision=new_id.reseed)
+
+
+@dataclass(slots=True)
+class _Slice:
+    """One slice at work."""
+
+    replay: Replay
+    wanted: ReplayFilter
+    pace: Pace
+    now: datetime
+    room: int
+    slot: int
+    count: int = 0
+
+    def next_stretch(self, consumer: Consumer) -> windows.Stretch:
+        """Look at one stretch and queue what it holds."""
+        after = max(self.replay.cursor, self.wanted.first_id - 1, 0)
+        upper, left = self.replay.upper_id, self.room - self.count
+        if self.wanted.kind == "missing":
+            condition = self.wanted.message_condition(consumer.event_types, self.now)
+            stretch = windows.messages(
+                consumer.channel_id,
+                condition & missing.unknown_to(consumer),
+                after=after,
+                upper=upper,
+                limit=left,
+            )
+            self.count += missing.make(
+                stretch.ids,
+                consumer,
+                condition,
+                pace=self.pace,
+                first_place=self.count,
+                slot=self.slot,
+            )
+            return stretch
+        stretch = windows.deliveries(
+            consumer.id,
+            self.wanted.states,
+            self.wanted.condition(self.now),
+            after=after,
+            upper=upper,
+            limit=left,
+        )
+        self.count += requeue(
+            stretch.ids,
+            states=self.wanted.states,
+            replay_id=self.replay.id,
+            pace=self.pace,
+            first_place=self.count,
+            slot=self.slot,
+        )
+        return stretch
+
+
+def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
+    # Skipped when locked: two workers on one replay would only wait for each other.
+    replay = (
+        Replay.objects.select_for_update(skip_locked=True)
+        .filter(id=replay_id, state=Replay.State.RUNNING)
+        .first()
+    )
+    if replay is None:
+        return 0
+    pace = Pace(max(now, replay.next_due_at), replay.rate_per_second)
+    room = min(budget, _places(pace, now))
+    if not room:
+        return 0
+    part = _Slice(replay, load(replay.filter), pace, now, room, slot)
+    effort, last = 0, len(replay.consumer_ids)
+    while part.count < room and effort < EFFORT and replay.consumer_index < last:
+        consumer = _consumer(replay.consumer_ids[replay.consumer_index])
+        stretch = part.next_stretch(consumer) if consumer else None
+        if stretch and not stretch.done:
+            replay.cursor, effort = stretch.end, effort + 5
+        else:
+            replay.cursor, replay.consumer_index, effort = 0, replay.consumer_index + 1, effort + 1
+    _keep(replay, part.count, pace, now)
+    return part.count
+
+
+def _places(pace: Pace, now: datetime) -> int:
+    """How many rows the rate lets onto the timeline now."""
+    if not pace.rate_per_second:
+        return 1 << 31
+    seconds = (now + timedelta(seconds=HORIZON_S) - pace.start).total_seconds()
+    return max(0, int(seconds * pace.rate_per_second) + 1) if seconds >= 0 else 0
+
+
+def _consumer(consumer_id: int) -> Consumer | None:
+    """The consumer, unless it was removed meanwhile."""
+    return Consumer.objects.filter(id=consumer_id).exclude(state=Consumer.State.RETIRED).first()
+
+
+def _keep(replay: Replay, count: int, pace: Pace, now: datetime) -> None:
+    replay.replayed_count += count
+    replay.next_due_at = pace.after(count)
+    if replay.consumer_index >= len(replay.consumer_ids):
+        replay.state = Replay.State.FINISHED
+        replay.finished_at = now
+    replay.version += 1
+    replay.save()

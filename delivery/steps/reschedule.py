@@ -1,0 +1,111 @@
+"""Reschedule: change when a waiting message is sent, or how urgent it is."""
+
+from datetime import datetime
+
+from django.db.models import F
+
+from channels_app import transactions
+from channels_app.errors import Conflict, Invalid, NotFound, Stale
+from channels_app.models import AuditEntry, Message
+from channels_app.rules import ids, times
+from channels_app.rules.conditions import ALWAYS, Condition
+from delivery.models import Delivery
+from delivery.rules.asker import Asker
+from delivery.rules.lifecycle import DeliveryState
+
+TAKEN = {DeliveryState.IN_FLIGHT.value, DeliveryState.AWAITING_ACK.value}
+
+
+def reschedule(
+    message_id: int,
+    asker: Asker,
+    *,
+    now: datetime,
+    priority: int | None = None,
+    due_at: datetime | None = None,
+    condition: Condition = ALWAYS,
+) -> Message:
+    """Give a message and its queued deliveries another priority, or another instant, or both.
+
+    ``due_at`` in the past means now; retries that wait move too. Raises NotFound; Stale; Conflict
+    while a delivery is in flight, and when nothing waits any more; Invalid for an instant after
+    the message's last one and for a priority above what its producer may ask for.
+    """
+    return transactions.run(
+        lambda: _reschedule(message_id, asker, now, priority, due_at, condition)
+    )
+
+
+def _reschedule(
+    message_id: int,
+    asker: Asker,
+    now: datetime,
+    priority: int | None,
+    due_at: datetime | None,
+    condition: Condition,
+) -> Message:
+    # Waits for a fan-out that is being written: then its deliveries are there.
+    message = Message.objects.select_for_update().filter(id=message_id).first()
+    if message is None:
+        raise NotFound("unknown_message", "There is no such message.")
+    if not condition.holds(message.version):
+        raise Stale("stale_version", "The message has changed since; read it again.")
+    waiting = _waiting(message)
+    changes = _changes(message, now, priority, due_at)
+    before = _shown(message)
+    Delivery.objects.filter(id__in=waiting, state=DeliveryState.QUEUED.value).update(
+        version=F("version") + 1, **changes
+    )
+    for name, value in changes.items():
+        setattr(message, name, value)
+    message.version += 1
+    message.save(update_fields=[*changes, "version"])
+    AuditEntry.record(
+        asker.actor,
+        "message.reschedule",
+        f"message:{ids.to_public(ids.MESSAGE, message.id)}",
+        reason=asker.reason,
+        before=before,
+        after=_shown(message),
+    )
+    return message
+
+
+def _waiting(message: Message) -> list[int]:
+    """The queued deliveries, locked."""
+    if message.state == Message.State.CANCELLED:
+        raise Conflict("message_cancelled", "The message was cancelled.")
+    rows = list(
+        Delivery.objects.filter(message_id=message.id)
+        .order_by("id")
+        .select_for_update()
+        .values_list("id", "state")
+    )
+    if any(state in TAKEN for _, state in rows):
+        raise Conflict("in_flight", "The message is being delivered right now. Try again later.")
+    waiting = [key for key, state in rows if state == DeliveryState.QUEUED.value]
+    if not waiting and message.state != Message.State.ACCEPTED:
+        raise Conflict("nothing_waits", "Nothing of the message waits to be sent.")
+    return waiting
+
+
+def _changes(
+    message: Message, now: datetime, priority: int | None, due_at: datetime | None
+) -> dict[str, int | datetime]:
+    changes: dict[str, int | datetime] = {}
+    if priority is not None:
+        highest = message.producer.max_priority if message.producer else 9
+        if priority > highest:
+            sentence = f"The message's producer may ask for priorities up to {highest}."
+            raise Invalid("priority_too_high", sentence, field="priority")
+        changes["priority"] = priority
+    if due_at is not None:
+        if message.expires_at is not None and due_at >= message.expires_at:
+            sentence = "The message expires before that instant."
+            raise Invalid("due_after_expiry", sentence, field="due_at")
+        changes["due_at"] = max(due_at, now)
+    return changes
+
+
+def _shown(message: Message) -> dict[str, object]:
+    return {"priority": message.priority, "due_at": times.text(message.due_at)}
