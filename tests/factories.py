@@ -38,7 +38,6 @@ from channels_app.rules import keys, secrets
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
 
-
 _texts: dict[str, str] = {}
 
 
