@@ -1,11 +1,13 @@
 """What the commands share: help that a person can read, progress, and how numbers are written."""
 
+import getpass
 import time
-from argparse import RawDescriptionHelpFormatter
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from typing import Any
 
 from django.core.management.base import (
     BaseCommand,
+    CommandError,
     CommandParser,
     DjangoHelpFormatter,
     OutputWrapper,
@@ -19,6 +21,10 @@ class HelpFormatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
     """Keeps the lines of descriptions and examples as they were written."""
 
 
+class Error(CommandError):
+    """What a command refuses. Django prints the class's name in front of the sentence."""
+
+
 class Command(BaseCommand):
     """A command whose ``help`` is prose and whose ``examples`` end its ``--help``."""
 
@@ -30,7 +36,6 @@ class Command(BaseCommand):
         "--pythonpath",
         "--traceback",
         "--force-color",
-        "--skip-checks",
     }
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -38,7 +43,12 @@ class Command(BaseCommand):
         kwargs.setdefault("formatter_class", HelpFormatter)
         if self.examples:
             kwargs.setdefault("epilog", f"examples:\n{self.examples}")
-        return super().create_parser(prog_name, subcommand, **kwargs)
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        for action in parser._actions:
+            # Django adds this one past suppressed_base_arguments.
+            if "--skip-checks" in action.option_strings:
+                action.help = SUPPRESS
+        return parser
 
 
 class Progress:
@@ -71,6 +81,11 @@ class Progress:
         if self._shown:
             self._out.write("\r\x1b[K", ending="")
             self._out.flush()
+
+
+def actor() -> str:
+    """Who the audit trail names: the operating system's user."""
+    return f"command:{getpass.getuser()}"
 
 
 def counted(number: int, noun: str) -> str:

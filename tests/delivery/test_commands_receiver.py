@@ -58,7 +58,7 @@ class Running:
             return True
         return False
 
-    def post(self, path: str, body: bytes = b"{}", **headers: str) -> requests.Response:
+    def post(self, path: str, body: bytes = b"{}", /, **headers: str) -> requests.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return requests.post(self.url + path, data=body, headers=named, timeout=5)
 

@@ -1,16 +1,15 @@
 """``manage.py delete_channel``: the only way in which a channel and its history go."""
 
-import getpass
 import sys
 import time
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from channels_app.directory import CHECK_S
 from channels_app.models import Channel, Consumer
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Progress, counted
+from delivery.management.base import Error, Progress, actor, counted
 from delivery.steps import erase
 
 ROUNDS = 5
@@ -49,7 +48,7 @@ class Command(BaseCommand):
         """Exit code 1 when refused or unknown."""
         row = Channel.objects.filter(slug=channel).first()
         if row is None:
-            raise CommandError(_unknown(channel))
+            raise Error(_unknown(channel))
         going = erase.census(row)
         self._describe(channel, going)
         if dry_run:
@@ -77,30 +76,32 @@ class Command(BaseCommand):
     def _confirm(self, channel: str, yes_delete: str | None) -> None:
         if yes_delete is None:
             if not sys.stdin.isatty():
-                raise CommandError(
+                raise Error(
                     f"Nothing was changed. Without a terminal to ask on, say --yes-delete {channel}"
                 )
-            self.stdout.write("This cannot be undone. Type the channel's name to delete it: ", "")
+            self.stdout.write(
+                "This cannot be undone. Type the channel's name to delete it: ", ending=""
+            )
             self.stdout.flush()
             yes_delete = sys.stdin.readline().strip()
         if yes_delete != channel:
-            raise CommandError(f"Nothing was changed: {yes_delete!r} is not {channel!r}.")
+            raise Error(f"Nothing was changed: {yes_delete!r} is not {channel!r}.")
 
     def _erase(self, channel: Channel, going: erase.Census, reason: str) -> int:
-        actor = f"command:{getpass.getuser()}"
+        who = actor()
         consumer_ids = list(Consumer.objects.filter(channel=channel).values_list("id", flat=True))
-        erase.close(channel, actor=actor, reason=reason, counted=going)
+        erase.close(channel, actor=who, reason=reason, counted=going)
         progress = Progress(self.stdout, going.deliveries + going.messages, "rows")
         erased = 0
         for _ in range(ROUNDS):
             for batch in erase.rows(channel):
                 erased += batch
                 progress.show(erased)
-            if erase.finish(channel, actor=actor, reason=reason):
+            if erase.finish(channel, actor=who, reason=reason):
                 break
         else:
             progress.close()
-            raise CommandError(
+            raise Error(
                 f"Messages keep coming in on {channel.slug}. Revoke or narrow the keys that "
                 "publish there, then run this again."
             )

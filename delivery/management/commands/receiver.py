@@ -5,12 +5,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from delivery.management import receiver
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import counted, sized
+from delivery.management.base import Error, counted, sized
 from delivery.runtime.children import Bind, Unusable
 
 
@@ -65,9 +65,9 @@ class Command(BaseCommand):
             file = Path(secrets_file).read_text("utf-8").splitlines() if secrets_file else []
             secrets = receiver.parse_secrets([*secret, *file])
         except (Unusable, ValueError) as error:
-            raise CommandError(str(error)) from None
+            raise Error(str(error)) from None
         except OSError as error:
-            raise CommandError(f"{secrets_file} cannot be read: {error.strerror}.") from None
+            raise Error(f"{secrets_file} cannot be read: {error.strerror}.") from None
         consumer = receiver.Consumer(secrets)
         if not quiet:
             consumer.show = self._show

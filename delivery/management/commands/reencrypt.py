@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from django.core.management.base import CommandError
-
 from channels_app.conf import keyring
 from channels_app.steps import reseal
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Progress, counted
+from delivery.management.base import Error, Progress, counted
 
 SHOWN = 20
 
@@ -34,7 +32,7 @@ class Command(BaseCommand):
         if unreadable:
             more = f"\n  ... and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
             lines = "".join(f"\n  {sentence}" for sentence in unreadable[:SHOWN])
-            raise CommandError(
+            raise Error(
                 f"{counted(len(unreadable), 'row')} could not be opened and stayed as they are."
                 f"{lines}{more}\nAdd the missing key to HOOKSTATION_ENCRYPTION_KEYS, behind the "
                 "first, and run this again."

@@ -1,0 +1,120 @@
+"""``manage.py apply``: configuration as a file."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from delivery.management import applying, declaration
+from delivery.management.applying import Applied, Change
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error, actor, counted
+
+LONGEST_VALUE = 48
+
+
+class Command(BaseCommand):
+    """Shows what delivery/management/applying.py does with a file."""
+
+    help = (
+        "Make channels, event types, producers and consumers what a TOML file says.\n\n"
+        "Run it as often as you like: what is so already is left alone. Either all of the file\n"
+        "is applied or, when anything in it cannot be used, nothing. What the file does not\n"
+        "mention is not touched. Fields are those of the REST API; one that is left out gets\n"
+        "its default. Signing secrets of new consumers are printed, once, unless the file\n"
+        "brings its own."
+    )
+    examples = (
+        "  manage.py apply hooks.toml --dry-run       show what would change\n"
+        "  manage.py apply hooks.toml\n"
+        "\n"
+        "  [[channels]]\n"
+        '  slug = "orders"\n'
+        '  exposure = "external"\n'
+        "\n"
+        "  [[event_types]]\n"
+        '  channel = "orders"\n'
+        '  name = "order.created"\n'
+        '  schema = \'{"type": "object", "required": ["id"]}\'\n'
+        "\n"
+        "  [[producers]]\n"
+        '  slug = "shop"\n'
+        "  rate_limit = {per_second = 100, burst = 200}\n"
+        "\n"
+        "  [[consumers]]\n"
+        '  channel = "orders"\n'
+        '  client_id = "billing"\n'
+        '  url = "https://billing.example.com/hooks"\n'
+        '  event_types = ["order.*"]\n'
+        "  max_in_flight = 10\n"
+        '  secret_file = "billing.secret"             or secret = "whsec_..."; made if absent'
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The file, and whether to mean it."""
+        parser.add_argument("file", metavar="FILE", help="a TOML file; - reads standard input")
+        parser.add_argument("--dry-run", action="store_true", help="show and change nothing")
+
+    def handle(self, *, file: str, dry_run: bool, **options: Any) -> None:
+        """Exit code 1, and nothing changed, when there is any problem."""
+        text, folder = _read(file)
+        applied = applying.apply(declaration.parse(text, folder), actor=actor(), dry_run=dry_run)
+        if applied.problems:
+            lines = "".join(f"\n  {problem}" for problem in applied.problems)
+            found = counted(len(applied.problems), "problem")
+            raise Error(f"{found} in {file}, nothing was changed.{lines}")
+        for change in applied.changes:
+            self._show(change)
+        self._sum_up(applied, dry_run)
+        if not dry_run:
+            self._show_secrets(applied)
+
+    def _show(self, change: Change) -> None:
+        paint = {"+": self.style.SUCCESS, "~": self.style.WARNING}.get(change.mark, str)
+        title = f"{change.mark} {change.entry.table.noun} {change.entry.name}"
+        self.stdout.write(paint(title))
+        width = max((len(name) for name in change.fields), default=0)
+        for name, (before, after) in change.fields.items():
+            value = _written(after)
+            if change.mark == "~":
+                value = "changed" if after == before else f"{_written(before)} -> {value}"
+            self.stdout.write(f"    {name:<{width}}  {value}")
+
+    def _sum_up(self, applied: Applied, dry_run: bool) -> None:
+        marks = [change.mark for change in applied.changes]
+        numbers = (
+            f"{marks.count('+')} new, {marks.count('~')} changed, {marks.count('=')} as before."
+        )
+        note = " Nothing was written (--dry-run)." if dry_run else ""
+        self.stdout.write(numbers + note)
+
+    def _show_secrets(self, applied: Applied) -> None:
+        made = [change for change in applied.changes if change.secret]
+        if not made:
+            return
+        self.stdout.write("\nSigning secrets of new consumers. They are not shown again:")
+        width = max(len(change.entry.name) for change in made)
+        for change in made:
+            self.stdout.write(f"  {change.entry.name:<{width}}  {change.secret}")
+
+
+def _read(file: str) -> tuple[str, Path]:
+    """The text, and the folder that its paths are relative to."""
+    try:
+        if file == "-":
+            return sys.stdin.read(), Path.cwd()
+        return Path(file).read_text("utf-8"), Path(file).parent
+    except OSError as error:
+        raise Error(f"{file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise Error(f"{file} is not UTF-8 text.") from None
+
+
+def _written(value: Any) -> str:
+    """A value in at most a part of a line."""
+    if value is None:
+        return "default"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"

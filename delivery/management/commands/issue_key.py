@@ -1,0 +1,115 @@
+"""``manage.py issue_key``: a new API key, alone on standard output."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db import transaction
+
+from channels_app import clock
+from channels_app.errors import BrokerError
+from channels_app.models import ApiKey, Producer
+from channels_app.rules.keys import SCOPES
+from channels_app.steps import issue_key, register_producer
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error, actor
+
+LISTED = 20
+LONGEST_DAYS = 3650
+
+
+class Command(BaseCommand):
+    """Prints what channels_app/steps/issue_key.py makes."""
+
+    help = (
+        "Issue an API key of a producer. The key alone is printed on standard output, everything\n"
+        "else on standard error, so that it can go straight into a file or a secret store. It is\n"
+        "stored as a digest only: a lost key cannot be shown again, issue another."
+    )
+    examples = (
+        "  manage.py issue_key shop > shop.key\n"
+        "  manage.py issue_key shop --create --channel orders --expires-days 90\n"
+        "  manage.py issue_key ops --create --scope admin --label 'deploy script'"
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Whose key, and what it may do."""
+        parser.add_argument("producer", metavar="PRODUCER", help="name of the producer")
+        parser.add_argument("--create", action="store_true", help="make the producer if need be")
+        parser.add_argument(
+            "--scope",
+            action="append",
+            dest="scopes",
+            choices=SCOPES,
+            metavar="SCOPE",
+            help=f"what the key may do: {', '.join(SCOPES)}; may be repeated (default: publish)",
+        )
+        parser.add_argument(
+            "--channel",
+            action="append",
+            dest="channels",
+            default=[],
+            metavar="CHANNEL",
+            help="a channel that the key is for; may be repeated (default: all)",
+        )
+        parser.add_argument(
+            "--expires-days", type=float, metavar="N", help="days until it expires (default: never)"
+        )
+        parser.add_argument("--label", default="", metavar="TEXT", help="a word to know it by")
+
+    def handle(
+        self,
+        *,
+        producer: str,
+        create: bool,
+        scopes: list[str] | None,
+        channels: list[str],
+        expires_days: float | None,
+        label: str,
+        **options: Any,
+    ) -> None:
+        """Exit code 1 when the producer or a channel is unknown."""
+        values: dict[str, Any] = {
+            "label": label,
+            "scopes": list(dict.fromkeys(scopes or ["publish"])),
+            "channels": list(dict.fromkeys(channels)),
+        }
+        if expires_days is not None:
+            values["expires_at"] = _in_days(expires_days)
+        known = Producer.objects.filter(slug=producer).first()
+        if known is None and not create:
+            raise Error(_unknown(producer))
+        try:
+            # A key that is refused leaves no producer behind.
+            with transaction.atomic():
+                if known is None:
+                    register_producer.put(producer, {}, actor=actor())
+                issued = issue_key.issue(values, actor=actor(), producer=producer)
+        except BrokerError as error:
+            raise Error(error.detail) from None
+        if known is None:
+            self.stderr.write(f"Producer {producer} was created.", self.style.NOTICE)
+        elif known.disabled:
+            text = f"Producer {producer} is disabled: the key works once it is enabled."
+            self.stderr.write(text, self.style.WARNING)
+        self.stderr.write(_described(issued.row, producer), self.style.NOTICE)
+        self.stdout.write(issued.secrets[0])
+
+
+def _in_days(days: float) -> int:
+    """That many days from now in Unix milliseconds."""
+    if not 0 < days <= LONGEST_DAYS:
+        raise Error(f"--expires-days must be above 0 and at most {LONGEST_DAYS}.")
+    return int((clock.now() + timedelta(days=days)).timestamp() * 1000)
+
+
+def _described(key: ApiKey, producer: str) -> str:
+    where = ", ".join(key.channels) or "all channels"
+    until = f"until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at else "for ever"
+    return f"Key {key.key_id} of {producer}: {', '.join(key.scopes)} on {where}, {until}."
+
+
+def _unknown(producer: str) -> str:
+    slugs = list(Producer.objects.order_by("slug").values_list("slug", flat=True)[:LISTED])
+    known = f"There are: {', '.join(slugs)}." if slugs else "There are none yet."
+    return f"There is no producer {producer!r}. {known} To make it, add --create."

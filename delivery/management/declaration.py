@@ -1,0 +1,192 @@
+"""A declaration: channels, event types, producers and consumers as a TOML file states them."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from channels_app.rules.fields import Field
+from channels_app.steps import (
+    register_channel,
+    register_consumer,
+    register_event_type,
+    register_producer,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One kind of entry."""
+
+    name: str
+    noun: str
+    keys: tuple[str, ...]
+    """The fields that say which one it is."""
+    fields: Mapping[str, Field]
+    extras: tuple[str, ...] = ()
+    """Fields of the file that are not the API's."""
+
+
+TABLES = (
+    Table("channels", "channel", ("slug",), register_channel.FIELDS),
+    Table("event_types", "event type", ("channel", "name"), register_event_type.FIELDS),
+    Table("producers", "producer", ("slug",), register_producer.FIELDS),
+    Table(
+        "consumers",
+        "consumer",
+        ("channel", "client_id"),
+        register_consumer.FIELDS,
+        ("secret", "secret_file"),
+    ),
+)
+"""In the order in which they are applied: what others stand on comes first."""
+BY_NAME = {table.name: table for table in TABLES}
+JSON_TEXTS = {"event_types": ("schema", "example")}
+"""Fields that may be written as JSON text, which TOML has no better way to quote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the file that cannot be used, and where it stands."""
+
+    place: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the file; ``values`` hold what the registering steps take."""
+
+    table: Table
+    number: int
+    """From 1, within its table."""
+    key: tuple[str, ...]
+    values: dict[str, Any]
+    secret: str = field(default="", repr=False)
+
+    @property
+    def name(self) -> str:
+        """``orders/billing``."""
+        return "/".join(self.key)
+
+    def place(self, field: str = "") -> str:
+        """``consumers 2 (orders/billing), timeout_ms``."""
+        return _place(self.table.name, self.number, self.name, field)
+
+
+@dataclass(slots=True)
+class Declaration:
+    """What a file says, and what is wrong with it."""
+
+    entries: list[Entry] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def parse(text: str, folder: Path) -> Declaration:
+    """Read a file's text; ``secret_file`` paths are relative to ``folder``.
+
+    Never raises: everything that is wrong with the shape is in ``problems``, the values
+    themselves are checked by the steps.
+    """
+    declaration = Declaration()
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        declaration.problems.append(Problem("The file is not TOML", str(error)))
+        return declaration
+    for name in document:
+        if name not in BY_NAME:
+            detail = f"There is no such table{_instead(name, BY_NAME)}"
+            declaration.problems.append(Problem(name, detail))
+    seen: set[tuple[str, ...]] = set()
+    for table in TABLES:
+        rows = document.get(table.name, [])
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            detail = f"Write each {table.noun} as an entry of its own, under [[{table.name}]]."
+            declaration.problems.append(Problem(table.name, detail))
+            continue
+        for number, row in enumerate(rows, start=1):
+            _read(declaration, table, number, row, folder, seen)
+    return declaration
+
+
+def _read(
+    declaration: Declaration,
+    table: Table,
+    number: int,
+    row: dict[str, Any],
+    folder: Path,
+    seen: set[tuple[str, ...]],
+) -> None:
+    key = tuple(row.get(name, "") for name in table.keys)
+    name = "/".join(str(part) for part in key)
+    faults = [
+        (part, "Text is needed here." if part in row else "This field is required.")
+        for part in table.keys
+        if not (isinstance(row.get(part), str) and row[part])
+    ]
+    faults += [
+        (unknown, f"There is no such field{_instead(unknown, _known(table))}")
+        for unknown in row
+        if unknown not in _known(table)
+    ]
+    if not faults and (table.name, *key) in seen:
+        faults.append(("", f"This {table.noun} is declared above already."))
+    seen.add((table.name, *key))
+    values = {part: value for part, value in row.items() if part in table.fields}
+    for part in JSON_TEXTS.get(table.name, ()):
+        if isinstance(values.get(part), str):
+            try:
+                values[part] = json.loads(values[part])
+            except ValueError as error:
+                faults.append((part, f"This text is not JSON: {error}."))
+                values.pop(part)
+    secret = _secret(row, folder, faults) if table.extras else ""
+    declaration.problems += [
+        Problem(_place(table.name, number, name, part), detail) for part, detail in faults
+    ]
+    if all(isinstance(part, str) and part for part in key):
+        declaration.entries.append(Entry(table, number, key, values, secret))
+
+
+def _secret(row: Mapping[str, Any], folder: Path, faults: list[tuple[str, str]]) -> str:
+    """The chosen signing secret, '' when the broker is to make one."""
+    given = [name for name in ("secret", "secret_file") if name in row]
+    if len(given) == 2:
+        faults.append(("secret_file", "Give either secret or secret_file, not both."))
+    if len(given) != 1:
+        return ""
+    value = row[given[0]]
+    if not isinstance(value, str) or not value:
+        faults.append((given[0], "Text is needed here."))
+        return ""
+    if given[0] == "secret":
+        return value
+    try:
+        return (folder / value).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        faults.append(("secret_file", f"{folder / value} cannot be read: {reason}."))
+        return ""
+
+
+def _known(table: Table) -> tuple[str, ...]:
+    return (*table.keys, *table.fields, *table.extras)
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    options = list(known)
+    if near := difflib.get_close_matches(name, options, n=1):
+        return f"; did you mean {near[0]}?"
+    return f"; there are {', '.join(options)}."
+
+
+def _place(table: str, number: int, name: str, field: str = "") -> str:
+    place = f"{table} {number} ({name})" if name.strip("/") else f"{table} {number}"
+    return f"{place}, {field}" if field else place

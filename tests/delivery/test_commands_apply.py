@@ -1,0 +1,252 @@
+"""``manage.py apply``: the same file twice changes nothing, a bad one changes nothing at all."""
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from channels_app import sealing
+from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, EventType, Producer
+from channels_app.rules.secrets import decode_secret, new_secret
+
+pytestmark = pytest.mark.django_db
+
+FILE = """
+[[channels]]
+slug = "orders"
+exposure = "external"
+max_body_bytes = 65536
+
+[[event_types]]
+channel = "orders"
+name = "order.created"
+schema = '{"type": "object"}'
+example = {id = 7}
+
+[[producers]]
+slug = "shop"
+rate_limit = {per_second = 100, burst = 200}
+
+[[consumers]]
+channel = "orders"
+client_id = "billing"
+url = "http://127.0.0.1:9000/hook"
+event_types = ["order.*"]
+headers = {X-Token = "t0p"}
+timeout_ms = 3000
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "hooks.toml"
+
+
+def apply(file: Path, text: str = FILE, **options: Any) -> str:
+    file.write_text(text, "utf-8")
+    out = StringIO()
+    call_command("apply", str(file), stdout=out, **options)
+    return out.getvalue()
+
+
+def rows() -> list[int]:
+    return [kind.objects.count() for kind in (Channel, EventType, Producer, Consumer, AuditEntry)]
+
+
+def secrets() -> list[bytes]:
+    """The current signing secrets of the one consumer."""
+    consumer = Consumer.objects.get()
+    return [
+        sealing.open_for_consumer(consumer.channel_id, consumer.client_id, bytes(row.sealed))
+        for row in ConsumerSecret.objects.filter(expires_at=None)
+    ]
+
+
+def test_a_new_file_makes_everything_and_shows_it(file: Path) -> None:
+    said = apply(file)
+
+    assert said.startswith(
+        """\
++ channel orders
+    exposure        "external"
+    max_body_bytes  65536
++ event type orders/order.created
+    schema   {"type": "object"}
+    example  {"id": 7}
++ producer shop
+    rate_limit  {"per_second": 100.0, "burst": 200}
++ consumer orders/billing
+    url          "http://127.0.0.1:9000/hook"
+    event_types  ["order.*"]
+    timeout_ms   3000
+    headers      {"X-Token": "********"}
+4 new, 0 changed, 0 as before.
+
+Signing secrets of new consumers. They are not shown again:
+  orders/billing  whsec_"""
+    )
+    assert "\x1b" not in said
+    assert "t0p" not in said
+    assert secrets() == [decode_secret(said.split()[-1])]
+    assert EventType.objects.get().schema == {"type": "object"}
+    assert AuditEntry.objects.filter(actor__startswith="command:").count() == 4
+
+
+def test_the_same_file_twice_changes_nothing(file: Path) -> None:
+    apply(file)
+    versions = [kind.objects.get().version for kind in (Channel, EventType, Producer, Consumer)]
+    before = rows()
+
+    said = apply(file)
+
+    assert said == (
+        "= channel orders\n= event type orders/order.created\n= producer shop\n"
+        "= consumer orders/billing\n0 new, 0 changed, 4 as before.\n"
+    )
+    assert rows() == before
+    assert versions == [
+        kind.objects.get().version for kind in (Channel, EventType, Producer, Consumer)
+    ]
+
+
+def test_a_change_is_shown_from_and_to(file: Path) -> None:
+    apply(file)
+
+    said = apply(file, FILE.replace("65536", "1000").replace("timeout_ms = 3000", ""))
+
+    assert "~ channel orders\n    max_body_bytes  65536 -> 1000\n" in said
+    assert "~ consumer orders/billing\n    timeout_ms  3000 -> default\n" in said
+    assert "0 new, 2 changed, 2 as before." in said
+    assert Channel.objects.get().max_body_bytes == 1000
+    assert Consumer.objects.get().timeout_ms is None
+
+
+def test_a_changed_header_is_told_without_its_value(file: Path) -> None:
+    apply(file)
+
+    said = apply(file, FILE.replace("t0p", "s3cret"))
+
+    assert "~ consumer orders/billing\n    headers  changed\n" in said
+    assert "s3cret" not in said
+
+
+def test_a_dry_run_shows_the_same_and_writes_nothing(file: Path) -> None:
+    said = apply(file, dry_run=True)
+
+    assert "+ consumer orders/billing" in said
+    assert said.endswith("4 new, 0 changed, 0 as before. Nothing was written (--dry-run).\n")
+    assert "whsec_" not in said
+    assert rows() == [0, 0, 0, 0, 0]
+
+
+def test_a_switch_that_people_use_is_left_alone(file: Path) -> None:
+    apply(file)
+    channel = Channel.objects.get()
+    channel.paused = True
+    channel.save()
+
+    assert "= channel orders" in apply(file)
+    assert Channel.objects.get().paused
+
+
+@pytest.mark.parametrize("how", ["secret", "secret_file"])
+def test_a_chosen_secret_signs_and_is_not_printed(file: Path, how: str) -> None:
+    chosen, other = new_secret(), new_secret()
+    (file.parent / "billing.secret").write_text(chosen + "\n")
+    value = chosen if how == "secret" else "billing.secret"
+    text = FILE + f'{how} = "{value}"\n'
+
+    said = apply(file, text)
+
+    assert secrets() == [decode_secret(chosen)]
+    assert ConsumerSecret.objects.count() == 1
+    assert "whsec_" not in said
+    assert "= consumer orders/billing" in apply(file, text)
+
+    said = apply(file, FILE + f'secret = "{other}"\n')
+
+    assert "~ consumer orders/billing\n    secret  changed\n" in said
+    assert secrets() == [decode_secret(other)]
+    assert ConsumerSecret.objects.count() == 2  # the former one signs on for a day
+
+
+TWICE = FILE + FILE[FILE.index("[[producers]]") : FILE.index("[[consumers]]")]
+BAD = {
+    "unknown table": (
+        FILE + "[[consumer]]\n",
+        ["consumer: There is no such table; did you mean consumers?"],
+    ),
+    "table instead of entries": (
+        "[channels]\nslug = 'x'\n",
+        ["channels: Write each channel as an entry of its own, under [[channels]]."],
+    ),
+    "unknown field": (
+        FILE + "max_atempts = 3\n",
+        [
+            "consumers 1 (orders/billing), max_atempts: There is no such field; "
+            "did you mean max_attempts?"
+        ],
+    ),
+    "unlike any field": (FILE + "colour = 3\n", ["colour: There is no such field; there are"]),
+    "no key": ("[[channels]]\n", ["channels 1, slug: This field is required."]),
+    "key of another type": ("[[channels]]\nslug = 7\n", ["slug: Text is needed here."]),
+    "a bad name": ("[[channels]]\nslug = 'Orders!'\n", ["channels 1 (Orders!), channel: A name"]),
+    "twice": (TWICE, ["producers 2 (shop): This producer is declared above already."]),
+    "not JSON": (FILE.replace('\'{"type"', "'{type"), ["schema: This text is not JSON: "]),
+    "not a schema": (FILE.replace('"object"}', '"objekt"}'), ["order.created), schema: "]),
+    "two secrets": (
+        FILE + "secret = 'x'\nsecret_file = 'y'\n",
+        ["secret_file: Give either secret or secret_file, not both."],
+    ),
+    "a bad secret": (FILE + "secret = 'whsec_x'\n", ["(orders/billing), secret: The key must be"]),
+    "no secret file": (FILE + "secret_file = 'nowhere'\n", ["secret_file: ", "cannot be read"]),
+    "unknown channel": (
+        FILE.replace('channel = "orders"\nclient', 'channel = "order"\nclient'),
+        ["consumers 1 (order/billing): There is no channel order."],
+    ),
+    "many at once": (
+        FILE.replace("65536", "-1").replace("= 3000", "= 'x'").replace("= 100", "= 0"),
+        [
+            "3 problems",
+            "channels 1 (orders), max_body_bytes: A whole number from",
+            "producers 1 (shop), rate_limit: per_second: A number from",
+            "consumers 1 (orders/billing), timeout_ms: A whole number from",
+        ],
+    ),
+    "a time is no text": (FILE + "description = 07:30:00\n", ["description: Text is needed."]),
+    "not TOML": ("[[channels]\n", ["The file is not TOML: ", "line 1"]),
+}
+
+
+@pytest.mark.parametrize(("text", "told"), BAD.values(), ids=BAD.keys())
+def test_a_bad_file_is_told_by_place_and_changes_nothing(
+    file: Path, text: str, told: list[str]
+) -> None:
+    with pytest.raises(CommandError) as caught:
+        apply(file, text)
+
+    for part in told:
+        assert part in str(caught.value)
+    number = next((int(part.split()[0]) for part in told if part.endswith(" problems")), 1)
+    assert len(str(caught.value).splitlines()) == 1 + number
+    assert rows() == [0, 0, 0, 0, 0]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"cannot be read: No such file"):
+        call_command("apply", str(tmp_path / "nowhere.toml"))
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(FILE))
+    out = StringIO()
+
+    call_command("apply", "-", stdout=out)
+
+    assert Consumer.objects.get().client_id == "billing"
+
+
+def test_colours_only_where_they_are_wanted(file: Path) -> None:
+    assert "\x1b[32;1m+ channel orders\x1b[0m" in apply(file, dry_run=True, force_color=True)
