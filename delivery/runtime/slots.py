@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, close_old_connections, transaction
 
 from channels_app import clock
 from channels_app.models import new_id
@@ -101,6 +101,9 @@ class Watch:
     def __call__(self) -> bool:
         """False once a place had no heartbeat for ``STANDSTILL_S``; a gap while one pump hands
         over to the next is no reason to kill them all."""
+        # The asking thread lives as long as the supervisor and ends no request that would do it: a
+        # connection that broke with the database has to be dropped before the next question.
+        close_old_connections()
         beating = sum(slot.cluster == self._cluster for slot in living())
         if beating >= self._places:
             self._complete_at = time.monotonic()

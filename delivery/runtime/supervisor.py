@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 """Longest wait of the loop; signals and deaths of children end it at once."""
+NOES = 3
+"""Answers in a row that say a child stands still before it is killed: one alone may only mean that
+the database came back this instant and the child has not yet been able to write."""
 
 
 class Pulse(threading.Thread):
@@ -31,11 +34,12 @@ class Pulse(threading.Thread):
         self._is_alive = is_alive
         self._every_s = every_s
         self._stopped = threading.Event()
-        self._still_at = 0.0
+        self._noes: list[float] = []
 
     def stood_still_after(self, instant: float) -> bool:
-        """Whether the last answer was no, to a question asked after ``instant`` (monotonic)."""
-        return self._still_at > instant
+        """Whether all the last answers were no, to questions after ``instant`` (monotonic)."""
+        noes = self._noes
+        return len(noes) >= NOES and noes[-NOES] > instant
 
     def run(self) -> None:
         """Ask until stopped."""
@@ -43,7 +47,7 @@ class Pulse(threading.Thread):
         while not self._stopped.wait(self._every_s):
             asked_at = time.monotonic()
             try:
-                self._still_at = 0.0 if self._is_alive() else asked_at
+                self._noes = [] if self._is_alive() else [*self._noes[1 - NOES :], asked_at]
                 known = True
             except Exception:
                 # Not knowing is not a reason to kill: a database that is away would otherwise
