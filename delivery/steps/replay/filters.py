@@ -1,7 +1,7 @@
 """Which deliveries a replay takes: read strictly, kept canonically, turned into conditions."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -55,6 +55,10 @@ class ReplayFilter:
     def first_id(self) -> int:
         """A key that is below every row accepted in the range."""
         return id_at(self.accepted_from - SKEW) if self.accepted_from else 0
+
+    def within(self, channel: str, consumer: str) -> "ReplayFilter":
+        """The same for one consumer."""
+        return replace(self, channel=channel, consumer=consumer)
 
     def condition(self, now: datetime) -> Q:
         """What a delivery must be beside its consumer and state.

@@ -1,7 +1,6 @@
 """Asking for a replay and taking it back: rows and audit entries, written together."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from channels_app import transactions
@@ -105,7 +104,7 @@ def replay_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) 
             raise NotFound("unknown_delivery", "There is no such delivery.")
         consumer = Consumer.objects.select_related("channel").get(id=row.consumer_id)
         _check_replayable(row, consumer, now)
-        wanted = replace(_one(row), channel=consumer.channel.slug, consumer=consumer.client_id)
+        wanted = _one(row).within(consumer.channel.slug, consumer.client_id)
         replay = Replay.objects.create(
             id=new_id(),
             state=Replay.State.FINISHED,

@@ -1,0 +1,86 @@
+"""Rows in bulk, and the counters compared with what the rows say."""
+
+from collections import Counter as Tally
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from channels_app import clock
+from channels_app.models import Consumer, Message, new_id
+from channels_app.rules import ids
+from delivery.models import Counter, Delivery
+from delivery.models.counter import MADE
+
+_places = count()
+DEAD: dict[str, Any] = {
+    "state": "dead",
+    "reason": "exhausted",
+    "attempt_count": 3,
+    "failure_count": 3,
+    "interruption_count": 2,
+    "outcome": "server_error",
+    "status_code": 500,
+    "due_at": None,
+}
+
+
+def make_messages(consumer: Consumer, number: int, **values: Any) -> list[Message]:
+    """Dispatched messages of the consumer's channel that no consumer has heard of."""
+    at: datetime = values.pop("accepted_at", clock.now())
+    return Message.objects.bulk_create(
+        [
+            Message(
+                id=key_at(at),
+                channel_id=consumer.channel_id,
+                **{"state": "dispatched", "accepted_at": at, "due_at": at} | values,
+            )
+            for _ in range(number)
+        ]
+    )
+
+
+def key_at(instant: datetime) -> int:
+    """A new key as it would have been made at an instant."""
+    return ids.first_id_at(int(instant.timestamp() * 1000)) + next(_places)
+
+
+def make_deliveries(consumer: Consumer, number: int, **values: Any) -> list[Delivery]:
+    """Dead deliveries (or others, by ``values``) with their messages, counted."""
+    accepted_at: datetime = values.pop("accepted_at", clock.now())
+    messages = make_messages(consumer, number, accepted_at=accepted_at)
+    rows = Delivery.objects.bulk_create(
+        [
+            Delivery(
+                id=new_id(),
+                message_id=message.id,
+                consumer_id=consumer.id,
+                channel_id=consumer.channel_id,
+                accepted_at=accepted_at,
+                finished_at=clock.now(),
+                **DEAD | values,
+            )
+            for message in messages
+        ]
+    )
+    Message.objects.filter(id__in=[message.id for message in messages]).update(consumer_count=1)
+    state = (DEAD | values)["state"]
+    Counter.add({(consumer.id, state): number, (consumer.id, MADE): number}, 0)
+    return rows
+
+
+def assert_counters_are_true() -> None:
+    """Every counter says what counting the rows says."""
+    counted: Tally[tuple[int, str]] = Tally()
+    for consumer_id, state in Delivery.objects.values_list("consumer_id", "state"):
+        counted[consumer_id, state] += 1
+        counted[consumer_id, MADE] += 1
+    kept: Tally[tuple[int, str]] = Tally()
+    for consumer_id, state, number in Counter.objects.values_list("consumer_id", "state", "count"):
+        kept[consumer_id, state] += number
+    assert +kept == counted
+    assert all(number >= 0 for number in kept.values())
+
+
+def public(row: Delivery | Message) -> str:
+    """The id as the API shows it."""
+    return ids.to_public(ids.DELIVERY if isinstance(row, Delivery) else ids.MESSAGE, row.id)
