@@ -1,0 +1,40 @@
+"""Real-looking webhook bodies: a corpus from a file where one is given, else made here."""
+
+import json
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+COUNT = 329
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One body with the name of its event."""
+
+    event: str
+    body: bytes
+
+
+def corpus() -> list[Sample]:
+    """Bodies of HOOKSTATION_TEST_BODIES (JSON lines: event, body), or as many made up ones."""
+    path = os.environ.get("HOOKSTATION_TEST_BODIES")
+    if not path:
+        return _made_up()
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines if line.strip()]
+    return [Sample(row["event"], row["body"].encode()) for row in rows]
+
+
+def _made_up() -> list[Sample]:
+    """JSON of 1 to 27 kB with every kind of character, the same in each run."""
+    dice = random.Random(329)
+    alphabet = 'abc "\\/\n\té✓漢😀\u2028\x7f'
+    samples = []
+    for number in range(COUNT):
+        text = "".join(dice.choices(alphabet, k=dice.randint(300, 9000)))
+        spaced = {"separators": (", ", ": ")} if number % 2 else {"separators": (",", ":")}
+        body = json.dumps({"n": number, "text": text}, ensure_ascii=number % 3 == 0, **spaced)  # type: ignore[arg-type]
+        samples.append(Sample(f"made.up_{number % 7}", body.encode("utf-8", "surrogatepass")))
+    return samples
