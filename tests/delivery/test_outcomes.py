@@ -2,7 +2,6 @@
 
 import dataclasses
 import socket
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 
@@ -120,10 +119,9 @@ def test_an_oversized_answer_is_cut_and_still_counts(receiver: Receiver) -> None
 
 
 @pytest.fixture
-def no_private_targets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_private_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     strict = dataclasses.replace(conf_module.conf(), allowed_targets=parse_networks(""))
     monkeypatch.setattr(pump_module, "conf", lambda: strict)
-    yield
 
 
 @pytest.mark.usefixtures("no_private_targets")
