@@ -176,6 +176,19 @@ def export(name: str, value: str) -> None:
     os.environ.setdefault(name, value)
 
 
+def replace(values: Mapping[str, str]) -> None:
+    """Set this process's and its children's settings to ``values``, and forget all others."""
+    for setting in fields(Environment):
+        os.environ.pop(setting.metadata["name"], None)
+        os.environ.pop(f"{setting.metadata['name']}_FILE", None)
+    os.environ.update(values)
+
+
+def is_set(name: str) -> bool:
+    """Whether this process has the variable, from outside or by ``export``."""
+    return name in os.environ
+
+
 def _text(environ: Mapping[str, str], name: str) -> str | None:
     if name in environ:
         return environ[name].strip()

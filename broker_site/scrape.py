@@ -1,6 +1,5 @@
 """Scrape: everything that /metrics shows, from all processes and from the database."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from broker_site import backlog
+from broker_site import backlog, env
 from broker_site.metric_files import Files
 from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime import slots
@@ -41,7 +40,7 @@ def registry() -> CollectorRegistry:
 
 def _processes() -> Collector:
     # The same question that prometheus_client asked when it chose where counters live.
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+    if not env.is_set("PROMETHEUS_MULTIPROC_DIR"):
         return REGISTRY
     own = Path(settings.PROMETHEUS_DIR)
     if settings.ENVIRONMENT.metrics_dir:
