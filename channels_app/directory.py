@@ -75,6 +75,7 @@ class ChannelView:
 
     id: int
     slug: str
+    exposure: str
     paused: bool
     encrypt_bodies: bool
     require_idempotency_key: bool
@@ -214,6 +215,7 @@ def _channel_view(
     return ChannelView(
         id=channel.id,
         slug=channel.slug,
+        exposure=channel.exposure,
         paused=channel.paused,
         encrypt_bodies=channel.encrypt_bodies,
         require_idempotency_key=channel.require_idempotency_key,

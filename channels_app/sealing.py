@@ -1,21 +1,8 @@
 """What is sealed at rest, and what each seal is tied to: copied to another row it does not open."""
 
-from dataclasses import dataclass, field
-
 from channels_app.conf import keyring
+from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.rules import secrets
-
-
-@dataclass(frozen=True, slots=True)
-class Minted:
-    """A fresh signing secret of a consumer."""
-
-    text: str = field(repr=False)
-    """``whsec_...``, for its owner's eyes, once; '' for a pair, whose signer nobody else needs."""
-    sealed: bytes = field(repr=False)
-    key_id: str
-    public_key: str = ""
-    """``whpk_...`` of a pair."""
 
 
 def seal_body(message_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
@@ -42,17 +29,25 @@ def open_for_consumer(channel_id: int, client_id: str, data: bytes) -> bytes:
     return keyring().open(data, _consumer(channel_id, client_id))
 
 
-def mint_secret(channel_id: int, client_id: str) -> Minted:
-    """A new shared secret (v1), sealed for this consumer."""
+def mint_secret(consumer: Consumer) -> str:
+    """Give the consumer a new shared secret (v1); its ``whsec_...`` is for its owner, once."""
     text = secrets.new_secret()
-    return Minted(text, *seal_for_consumer(channel_id, client_id, secrets.decode_secret(text)))
+    _keep(consumer, ConsumerSecret.Scheme.V1, secrets.decode_secret(text))
+    return text
 
 
-def mint_key_pair(channel_id: int, client_id: str) -> Minted:
-    """A new Ed25519 pair (v1a), its signer sealed for this consumer."""
+def mint_key_pair(consumer: Consumer) -> str:
+    """Give the consumer a new Ed25519 pair (v1a); its public ``whpk_...``."""
     signer, public_key = secrets.new_signing_key()
-    raw = secrets.decode_signing_key(signer)
-    return Minted("", *seal_for_consumer(channel_id, client_id, raw), public_key)
+    _keep(consumer, ConsumerSecret.Scheme.V1A, secrets.decode_signing_key(signer), public_key)
+    return public_key
+
+
+def _keep(consumer: Consumer, scheme: str, plain: bytes, public_key: str = "") -> None:
+    sealed, key_id = seal_for_consumer(consumer.channel_id, consumer.client_id, plain)
+    ConsumerSecret.objects.create(
+        consumer=consumer, scheme=scheme, sealed=sealed, key_id=key_id, public_key=public_key
+    )
 
 
 def _body(message_id: int) -> bytes:

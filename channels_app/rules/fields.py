@@ -1,11 +1,11 @@
 """What a caller may write into a field, as small readers: the clean value, or why not.
 
 A reader takes what JSON gave and returns what is stored. It raises ValueError with a sentence for
-anything else: there is no value, however odd, that a reader lets through to the database.
+anything else: there is no value, however odd, that a reader lets through to the database. With it
+stands the JSON Schema that says the same to programs, so that documentation cannot drift.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -22,6 +22,32 @@ MASK = "********"
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    """A reader, and what it takes as a JSON Schema."""
+
+    read: Reader
+    schema: Mapping[str, Any]
+
+    def __call__(self, value: object) -> Any:
+        """The clean value. Raises ValueError with a sentence."""
+        return self.read(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field that may be written."""
+
+    read: Reader
+    default: Any = None
+    """What a replacing PUT stores when the field is absent."""
+    kept: bool = False
+    """Absent from a replacing PUT it stays as it is: a switch that people use in between."""
+    required: bool = False
+    help: str = ""
+    """What it means, for the documentation."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """One field that cannot be used, and what to do about it."""
 
@@ -35,18 +61,6 @@ class BadValues(ValueError):
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__(" ".join(f"{fault.field}: {fault.detail}" for fault in faults))
         self.faults = tuple(faults)
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field that may be written."""
-
-    read: Reader
-    default: Any = None
-    """What a replacing PUT stores when the field is absent."""
-    kept: bool = False
-    """Absent from a replacing PUT it stays as it is: a switch that people use in between."""
-    required: bool = False
 
 
 def clean(fields: Mapping[str, Field], values: object, *, partial: bool) -> dict[str, Any]:
@@ -77,7 +91,7 @@ def clean(fields: Mapping[str, Field], values: object, *, partial: bool) -> dict
     return cleaned
 
 
-def text(most: int, *, check: Check | None = None, lines: bool = False) -> Reader:
+def text(most: int, *, check: Check | None = None, lines: bool = False, **schema: Any) -> Described:
     """Text of up to ``most`` characters without control characters; ``lines`` allows breaks."""
 
     def read(value: object) -> str:
@@ -92,10 +106,10 @@ def text(most: int, *, check: Check | None = None, lines: bool = False) -> Reade
             raise ValueError(fault)
         return value
 
-    return read
+    return Described(read, {"type": "string", "maxLength": most, **schema})
 
 
-def choice(*options: str) -> Reader:
+def choice(*options: str) -> Described:
     """One of these words."""
 
     def read(value: object) -> str:
@@ -103,17 +117,10 @@ def choice(*options: str) -> Reader:
             raise ValueError(f"Choose from {', '.join(options)}.")
         return value
 
-    return read
+    return Described(read, {"type": "string", "enum": list(options)})
 
 
-def boolean(value: object) -> bool:
-    """true or false, and not what merely looks like it."""
-    if not isinstance(value, bool):
-        raise ValueError("true or false is needed.")
-    return value
-
-
-def whole(low: int, high: int) -> Reader:
+def whole(low: int, high: int) -> Described:
     """A whole number from ``low`` to ``high``."""
 
     def read(value: object) -> int:
@@ -122,59 +129,61 @@ def whole(low: int, high: int) -> Reader:
             raise ValueError(f"A whole number from {low} to {high} is needed.")
         return value
 
-    return read
+    return Described(read, {"type": "integer", "minimum": low, "maximum": high})
 
 
-def number(low: float, high: float) -> Reader:
+def number(low: float, high: float) -> Described:
     """A finite number from ``low`` to ``high``."""
 
     def read(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        usable = isinstance(value, int | float) and not isinstance(value, bool)
+        # Comparing before float(), which overflows for a huge int; NaN compares false.
+        if not usable or not low <= value <= high:  # type: ignore[operator]
             raise ValueError(f"A number from {low:g} to {high:g} is needed.")
-        # Comparing first: float() of a huge int overflows, and NaN compares false.
-        if not low <= value <= high or not math.isfinite(value):
-            raise ValueError(f"A number from {low:g} to {high:g} is needed.")
-        return float(value)
+        return float(value)  # type: ignore[arg-type]
 
-    return read
+    return Described(read, {"type": "number", "minimum": low, "maximum": high})
 
 
-def nullable(read: Reader) -> Reader:
-    """null, or what ``read`` takes."""
-    return lambda value: None if value is None else read(value)
+def nullable(reader: Reader) -> Described:
+    """null, or what ``reader`` takes."""
+    return Described(
+        lambda value: None if value is None else reader(value),
+        {"anyOf": [schema_of(reader), {"type": "null"}]},
+    )
 
 
-def listed(read: Reader, most: int) -> Reader:
-    """A list of up to ``most`` different entries that ``read`` takes."""
+def listed(reader: Reader, most: int) -> Described:
+    """A list of up to ``most`` different entries that ``reader`` takes."""
 
-    def read_all(value: object) -> list[Any]:
+    def read(value: object) -> list[Any]:
         if not isinstance(value, list | tuple):
             raise ValueError("A list is needed.")
         if len(value) > most:
             raise ValueError(f"At most {most} entries are stored.")
-        entries = [_entry(read, position, entry) for position, entry in enumerate(value, 1)]
+        entries = [_entry(reader, position, entry) for position, entry in enumerate(value, 1)]
         if any(entry in entries[:position] for position, entry in enumerate(entries)):
             raise ValueError("An entry is there twice.")
         return entries
 
-    return read_all
+    schema = {"type": "array", "items": schema_of(reader), "maxItems": most, "uniqueItems": True}
+    return Described(read, schema)
 
 
-def nested(fields: Mapping[str, Field]) -> Reader:
+def nested(fields: Mapping[str, Field]) -> Described:
     """An object with these fields."""
 
     def read(value: object) -> dict[str, Any]:
         try:
             return clean(fields, value, partial=False)
         except BadValues as bad:
-            raise ValueError(
-                " ".join(f"{fault.field}: {fault.detail}".lstrip(": ") for fault in bad.faults)
-            ) from None
+            faults = [f"{fault.field}: {fault.detail}" for fault in bad.faults]
+            raise ValueError(" ".join(faults).removeprefix(": ")) from None
 
-    return read
+    return Described(read, object_schema(fields))
 
 
-def json_value(most_bytes: int) -> Reader:
+def json_value(most_bytes: int) -> Described:
     """Any JSON value that a database can hold, up to ``most_bytes`` when written out."""
 
     def read(value: object) -> Any:
@@ -189,17 +198,46 @@ def json_value(most_bytes: int) -> Reader:
             raise ValueError(f"At most {most_bytes} bytes are stored.")
         return value
 
-    return read
+    return Described(read, {})
 
 
-def slug(value: object) -> str:
-    """The name of a channel, producer, consumer or team."""
-    return text(names.LONGEST_SLUG, check=names.slug)(value)  # type: ignore[no-any-return]
+def schema_of(reader: Reader) -> Mapping[str, Any]:
+    """What a reader takes, as a JSON Schema; one that says nothing of itself takes anything."""
+    return reader.schema if isinstance(reader, Described) else {}
 
 
-def _entry(read: Reader, position: int, entry: object) -> Any:
+def object_schema(fields: Mapping[str, Field], *, partial: bool = False) -> dict[str, Any]:
+    """The JSON Schema of an object with these fields, as ``clean`` takes it."""
+    properties = {}
+    for name, field in fields.items():
+        properties[name] = dict(schema_of(field.read))
+        if field.help:
+            properties[name]["description"] = field.help
+        if not (partial or field.required or field.kept):
+            properties[name]["default"] = field.default
+    required = [name for name, field in fields.items() if field.required and not partial]
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return schema | ({"required": required} if required else {})
+
+
+def _read_boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false is needed.")
+    return value
+
+
+boolean = Described(_read_boolean, {"type": "boolean"})
+slug = text(
+    names.LONGEST_SLUG,
+    check=names.slug,
+    pattern=f"^[a-z0-9][a-z0-9._-]{{0,{names.LONGEST_SLUG - 1}}}$",
+)
+"""The name of a channel, producer, consumer or team."""
+
+
+def _entry(reader: Reader, position: int, entry: object) -> Any:
     try:
-        return read(entry)
+        return reader(entry)
     except ValueError as error:
         raise ValueError(f"Entry {position}: {error}") from None
 

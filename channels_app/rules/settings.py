@@ -5,18 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from channels_app.rules import backoff, fields, headers
-from channels_app.rules.fields import Field, Reader
+from channels_app.rules.fields import Described, Field
 
 MOST_PER_SECOND = 100_000
-DESCRIPTION = fields.text(2000, lines=True)
-RATE_LIMIT = fields.nullable(
-    fields.nested(
-        {
-            "per_second": Field(fields.number(0.001, MOST_PER_SECOND), required=True),
-            "burst": Field(fields.whole(1, MOST_PER_SECOND), default=1),
-        }
-    )
-)
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/(?:[a-z0-9!#$&^_.+-]{1,127}|\*)")
 
 
@@ -27,25 +18,7 @@ def media_type(value: str) -> str | None:
     return "A media type looks like application/json or text/*, in lower case."
 
 
-def retry_policy(value: object) -> Any:
-    """A retry policy as it is stored: the way it was written. Raises ValueError."""
-    backoff.parse_policy(value)
-    return value
-
-
-def static_headers(value: object) -> dict[str, str]:
-    """A consumer's own headers, which may carry credentials. Raises ValueError."""
-    if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
-        raise ValueError("An object of header names and text values is needed.")
-    given = dict(value)
-    if fault := headers.check_static(given):
-        raise ValueError(fault)
-    if len({headers.canonical(name) for name in given}) < len(given):
-        raise ValueError("A header is there twice.")
-    return given
-
-
-def only(value: object, sentence: str) -> Reader:
+def only(value: object, sentence: str) -> Described:
     """The one value that is delivered today.
 
     To store another wish and ignore it would be worse than to refuse it.
@@ -56,4 +29,62 @@ def only(value: object, sentence: str) -> Reader:
             raise ValueError(sentence)
         return given
 
-    return read
+    return Described(read, {"const": value})
+
+
+def _retry_policy(value: object) -> Any:
+    backoff.parse_policy(value)
+    return value
+
+
+def _static_headers(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
+        raise ValueError("An object of header names and text values is needed.")
+    given = dict(value)
+    if fault := headers.check_static(given):
+        raise ValueError(fault)
+    if len({headers.canonical(name) for name in given}) < len(given):
+        raise ValueError("A header is there twice.")
+    return given
+
+
+_SECONDS = {"type": "number", "minimum": 0, "maximum": backoff.LONGEST_DELAY_S}
+
+description = Field(fields.text(2000, lines=True), default="", help="For people.")
+rate_limit = fields.nullable(
+    fields.nested(
+        {
+            "per_second": Field(fields.number(0.001, MOST_PER_SECOND), required=True),
+            "burst": Field(fields.whole(1, MOST_PER_SECOND), default=1),
+        }
+    )
+)
+retry_policy = Described(
+    _retry_policy,
+    {
+        "oneOf": [
+            {"type": "string", "enum": list(backoff.PRESETS)},
+            {"type": "array", "items": _SECONDS, "minItems": 1, "maxItems": backoff.MOST_DELAYS},
+            {
+                "type": "object",
+                "properties": {
+                    "base": _SECONDS,
+                    "factor": {"type": "number", "minimum": 1, "maximum": 100},
+                    "cap": _SECONDS,
+                },
+                "required": ["base", "factor", "cap"],
+                "additionalProperties": False,
+            },
+        ]
+    },
+)
+"""A retry policy, stored the way it was written."""
+static_headers = Described(
+    _static_headers,
+    {
+        "type": "object",
+        "maxProperties": headers.MOST_HEADERS,
+        "additionalProperties": {"type": "string", "maxLength": headers.LONGEST_VALUE},
+    },
+)
+"""A consumer's own headers, which may carry credentials."""

@@ -9,7 +9,7 @@ from channels_app.errors import Conflict, Invalid, NotFound, Stale
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
 from channels_app.rules import fields, keys, times
 from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Fault, Field
+from channels_app.rules.fields import BadValues, Described, Fault, Field
 from channels_app.rules.registered import Registered
 
 DEFAULT_OVERLAP_S = 86_400
@@ -26,12 +26,21 @@ def _expiry(value: object) -> datetime:
 
 
 FIELDS: dict[str, Field] = {
-    "label": Field(fields.text(200), default=""),
+    "label": Field(fields.text(200), default="", help="For people."),
     "scopes": Field(
-        fields.listed(fields.choice(*keys.SCOPES), len(keys.SCOPES)), default=["publish"]
+        fields.listed(fields.choice(*keys.SCOPES), len(keys.SCOPES)),
+        default=["publish"],
+        help="What the key may do; admin implies the others.",
     ),
-    "channels": Field(fields.listed(fields.slug, MOST_GRANTS), default=[]),
-    "expires_at": Field(fields.nullable(_expiry)),
+    "channels": Field(
+        fields.listed(fields.slug, MOST_GRANTS),
+        default=[],
+        help="Channels that it may use; none at all means all.",
+    ),
+    "expires_at": Field(
+        fields.nullable(Described(_expiry, {"type": "string", "format": "date-time"})),
+        help="When it stops working.",
+    ),
 }
 OVERLAP = {"overlap_s": Field(fields.whole(0, LONGEST_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
 

@@ -9,7 +9,7 @@ from channels_app.errors import Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel
 from channels_app.rules import fields, names, settings
 from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Fault, Field
+from channels_app.rules.fields import BadValues, Described, Fault, Field
 from channels_app.rules.registered import Registered
 
 MOST_DAYS = 3650
@@ -17,28 +17,53 @@ LONGEST_WINDOW_S = 31 * 86_400
 """Idempotency records are kept this long at most: one row per key (S0-70)."""
 
 
-def _most_body_bytes(value: object) -> Any:
+def _body_bytes(value: object) -> Any:
     return fields.whole(1, conf().max_body_bytes)(value)
 
 
+def _days(of_what: str) -> Field:
+    return Field(fields.nullable(fields.whole(1, MOST_DAYS)), help=f"Days that {of_what} stay.")
+
+
 FIELDS: dict[str, Field] = {
-    "description": Field(settings.DESCRIPTION, default=""),
-    "exposure": Field(fields.choice("internal", "external"), default="internal"),
+    "description": settings.description,
+    "exposure": Field(
+        fields.choice("internal", "external"),
+        default="internal",
+        help="Teams see external channels; internal ones are granted to their keys by name.",
+    ),
     "kind": Field(
         settings.only("topic", "Queues, where one consumer gets each message, are not available."),
         default="topic",
+        help="Every consumer gets each message.",
     ),
-    "paused": Field(fields.boolean, kept=True),
-    "encrypt_bodies": Field(fields.boolean, default=True),
-    "require_idempotency_key": Field(fields.boolean, default=False),
-    "max_body_bytes": Field(fields.nullable(_most_body_bytes)),
+    "paused": Field(
+        fields.boolean,
+        kept=True,
+        help="Messages are accepted and none is delivered. PUT without it leaves it as it is.",
+    ),
+    "encrypt_bodies": Field(fields.boolean, default=True, help="Seal new bodies at rest."),
+    "require_idempotency_key": Field(
+        fields.boolean, default=False, help="Refuse messages without an Idempotency-Key."
+    ),
+    "max_body_bytes": Field(
+        fields.nullable(Described(_body_bytes, {"type": "integer", "minimum": 1})),
+        help="Largest body, within the installation's limit.",
+    ),
     "content_types": Field(
-        fields.listed(fields.text(255, check=settings.media_type), 50), default=[]
+        fields.listed(fields.text(255, check=settings.media_type), 50),
+        default=[],
+        help="Media types or ranges (text/*) that producers may send; none at all means any.",
     ),
-    "idempotency_window_s": Field(fields.nullable(fields.whole(1, LONGEST_WINDOW_S))),
-    "retention_days": Field(fields.nullable(fields.whole(1, MOST_DAYS))),
-    "dead_retention_days": Field(fields.nullable(fields.whole(1, MOST_DAYS))),
-    "default_retry": Field(fields.nullable(settings.retry_policy)),
+    "idempotency_window_s": Field(
+        fields.nullable(fields.whole(1, LONGEST_WINDOW_S)),
+        help="Seconds that an Idempotency-Key is remembered.",
+    ),
+    "retention_days": _days("finished messages"),
+    "dead_retention_days": _days("dead letters"),
+    "default_retry": Field(
+        fields.nullable(settings.retry_policy), help="For consumers without a policy of their own."
+    ),
 }
 """What may be written; null limits mean the installation's."""
 

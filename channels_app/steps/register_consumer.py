@@ -28,20 +28,47 @@ def _url(value: str) -> str | None:
 
 
 FIELDS: dict[str, Field] = {
-    "description": Field(settings.DESCRIPTION, default=""),
-    "team": Field(fields.nullable(fields.slug), kept=True),
-    "mode": Field(fields.choice("push", "pull"), default="push"),
-    "url": Field(fields.text(addresses.LONGEST_URL, check=_url), default=""),
-    "event_types": Field(
-        fields.listed(fields.text(200, check=filters.validate_pattern), 200), default=[]
+    "description": settings.description,
+    "team": Field(
+        fields.nullable(fields.slug),
+        kept=True,
+        help="Who owns it: the key's team unless an operator says otherwise.",
     ),
-    "headers": Field(settings.static_headers, default={}),
-    "signing": Field(fields.listed(fields.choice("v1", "v1a"), 2), default=["v1"]),
-    "timeout_ms": Field(fields.nullable(fields.whole(MIN_TIMEOUT_MS, MAX_TIMEOUT_MS))),
-    "max_attempts": Field(fields.nullable(fields.whole(1, MOST_ATTEMPTS))),
-    "retry": Field(fields.nullable(settings.retry_policy)),
-    "rate_limit": Field(settings.RATE_LIMIT),
-    "max_in_flight": Field(fields.nullable(fields.whole(1, MOST_IN_FLIGHT))),
+    "mode": Field(fields.choice("push", "pull"), default="push"),
+    "url": Field(
+        fields.text(addresses.LONGEST_URL, check=_url),
+        default="",
+        help="Where deliveries are sent: https or http, public. A pull consumer has none.",
+    ),
+    "event_types": Field(
+        fields.listed(fields.text(200, check=filters.validate_pattern), 200),
+        default=[],
+        help="Names and patterns like order.*; none at all means everything.",
+    ),
+    "headers": Field(
+        settings.static_headers,
+        default={},
+        help=f"Sent with every delivery. Stored values are shown as {MASK}, which keeps them.",
+    ),
+    "signing": Field(
+        fields.listed(fields.choice("v1", "v1a"), 2),
+        default=["v1"],
+        help="Signature schemes: v1 (HMAC-SHA256) always, v1a adds Ed25519.",
+    ),
+    "timeout_ms": Field(
+        fields.nullable(fields.whole(MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)), help="Of one attempt."
+    ),
+    "max_attempts": Field(
+        fields.nullable(fields.whole(1, MOST_ATTEMPTS)), help="Failures until it is dead."
+    ),
+    "retry": Field(
+        fields.nullable(settings.retry_policy),
+        help="A preset, a list of delays in seconds, or base, factor and cap.",
+    ),
+    "rate_limit": Field(settings.rate_limit, help="Requests per second, and how many at once."),
+    "max_in_flight": Field(
+        fields.nullable(fields.whole(1, MOST_IN_FLIGHT)), help="Requests open at the same time."
+    ),
     "ordering": Field(
         settings.only(False, "Deliveries in the order of their keys are not available."),
         default=False,
@@ -255,25 +282,10 @@ def _mint(consumer: Consumer, *, renew: bool) -> tuple[str, ...]:
     """Make the secrets that are missing; those of a former life sign nothing any more."""
     if renew:
         consumer.secrets.all().delete()
-    place = consumer.channel_id, consumer.client_id
-    shown: tuple[str, ...] = ()
-    if renew:
-        minted = sealing.mint_secret(*place)
-        _keep(consumer, ConsumerSecret.Scheme.V1, minted)
-        shown = (minted.text,)
+    shown = (sealing.mint_secret(consumer),) if renew else ()
     pairs = consumer.secrets.filter(scheme=ConsumerSecret.Scheme.V1A)
     if "v1a" not in consumer.signing:
         pairs.delete()
     elif not pairs.filter(expires_at=None).exists():
-        _keep(consumer, ConsumerSecret.Scheme.V1A, sealing.mint_key_pair(*place))
+        sealing.mint_key_pair(consumer)
     return shown
-
-
-def _keep(consumer: Consumer, scheme: str, minted: sealing.Minted) -> None:
-    ConsumerSecret.objects.create(
-        consumer=consumer,
-        scheme=scheme,
-        sealed=minted.sealed,
-        key_id=minted.key_id,
-        public_key=minted.public_key,
-    )

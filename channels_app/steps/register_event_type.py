@@ -8,7 +8,7 @@ from channels_app.errors import Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel, EventType
 from channels_app.rules import fields, names, schemas, settings
 from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Fault, Field
+from channels_app.rules.fields import BadValues, Described, Fault, Field
 from channels_app.rules.registered import Registered
 
 MOST_SCHEMA_BYTES = 65_536
@@ -20,10 +20,13 @@ def _schema(value: object) -> Any:
 
 
 FIELDS: dict[str, Field] = {
-    "description": Field(settings.DESCRIPTION, default=""),
-    "schema": Field(fields.nullable(_schema)),
-    "example": Field(fields.json_value(MOST_SCHEMA_BYTES)),
-    "deprecated": Field(fields.boolean, default=False),
+    "description": settings.description,
+    "schema": Field(
+        fields.nullable(Described(_schema, {"type": ["object", "boolean"]})),
+        help="JSON Schema (2020-12 unless $schema says otherwise) that bodies must satisfy.",
+    ),
+    "example": Field(fields.json_value(MOST_SCHEMA_BYTES), help="A body as it may look."),
+    "deprecated": Field(fields.boolean, default=False, help="Still accepted, no longer advised."),
 }
 
 

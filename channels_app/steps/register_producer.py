@@ -12,12 +12,18 @@ from channels_app.rules.fields import BadValues, Fault, Field
 from channels_app.rules.registered import Registered
 
 FIELDS: dict[str, Field] = {
-    "description": Field(settings.DESCRIPTION, default=""),
-    "team": Field(fields.nullable(fields.slug), kept=True),
-    "default_priority": Field(fields.whole(0, 9), default=4),
-    "max_priority": Field(fields.whole(0, 9), default=9),
-    "rate_limit": Field(settings.RATE_LIMIT),
-    "disabled": Field(fields.boolean, kept=True),
+    "description": settings.description,
+    "team": Field(
+        fields.nullable(fields.slug), kept=True, help="Who owns it. PUT without it leaves it."
+    ),
+    "default_priority": Field(
+        fields.whole(0, 9), default=4, help="Of messages that name none; 0 is the lowest."
+    ),
+    "max_priority": Field(fields.whole(0, 9), default=9, help="Higher wishes are refused."),
+    "rate_limit": Field(settings.rate_limit, help="Messages per second; over it 429."),
+    "disabled": Field(
+        fields.boolean, kept=True, help="Its keys open nothing. PUT without it leaves it as it is."
+    ),
 }
 
 

@@ -59,11 +59,9 @@ def _rotate(
     if not condition.holds(consumer.version):
         raise Stale("stale_version", "The consumer has changed since; read it again.")
     _expire(consumer, overlap_s)
-    place = consumer.channel_id, consumer.client_id
-    secret = sealing.mint_secret(*place)
-    _keep(consumer, ConsumerSecret.Scheme.V1, secret)
+    secret = sealing.mint_secret(consumer)
     if "v1a" in consumer.signing:
-        _keep(consumer, ConsumerSecret.Scheme.V1A, sealing.mint_key_pair(*place))
+        sealing.mint_key_pair(consumer)
     # The secrets are part of what a consumer is: its version moves, and every process looks again.
     consumer.save()
     AuditEntry.record(
@@ -73,7 +71,7 @@ def _rotate(
         reason=reason,
         after={"overlap_s": overlap_s},
     )
-    return Registered(consumer, changed=True, secrets=(secret.text,))
+    return Registered(consumer, changed=True, secrets=(secret,))
 
 
 def _expire(consumer: Consumer, overlap_s: int) -> None:
@@ -85,13 +83,3 @@ def _expire(consumer: Consumer, overlap_s: int) -> None:
     for scheme in ConsumerSecret.Scheme.values:
         ids = consumer.secrets.filter(scheme=scheme).order_by("-id").values_list("id", flat=True)
         ConsumerSecret.objects.filter(id__in=list(ids[MOST_LIVE - 1 :])).delete()
-
-
-def _keep(consumer: Consumer, scheme: str, minted: sealing.Minted) -> None:
-    ConsumerSecret.objects.create(
-        consumer=consumer,
-        scheme=scheme,
-        sealed=minted.sealed,
-        key_id=minted.key_id,
-        public_key=minted.public_key,
-    )

@@ -1,0 +1,149 @@
+"""Who calls: API keys, what they may do, and which channels they were granted."""
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import DatabaseError
+from django.db.models import Q
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from channels_app import clock
+from channels_app.directory import KeyView, directory
+from channels_app.errors import NotFound
+from channels_app.models import ApiKey, Producer
+from channels_app.rules import keys
+from channels_app.rules.tenants import Tenant
+
+USE_NOTED_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The owner of the key that a request came with."""
+
+    key: KeyView
+    is_authenticated: bool = True
+
+    @property
+    def actor(self) -> str:
+        """As the audit trail names it."""
+        return f"key:{self.key.key_id}"
+
+    @property
+    def producer(self) -> Producer | None:
+        """Whose messages it publishes; None for a key of a team or of the installation."""
+        return self.key.producer
+
+    @property
+    def tenant(self) -> Tenant:
+        """Whose objects exist for it."""
+        return Tenant(self.key.team_id, everything="admin" in self.key.scopes)
+
+    def may(self, *scopes: str) -> bool:
+        """Whether it has one of these scopes."""
+        return any(keys.allows(self.key.scopes, scope) for scope in scopes)
+
+    def may_use(self, channel: str) -> bool:
+        """Whether it was granted this channel. No grants at all mean all channels."""
+        granted = self.key.channels
+        return not granted or channel in granted or "admin" in self.key.scopes
+
+    def sees(self, channel: str, exposure: str) -> bool:
+        """Whether the channel exists for it: teams are granted internal ones by name (S1-21)."""
+        if not self.may_use(channel):
+            return False
+        of_a_team = self.key.producer is None and self.key.team_id is not None
+        named = channel in self.key.channels or "admin" in self.key.scopes
+        return exposure == "external" or named or not of_a_team
+
+
+class KeyAuthentication(BaseAuthentication):
+    """``Authorization: Bearer hsk_...``; anything else that is sent there is a 401."""
+
+    def authenticate(self, request: Request) -> tuple[Caller, Caller] | None:
+        """The caller, None without any header. Raises AuthenticationFailed."""
+        header = request.META.get("HTTP_AUTHORIZATION")
+        if header is None:
+            return None
+        scheme, _, text = header.partition(" ")
+        parsed = keys.parse(text.strip()) if scheme.lower() == "bearer" else None
+        if parsed is None:
+            raise AuthenticationFailed("Send a key as 'Authorization: Bearer hsk_...'.", "bad_key")
+        key_id, secret = parsed
+        view = directory.key(key_id)
+        if view is None or not keys.matches(secret, view.digest):
+            raise AuthenticationFailed("There is no such key.", "bad_key")
+        if view.revoked_at is not None:
+            raise AuthenticationFailed("The key was revoked; ask for a new one.", "revoked_key")
+        if view.expires_at is not None and view.expires_at <= clock.now():
+            raise AuthenticationFailed("The key has expired; ask for a new one.", "expired_key")
+        _note_use(view)
+        caller = Caller(view)
+        return caller, caller
+
+    def authenticate_header(self, request: Request) -> str:
+        """What a 401 asks for (RFC 6750)."""
+        return 'Bearer realm="hookstation"'
+
+
+class HasScope(BasePermission):
+    """The key has one of the scopes that the view names for the method, and the channel's grant."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Whether to go on; False without a key (401). Raises PermissionDenied and NotFound."""
+        caller = request.auth
+        if not isinstance(caller, Caller):
+            return False
+        method = "GET" if request.method == "HEAD" else request.method
+        wanted: tuple[str, ...] = getattr(view, "scopes", {}).get(method, ())
+        if wanted and not caller.may(*wanted):
+            raise PermissionDenied(
+                f"The key needs the scope {' or '.join(wanted)}.", code="missing_scope"
+            )
+        if caller.producer is not None and caller.producer.disabled:
+            raise PermissionDenied("The producer is disabled.", code="producer_disabled")
+        slug = view.kwargs.get("channel")
+        if slug is not None:
+            _check_channel(caller, slug)
+        return True
+
+
+def caller_of(request: Request) -> Caller:
+    """Who calls, behind HasScope."""
+    caller: Any = request.auth
+    assert isinstance(caller, Caller)
+    return caller
+
+
+def _check_channel(caller: Caller, slug: str) -> None:
+    if not caller.may_use(slug):
+        raise PermissionDenied(f"The key was not granted the channel {slug}.", code="no_grant")
+    if caller.key.producer is None and caller.key.team_id is not None:
+        channel = directory.channel(slug)
+        if channel is not None and not caller.sees(slug, channel.exposure):
+            raise NotFound("unknown_channel", f"There is no channel {slug}.")
+
+
+_noted: dict[int, float] = {}
+
+
+def _note_use(key: KeyView) -> None:
+    ticks = time.monotonic()
+    if ticks - _noted.get(key.id, float("-inf")) < USE_NOTED_EVERY_S:
+        return
+    _noted[key.id] = ticks
+    now = clock.now()
+    horizon = now - timedelta(seconds=USE_NOTED_EVERY_S)
+    stale = Q(last_used_at=None) | Q(last_used_at__lt=horizon)
+    try:
+        # Not saved through the model: a use is no change of configuration.
+        ApiKey.objects.filter(stale, id=key.id).update(last_used_at=now)
+    except DatabaseError:
+        # A note, no more: the request itself will say what is wrong with the database.
+        _noted.pop(key.id, None)

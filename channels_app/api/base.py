@@ -1,0 +1,132 @@
+"""What every view of the API is made of: JSON whatever is asked for, small bodies, our errors."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from django.http import HttpRequest
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
+from channels_app.api.problems import ApiProblem
+
+MOST_BYTES = 1024 * 1024
+"""Of a request that is no message."""
+
+
+class Always(BaseContentNegotiation):
+    """JSON, whatever the Accept header says: there is nothing else to choose."""
+
+    def select_parser(self, request: Request, parsers: list[BaseParser]) -> BaseParser | None:  # type: ignore[override]
+        return None
+
+    def select_renderer(  # type: ignore[override]
+        self, request: Request, renderers: list[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        return renderers[0], renderers[0].media_type
+
+
+class ApiView(APIView):
+    """A view for keys. ``scopes`` names, for each method, the scopes of which one is needed."""
+
+    scopes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    authentication_classes = (KeyAuthentication,)
+    permission_classes = (HasScope,)
+    throttle_classes = ()
+    parser_classes = ()
+    renderer_classes = (JSONRenderer,)
+    content_negotiation_class = Always
+    metadata_class = None  # OPTIONS: 405
+
+    @property
+    def caller(self) -> Caller:
+        """Whose key the request came with."""
+        return caller_of(self.request)
+
+
+def json_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
+    """The request's body, a JSON object; nothing is one too where it is ``optional``.
+
+    Raises ApiProblem: 415 for another content type, 413 above ``MOST_BYTES``, 400 for what is
+    not JSON.
+    """
+    body = read_body(request._request, MOST_BYTES)
+    if optional and not body:
+        return {}
+    kind = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    if kind not in {"application/json", "application/merge-patch+json"}:
+        raise ApiProblem(
+            415, "unsupported_media_type", "Send application/json.", field="Content-Type"
+        )
+    value = parse_json(body)
+    if not isinstance(value, dict):
+        raise ApiProblem(400, "malformed_body", "The body must be a JSON object.")
+    return value
+
+
+def parse_json(body: bytes) -> Any:
+    """JSON as the standard has it, without NaN. Raises ApiProblem (400)."""
+    try:
+        return json.loads(body, parse_constant=_refuse)
+    except RecursionError:
+        detail = "The body is nested too deeply."
+    except UnicodeDecodeError:
+        detail = "The body is not UTF-8."
+    except ValueError as error:
+        detail = f"The body is not JSON: {error}."
+    raise ApiProblem(400, "malformed_body", detail[:300])
+
+
+def read_body(request: HttpRequest, most: int) -> bytes:
+    """The body's exact bytes, whose length was announced and is at most ``most``.
+
+    Raises ApiProblem: 411 for a body without an announced length, since the server cannot tell us
+    then whether the connection broke in the middle, and half a message must not be stored; 413
+    from the announcement alone; 400 for a body that ends early.
+    """
+    announced = request.META.get("CONTENT_LENGTH") or ""
+    if not announced:
+        if _has_body(request):
+            raise ApiProblem(
+                411,
+                "length_required",
+                "Send the body with a Content-Length.",
+                field="Content-Length",
+            )
+        return b""
+    if not (announced.isascii() and announced.isdecimal()):
+        raise ApiProblem(400, "malformed_header", "A number is needed.", field="Content-Length")
+    if len(announced) > 15 or int(announced) > most:
+        detail = f"The body is larger than {most} bytes."
+        raise ApiProblem(413, "body_too_large", detail, field="Content-Length")
+    body = _read(request, int(announced))
+    if len(body) < int(announced):
+        raise ApiProblem(400, "broken_request", "The body ended before its Content-Length.")
+    return body
+
+
+def _has_body(request: HttpRequest) -> bool:
+    if "HTTP_TRANSFER_ENCODING" in request.META:
+        return True
+    # HTTP/2 needs no length. Only a server that marks the end itself may be asked: elsewhere the
+    # read would wait for the next request.
+    terminated = bool(request.META.get("wsgi.input_terminated"))
+    return terminated and bool(request.META["wsgi.input"].read(1))
+
+
+def _read(request: HttpRequest, size: int) -> bytes:
+    body: bytes = request.read(size)
+    if len(body) == size:
+        return body
+    parts = bytearray(body)
+    while len(parts) < size and (more := request.read(size - len(parts))):
+        parts += more
+    return bytes(parts)
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is no number")

@@ -1,0 +1,37 @@
+"""ETags: a resource's version in its answers, and the version that a write was meant for."""
+
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app.errors import Invalid
+from channels_app.rules import conditions
+from channels_app.rules.conditions import Condition
+
+
+def condition_of(request: Request) -> Condition:
+    """What If-Match and If-None-Match ask of a write. Raises Invalid for what is no tag."""
+    try:
+        return conditions.parse(
+            request.META.get("HTTP_IF_MATCH"), request.META.get("HTTP_IF_NONE_MATCH")
+        )
+    except ValueError as error:
+        raise Invalid("invalid_header", str(error), field="If-Match") from None
+
+
+def tagged(body: Any, version: int, *, status: int = 200, location: str = "") -> Response:
+    """An answer with the resource's ETag."""
+    headers = {"ETag": conditions.tag(version)}
+    if location:
+        headers["Location"] = location
+    return Response(body, status=status, headers=headers)
+
+
+def fresh(request: Request, body: Any, version: int) -> Response:
+    """The answer to a read: 304 without a body where the caller has this version already."""
+    known = request.META.get("HTTP_IF_NONE_MATCH", "")
+    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    if conditions.tag(version) in tags or known.strip() == "*":
+        return Response(status=304, headers={"ETag": conditions.tag(version)})
+    return tagged(body, version)

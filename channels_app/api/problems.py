@@ -1,0 +1,124 @@
+"""Errors as RFC 9457 problems: a stable code, a sentence that says what to do, the field."""
+
+import json
+import logging
+import math
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.request import UnreadablePostError
+from rest_framework.exceptions import APIException
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from channels_app.errors import BrokerError
+
+CONTENT_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
+"""What a caller waits while storage is unavailable."""
+log = logging.getLogger(__name__)
+
+
+class ApiProblem(APIException):
+    """A refusal that only makes sense over HTTP."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        field: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(detail, code)
+        self.status_code = status
+        self.field = field
+        self.retry_after_s = retry_after_s
+
+
+def document(
+    status: int, code: str, detail: str, *, field: str = "", faults: Any = ()
+) -> dict[str, Any]:
+    """The body of a problem."""
+    problem: dict[str, Any] = {
+        "type": f"urn:hookstation:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": _printable(detail),
+    }
+    if field:
+        problem["field"] = _printable(field)
+    if faults:
+        problem["errors"] = [
+            {"field": _printable(fault.field), "detail": _printable(fault.detail)}
+            for fault in faults
+        ]
+    return problem
+
+
+def handle(error: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's exception handler; None for what is a bug, which handler500 answers."""
+    body, headers = _translate(error)
+    if body is None:
+        return None
+    set_rollback()
+    return Response(body, status=body["status"], headers=headers, content_type=CONTENT_TYPE)
+
+
+def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """handler404 of addresses below /api/."""
+    return answer(404, "not_found", "There is nothing at this address; see /api/docs/.")
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """handler500 of addresses below /api/."""
+    return answer(500, "internal_error", "The broker failed; its log says why. Try again later.")
+
+
+def answer(status: int, code: str, detail: str) -> HttpResponse:
+    """A problem outside of DRF."""
+    body = json.dumps(document(status, code, detail))
+    return HttpResponse(body, status=status, content_type=CONTENT_TYPE)
+
+
+def _printable(text: str) -> str:
+    # What callers sent and we repeat may hold unpaired surrogates, which no encoder takes.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    if isinstance(error, BrokerError):
+        return document(
+            error.status, error.code, error.detail, field=error.field, faults=error.faults
+        ), {}
+    if isinstance(error, OperationalError | InterfaceError):
+        log.warning("storage is unavailable: %s", error)
+        detail = "Nothing was stored: the database is unavailable. Send the request again."
+        return document(503, "storage_unavailable", detail), {"Retry-After": str(RETRY_AFTER_S)}
+    if isinstance(error, RequestDataTooBig):
+        return document(413, "body_too_large", "The request is too large."), {}
+    if isinstance(error, UnreadablePostError):
+        return document(400, "broken_request", "The request ended before its body did."), {}
+    if isinstance(error, Http404):
+        return document(404, "not_found", "There is nothing at this address."), {}
+    if isinstance(error, APIException):
+        return _of_framework(error)
+    return None, {}
+
+
+def _of_framework(error: APIException) -> tuple[dict[str, Any], dict[str, str]]:
+    headers: dict[str, str] = {}
+    if challenge := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    if (retry_after := getattr(error, "retry_after_s", None)) is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
+    codes = error.get_codes()
+    code = codes if isinstance(codes, str) else error.default_code
+    detail = str(error.detail) if isinstance(error.detail, str) else error.default_detail
+    field = getattr(error, "field", "")
+    return document(error.status_code, code, str(detail), field=field), headers
