@@ -3,9 +3,9 @@
 import logging
 import selectors
 import time
+from collections import Counter as Tally
 from collections.abc import Callable
-from datetime import UTC, datetime
-from random import random
+from datetime import UTC, datetime, timedelta
 
 from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
@@ -15,18 +15,17 @@ from channels_app.directory import directory
 from channels_app.rules.encryption import Unreadable
 from delivery import failpoints, metrics
 from delivery.conf import conf
-from delivery.rules import lifecycle
 from delivery.rules.outcome import Outcome
-from delivery.runtime import outgoing, slots
+from delivery.runtime import outgoing, recorder, slots
 from delivery.runtime.line import Line
+from delivery.runtime.recorder import Recorder
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held
 from delivery.runtime.wake import Listener, bell
-from delivery.steps import claim, dispatch, parcels, settle
+from delivery.steps import claim, dispatch, parcels
 from delivery.steps.claim import Claimed, Want
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Answer, Sender
-from delivery.steps.settle import Result
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +60,9 @@ class Pump:
         self.roster = Roster(held.generation)
         self.open: dict[int, tuple[Claimed, Line, datetime]] = {}
         """Attempts on their way, by delivery id, with the instant they started."""
-        self.results: list[Result] = []
-        """Finished attempts that are not in the database yet."""
+        self.claimed: list[tuple[Claimed, Line]] = []
+        """Leased and not sent yet."""
+        self.recorder = Recorder(held, self.roster)
         self.accepted_hint = True
         self.next_beat = self.next_poll = 0.0
 
@@ -96,6 +96,7 @@ class Pump:
             self._beat(now)
         self._fan_out(now)
         self._take(now)
+        self._send_claimed(now)
         self._wait(self._patience())
         self._record()
 
@@ -105,6 +106,10 @@ class Pump:
         while self.open and (left := end - time.monotonic()) > 0:
             self._wait(min(left, 0.1))
             self._record_patiently()
+        for row, line in self.claimed:
+            self.open[row.id] = (row, line, datetime.now(UTC))
+            self._interrupted(row.id)
+        self.claimed = []
         for delivery_id in self.sender.abort_all():
             self._interrupted(delivery_id)
         self._record_patiently()
@@ -149,21 +154,30 @@ class Pump:
         taken = claim.claim(wants, now=now, owner=self.held.generation, slot=self.held.ordinal)
         failpoints.reach("after_claim")
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
+        counts = Tally(row.consumer_id for row in taken.rows)
         for want in wants:
             line = self.roster.lines[want.consumer_id]
+            line.took(counts[want.consumer_id], now)
             if want.consumer_id in taken.drained:
                 line.next_due = None
-        contents = parcels.load(row.message_id for row in taken.rows)
-        counts: dict[int, int] = {}
-        for row in taken.rows:
-            counts[row.consumer_id] = counts.get(row.consumer_id, 0) + 1
-            metrics.LATENESS.observe(max(0.0, (now - row.due_at).total_seconds()))
-            self._send(row, contents.get(row.message_id), now)
-        for want in wants:
-            line = self.roster.lines[want.consumer_id]
-            line.took(counts.get(want.consumer_id, 0), now)
-            if want.consumer_id not in (counts.keys() | taken.drained):
+            elif not counts[want.consumer_id]:
                 line.ready_at = now.timestamp() + BUSY_S  # somebody else holds its rows
+        for row in taken.rows:
+            metrics.LATENESS.observe(max(0.0, (now - row.due_at).total_seconds()))
+            self.claimed.append((row, self.roster.lines[row.consumer_id]))
+
+    def _send_claimed(self, now: datetime) -> None:
+        """Send what was claimed. Should its content not be readable now, it stays claimed."""
+        if not self.claimed:
+            return
+        contents = parcels.load(row.message_id for row, _ in self.claimed)
+        claimed, self.claimed = self.claimed, []
+        for row, line in claimed:
+            self.open[row.id] = (row, line, datetime.now(UTC))
+            if now + timedelta(milliseconds=line.view.timeout_ms) > row.lease_until:
+                self._interrupted(row.id)  # too late to be sure that it is still ours at the end
+            else:
+                self._send(row, line, contents.get(row.message_id), now)
 
     def _wants(self, now: datetime) -> list[Want]:
         free = conf().pump_in_flight - len(self.open)
@@ -176,16 +190,16 @@ class Pump:
         return [
             Want(
                 line.view.id,
-                limit=min(room, share, CLAIM_BATCH),
+                # Nobody takes more than half of what is left: however many hang, the next one
+                # still finds room.
+                limit=max(1, min(room, share, CLAIM_BATCH, free // 2)),
                 lease_ms=line.view.timeout_ms + conf().lease_grace_ms,
                 oldest_first=line.oldest_first,
             )
             for line, room in rooms[:free]
         ]
 
-    def _send(self, row: Claimed, parcel: Parcel | None, now: datetime) -> None:
-        line = self.roster.lines[row.consumer_id]
-        self.open[row.id] = (row, line, datetime.now(UTC))
+    def _send(self, row: Claimed, line: Line, parcel: Parcel | None, now: datetime) -> None:
         if parcel is None or parcel.body is None:
             error = parcel.error if parcel else "The stored message is missing."
             self._finish(row.id, Outcome.BODY_UNREADABLE, error=error)
@@ -205,21 +219,7 @@ class Pump:
 
     def _finish(self, delivery_id: int, outcome: Outcome, error: str) -> None:
         """Close an attempt that never reached the consumer."""
-        self._close(
-            Answer(
-                key=delivery_id,
-                outcome=outcome,
-                status=None,
-                headers="",
-                excerpt=b"",
-                error=error,
-                retry_after=None,
-                connect_ms=None,
-                first_byte_ms=None,
-                total_ms=0,
-                remote_address="",
-            )
-        )
+        self._close(recorder.unsent(delivery_id, outcome, error))
 
     def _interrupted(self, delivery_id: int) -> None:
         self._finish(delivery_id, Outcome.INTERRUPTED, "The broker stopped during the attempt.")
@@ -227,44 +227,12 @@ class Pump:
     def _close(self, answer: Answer) -> None:
         row, line, started_at = self.open.pop(answer.key)
         line.in_flight -= 1
-        transition = lifecycle.after_attempt(
-            answer.outcome,
-            failure_count=row.failure_count,
-            attempt_count=row.failure_count + row.interruption_count + 1,
-            max_attempts=line.view.max_attempts,
-            policy=line.policy,
-            retry_after=answer.retry_after,
-            jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
-        )
-        self.results.append(
-            Result(
-                delivery_id=row.id,
-                attempt=row.attempt,
-                transition=transition,
-                outcome=answer.outcome,
-                started_at=started_at,
-                status=answer.status,
-                error=answer.error,
-                answer_headers=answer.headers,
-                excerpt=answer.excerpt,
-                connect_ms=answer.connect_ms,
-                first_byte_ms=answer.first_byte_ms,
-                total_ms=answer.total_ms,
-                remote_address=answer.remote_address,
-            )
-        )
-        self.roster.learn(line, answer, transition.due_in)
+        self.recorder.note(row, line, started_at, answer)
 
     def _record(self) -> None:
         for answer in self.sender.take():
             self._close(answer)
-        if self.results:
-            failpoints.reach("before_settle")
-            settle.settle(
-                self.results, now=clock.now(), slot=self.held.ordinal, worker=self.held.worker
-            )
-            self.results = []
-        self.roster.save()
+        self.recorder.flush()
 
     def _record_patiently(self) -> None:
         """While stopping: a database that is away leaves the rows to their leases."""
@@ -278,7 +246,7 @@ class Pump:
 
     def _patience(self) -> float:
         """Seconds until something is to be done without being told."""
-        if self.accepted_hint or self.results:
+        if self.accepted_hint or self.recorder.results:
             return 0.0
         ticks = time.monotonic()
         waits = [self.next_beat - ticks, self.next_poll - ticks]

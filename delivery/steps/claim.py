@@ -58,6 +58,7 @@ class Claimed:
     event_type: str
     ordering_key: str
     replayed: bool
+    lease_until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,8 @@ def _take(chosen: list[int], leases: dict[int, int], now: datetime, owner: int, 
     Counter.add(tally, slot)
     order = {delivery_id: place for place, delivery_id in enumerate(chosen)}
     rows.sort(key=lambda row: order[row.id])
-    return Claim([_claimed(row) for row in rows], len(expired), len(lapsed))
+    ends = {row.id: now + timedelta(milliseconds=leases[row.consumer_id]) for row in rows}
+    return Claim([_claimed(row, ends[row.id]) for row in rows], len(expired), len(lapsed))
 
 
 def _finish(
@@ -224,7 +226,7 @@ def _record_lapsed(lapsed: list[Delivery], now: datetime) -> None:
     )
 
 
-def _claimed(row: Delivery) -> Claimed:
+def _claimed(row: Delivery, lease_until: datetime) -> Claimed:
     assert row.due_at is not None
     return Claimed(
         id=row.id,
@@ -239,6 +241,7 @@ def _claimed(row: Delivery) -> Claimed:
         event_type=row.event_type,
         ordering_key=row.ordering_key,
         replayed=row.replay_id is not None,
+        lease_until=lease_until,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter as Tally
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.db.models import F
@@ -32,6 +32,11 @@ class Result:
     first_byte_ms: int | None = None
     total_ms: int = 0
     remote_address: str = ""
+
+
+def bare(result: Result) -> Result:
+    """The same end of an attempt without what the consumer sent."""
+    return replace(result, error="The answer could not be stored.", answer_headers="", excerpt=b"")
 
 
 def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) -> int:

@@ -15,8 +15,9 @@ from delivery.rules.outcome import Outcome
 
 MAX_EVENT_TYPES = 100
 MAX_IDS = 1000
-SKEW = timedelta(hours=1)
-"""Ids carry the clock of the process that made them: so far it may be off from the database's."""
+SKEW = timedelta(minutes=5)
+"""Keys carry the clock of the process that made them: so far it may be off from the database's.
+One that is off by more could not sign either: consumers refuse such timestamps."""
 LARGEST_ID = (1 << 63) - 1
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -201,6 +202,13 @@ def _delivery_id(value: object) -> int:
     return number
 
 
+def _finished(value: object) -> str:
+    # As stored, or as the API shows it ("Dead").
+    if isinstance(value, str) and value.istitle():
+        value = value.lower()
+    return fields.choice(*_FINISHED)(value)  # type: ignore[no-any-return]
+
+
 _FINISHED = sorted(state.value for state in FINISHED)
 _OUTCOMES = [outcome.value for outcome in Outcome]
 _EVENT_TYPE = fields.text(200, check=filters.validate_pattern)
@@ -208,7 +216,7 @@ _EVENT_TYPE = fields.text(200, check=filters.validate_pattern)
 FIELDS: dict[str, Field] = {
     "channel": Field(fields.nullable(fields.slug)),
     "consumer": Field(fields.nullable(fields.slug)),
-    "states": Field(_some(fields.choice(*_FINISHED), len(_FINISHED))),
+    "states": Field(_some(_finished, len(_FINISHED))),
     "outcomes": Field(_some(fields.choice(*_OUTCOMES), len(_OUTCOMES))),
     "event_types": Field(_some(_EVENT_TYPE, MAX_EVENT_TYPES)),
     "from": Field(fields.nullable(instant)),

@@ -15,6 +15,7 @@ from delivery.rules import outcome
 from delivery.steps.send import call as wire
 from delivery.steps.send import verdict
 from delivery.steps.send.call import Answer, Call
+from delivery.steps.send.names import Place
 from delivery.steps.send.verdict import Failure
 
 _KEPT_HEADER_BYTES = 2048
@@ -54,12 +55,14 @@ class Handle:
         "_connect_timeout_ms",
         "_excerpt",
         "_headers",
+        "_leads",
         "_limits",
         "_no_socket",
         "_opened",
         "_oversized",
         "_timeout_ms",
         "_url",
+        "_waited_ms",
         "call",
         "curl",
     )
@@ -71,6 +74,7 @@ class Handle:
         self._headers = io.BytesIO()
         self._excerpt = bytearray()
         self._url = ""
+        self._leads = False
         self._timeout_ms = self._connect_timeout_ms = -1
         self.call: Call
         self._forget()
@@ -117,21 +121,41 @@ class Handle:
                 # Waiting for a connection under way pays where it can carry many calls.
                 curl.setopt(pycurl.PIPEWAIT, call.url.startswith("https:"))
                 self._url = call.url
-            if call.timeout_ms != self._timeout_ms:
-                # Zero would mean "no limit".
-                curl.setopt(pycurl.TIMEOUT_MS, max(call.timeout_ms, 1))
-                self._timeout_ms = call.timeout_ms
-            if call.connect_timeout_ms != self._connect_timeout_ms:
-                curl.setopt(pycurl.CONNECTTIMEOUT_MS, max(call.connect_timeout_ms, 1))
-                self._connect_timeout_ms = call.connect_timeout_ms
+            self._limit(call.timeout_ms, call.connect_timeout_ms)
             curl.setopt(pycurl.HTTPHEADER, lines)
             curl.setopt(pycurl.POSTFIELDS, call.body)
         except (pycurl.error, ValueError, TypeError) as error:
             raise wire.CallRefused(f"The call cannot be sent: {error}.") from error
         self.call = call
 
+    def lead(self, place: Place, addresses: list[str]) -> None:
+        """Tell libcurl where a name leads; it remembers, for all handles of the sender."""
+        host, port = place
+        listed = ",".join(f"[{ip}]" if ":" in ip else ip for ip in addresses)
+        self.curl.setopt(pycurl.RESOLVE, [f"{host}:{port}:{listed}"])
+        self._leads = True
+
+    def spend(self, waited_ms: int) -> None:
+        """Count what the call has waited already against its limits, and in its timings."""
+        self._waited_ms = waited_ms
+        call = self.call
+        self._limit(call.timeout_ms - waited_ms, call.connect_timeout_ms - waited_ms)
+
+    def _limit(self, timeout_ms: int, connect_timeout_ms: int) -> None:
+        # Zero would mean "no limit".
+        if timeout_ms != self._timeout_ms:
+            self.curl.setopt(pycurl.TIMEOUT_MS, max(timeout_ms, 1))
+            self._timeout_ms = timeout_ms
+        if connect_timeout_ms != self._connect_timeout_ms:
+            self.curl.setopt(pycurl.CONNECTTIMEOUT_MS, max(connect_timeout_ms, 1))
+            self._connect_timeout_ms = connect_timeout_ms
+
     def unload(self) -> None:
         """Make the handle ready for the next call."""
+        if self._leads:
+            # It would be told again at each call, when it may have become old.
+            self.curl.setopt(pycurl.RESOLVE, [])
+            self._leads = False
         if len(self.call.body) > _SMALL_BODY:
             # An idle handle must not hold on to a large body.
             self.curl.setopt(pycurl.POSTFIELDS, b"")
@@ -147,6 +171,7 @@ class Handle:
         self._opened = 0
         self._blocked_ip = ""
         self._no_socket = ""
+        self._waited_ms = 0
 
     def answer(self, code: int, detail: str) -> Answer:
         """How the call ended, from libcurl's code (0 when it has read a whole answer)."""
@@ -159,7 +184,6 @@ class Handle:
             status = status if status >= 200 else None
             found, error = verdict.judge(self._failure(code, detail, status))
         headers = _final(self._headers.getvalue())
-        first_byte_ms = round(curl.getinfo(pycurl.STARTTRANSFER_TIME) * 1000) if headers else None
         return Answer(
             key=call.key,
             outcome=found,
@@ -169,8 +193,8 @@ class Handle:
             error=error,
             retry_after=None if found.is_success else _retry_after(headers),
             connect_ms=self._connect_ms() if self._opened else None,
-            first_byte_ms=first_byte_ms,
-            total_ms=round(curl.getinfo(pycurl.TOTAL_TIME) * 1000),
+            first_byte_ms=self._ms(curl.getinfo(pycurl.STARTTRANSFER_TIME)) if headers else None,
+            total_ms=self._ms(curl.getinfo(pycurl.TOTAL_TIME)),
             remote_address=curl.getinfo(pycurl.PRIMARY_IP) or self._blocked_ip,
         )
 
@@ -191,7 +215,10 @@ class Handle:
     def _connect_ms(self) -> int | None:
         curl = self.curl
         ready_s = curl.getinfo(pycurl.APPCONNECT_TIME) or curl.getinfo(pycurl.CONNECT_TIME)
-        return round(ready_s * 1000) if ready_s else None
+        return self._ms(ready_s) if ready_s else None
+
+    def _ms(self, seconds: float) -> int:
+        return round(seconds * 1000) + self._waited_ms
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
         """The guard: the address that is really about to be called, whatever the name said."""

@@ -10,8 +10,10 @@ import pycurl
 
 from channels_app.rules.addresses import Networks
 from delivery.rules.outcome import Outcome
+from delivery.steps.send import names
 from delivery.steps.send.call import Answer, Call, CallRefused
 from delivery.steps.send.handle import Handle, Limits
+from delivery.steps.send.names import Known, Names, Place
 
 _EVENTS = {
     pycurl.POLL_IN: selectors.EVENT_READ,
@@ -56,7 +58,9 @@ class Sender:
         self._due: float | None = None
         self._idle: list[Handle] = []
         self._busy: dict[Any, Handle] = {}
-        self._refused: list[Answer] = []
+        self._done: list[Answer] = []
+        self._names: Names[Handle] = Names(selector, self.ready)
+        self._untold: list[Known] = []
         self._max_idle_handles = max_connections
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
@@ -67,7 +71,7 @@ class Sender:
     @property
     def in_flight(self) -> int:
         """Calls started whose answers were not yet taken."""
-        return len(self._busy) + len(self._refused)
+        return len(self._busy) + len(self._done) + len(self._names)
 
     def start(self, call: Call) -> None:
         """Begin one call; it goes out at the next `on_timer`.
@@ -78,35 +82,52 @@ class Sender:
         try:
             handle.load(call)
         except CallRefused as refusal:
-            self._refused.append(_refusal(call, str(refusal)))
+            self._done.append(_unsent(call, Outcome.PROTOCOL_ERROR, str(refusal), 0))
             self._idle.append(handle)
             return
-        self._busy[handle.curl] = handle
-        self._multi.add_handle(handle.curl)
+        place = names.place_of(call.url)
+        if place is None:
+            self._go(handle)
+        elif (known := self._names.known(place)) is not None:
+            self._lead(handle, place, known)
+        else:
+            limit_ms = min(call.timeout_ms, call.connect_timeout_ms)
+            self._names.wait(handle, place, limit_ms / 1000)
 
     def ready(self, fd: int, mask: int) -> None:
         """Tell libcurl what the selector saw at one of its sockets (selectors' EVENT_ mask)."""
         # An event of the same round may have made libcurl let go of this socket.
         if fd in self._watched:
             self._multi.socket_action(fd, _ACTIONS[mask])
+        elif fd == self._names.fd:
+            self._resume()
 
     def next_timeout(self) -> float | None:
         """Seconds until `on_timer` is to be called, at once if 0; None while nothing is due."""
-        if self._refused:
+        if self._done or self._due == 0.0:
             return 0.0
-        if self._due is None:
-            return None
-        return max(self._due - time.monotonic(), 0.0) if self._due else 0.0
+        due = self._names.next_deadline()
+        if due is None or (self._due is not None and self._due < due):
+            due = self._due
+        return None if due is None else max(due - time.monotonic(), 0.0)
 
     def on_timer(self) -> None:
         """Start what was added and end what has timed out, if the time for it has come."""
-        if self._due is not None and self._due <= time.monotonic():
+        now = time.monotonic()
+        impatient = self._names.next_deadline()
+        if impatient is not None and impatient <= now:
+            self._resume()
+        if self._due is not None and self._due <= now:
             self._due = None
             self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+            # What was added has begun, so libcurl has read where the names lead.
+            for known in self._untold:
+                known.told = True
+            self._untold.clear()
 
     def take(self) -> list[Answer]:
         """The answers to the calls that have ended since the last time."""
-        answers, self._refused = self._refused, []
+        answers, self._done = self._done, []
         queued = 1
         while queued:
             queued, whole, failed = self._multi.info_read()
@@ -119,23 +140,49 @@ class Sender:
 
         A consumer may have received an aborted call.
         """
-        self._refused = self.take()
-        keys = []
-        for handle in list(self._busy.values()):
-            keys.append(handle.call.key)
+        self._done = self.take()
+        waiting, going = self._names.dismiss(), list(self._busy.values())
+        keys = [handle.call.key for handle in waiting + going]
+        self._untold.clear()
+        for handle in going:
             self._release(handle)
+        for handle in waiting:
+            self._put_back(handle)
         return keys
 
     def close(self) -> None:
         """Give up everything and close every connection. The sender is of no use afterwards."""
         self.abort_all()
-        self._refused = []
+        self._done.clear()
+        self._names.close()
         self._multi.close()
         for handle in self._idle:
             handle.curl.close()
         self._idle.clear()
         for fd in list(self._watched):
             self._unwatch(fd)
+
+    def _go(self, handle: Handle) -> None:
+        self._busy[handle.curl] = handle
+        self._multi.add_handle(handle.curl)
+
+    def _lead(self, handle: Handle, place: Place, known: Known) -> None:
+        if not known.told:
+            handle.lead(place, known.addresses)
+            self._untold.append(known)
+        self._go(handle)
+
+    def _resume(self) -> None:
+        """Go on with the calls that waited for a name."""
+        for served in self._names.collect():
+            handle = served.waiter
+            if isinstance(served.finding, Known):
+                handle.spend(served.waited_ms)
+                self._lead(handle, served.place, served.finding)
+                continue
+            sentence = f"The host name could not be resolved: {served.finding}."
+            self._done.append(_unsent(handle.call, Outcome.DNS_ERROR, sentence, served.waited_ms))
+            self._put_back(handle)
 
     def _finish(self, curl: Any, code: int, detail: str) -> Answer:
         handle = self._busy[curl]
@@ -146,6 +193,9 @@ class Sender:
     def _release(self, handle: Handle) -> None:
         del self._busy[handle.curl]
         self._multi.remove_handle(handle.curl)
+        self._put_back(handle)
+
+    def _put_back(self, handle: Handle) -> None:
         if len(self._idle) < self._max_idle_handles:
             handle.unload()
             self._idle.append(handle)
@@ -180,10 +230,11 @@ def _machines_cas() -> str:
     return ssl.get_default_verify_paths().cafile or certifi.where()
 
 
-def _refusal(call: Call, sentence: str) -> Answer:
+def _unsent(call: Call, outcome: Outcome, sentence: str, total_ms: int) -> Answer:
+    """The answer to a call that libcurl never got."""
     return Answer(
         key=call.key,
-        outcome=Outcome.PROTOCOL_ERROR,
+        outcome=outcome,
         status=None,
         headers="",
         excerpt=b"",
@@ -191,6 +242,6 @@ def _refusal(call: Call, sentence: str) -> Answer:
         retry_after=None,
         connect_ms=None,
         first_byte_ms=None,
-        total_ms=0,
+        total_ms=total_ms,
         remote_address="",
     )

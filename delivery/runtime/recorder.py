@@ -1,0 +1,100 @@
+"""Recorder: turns what came back into results, and gets them into the database."""
+
+import logging
+from datetime import datetime
+from random import random
+
+from django.db import DataError, IntegrityError
+
+from channels_app import clock
+from delivery import failpoints
+from delivery.rules import lifecycle
+from delivery.rules.outcome import Outcome
+from delivery.runtime.line import Line
+from delivery.runtime.roster import Roster
+from delivery.runtime.slots import Held
+from delivery.steps import settle
+from delivery.steps.claim import Claimed
+from delivery.steps.send import Answer
+from delivery.steps.settle import Result
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Finished attempts of one pump that are not in the database yet."""
+
+    def __init__(self, held: Held, roster: Roster) -> None:
+        self._held = held
+        self._roster = roster
+        self.results: list[Result] = []
+
+    def note(self, row: Claimed, line: Line, started_at: datetime, answer: Answer) -> None:
+        """Decide what follows from an answer and keep it for the next flush."""
+        transition = lifecycle.after_attempt(
+            answer.outcome,
+            failure_count=row.failure_count,
+            attempt_count=row.failure_count + row.interruption_count + 1,
+            max_attempts=line.view.max_attempts,
+            policy=line.policy,
+            retry_after=answer.retry_after,
+            jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+        )
+        self.results.append(
+            Result(
+                delivery_id=row.id,
+                attempt=row.attempt,
+                transition=transition,
+                outcome=answer.outcome,
+                started_at=started_at,
+                status=answer.status,
+                error=answer.error,
+                answer_headers=answer.headers,
+                excerpt=answer.excerpt,
+                connect_ms=answer.connect_ms,
+                first_byte_ms=answer.first_byte_ms,
+                total_ms=answer.total_ms,
+                remote_address=answer.remote_address,
+            )
+        )
+        self._roster.learn(line, answer, transition.due_in)
+
+    def flush(self) -> None:
+        """Write everything; raises what the database raises, and then nothing is lost."""
+        if self.results:
+            failpoints.reach("before_settle")
+            self._settle()
+        self._roster.save()
+
+    def _settle(self) -> None:
+        """One result that the database refuses does not keep the others waiting."""
+        try:
+            self._write(self.results)
+        except (DataError, IntegrityError):
+            for result in self.results:
+                try:
+                    self._write([result])
+                except (DataError, IntegrityError) as error:
+                    logger.error("an answer cannot be stored and is left out: %s", error)
+                    self._write([settle.bare(result)])
+        self.results = []
+
+    def _write(self, results: list[Result]) -> None:
+        settle.settle(results, now=clock.now(), slot=self._held.ordinal, worker=self._held.worker)
+
+
+def unsent(delivery_id: int, outcome: Outcome, error: str) -> Answer:
+    """The answer to an attempt that never reached the consumer."""
+    return Answer(
+        key=delivery_id,
+        outcome=outcome,
+        status=None,
+        headers="",
+        excerpt=b"",
+        error=error,
+        retry_after=None,
+        connect_ms=None,
+        first_byte_ms=None,
+        total_ms=0,
+        remote_address="",
+    )
