@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels_app.rules.addresses import (
-    LONGEST_URL,
     Networks,
     check_url,
     may_call,
@@ -203,6 +202,7 @@ MALFORMED = [
     # numbers that are no address
     "http://256.1.1.1/",
     "http://1.2.3.4.5/",
+    "http://1.2.3.4.0/",
     "http://1.2.3.256/",
     "http://1.256.1/",
     "http://4294967296/",
@@ -283,7 +283,7 @@ def test_https_only() -> None:
 
 
 def test_length_limit() -> None:
-    url = "https://hooks.example.com/".ljust(LONGEST_URL, "a")
+    url = "https://hooks.example.com/".ljust(2048, "a")
     assert check_url(url, allowed=()) is None
     assert check_url(url + "a", allowed=())
 

@@ -67,13 +67,17 @@ def test_the_last_step_repeats() -> None:
 def test_the_default_goes_from_5_seconds_to_14_hours_in_about_three_days() -> None:
     policy = parse_policy(None)
     assert policy == parse_policy("exponential")
-    assert delay(policy, 1, 0.5) == pytest.approx(5)
-    assert delay(policy, 9, 0.5) == pytest.approx(14 * HOUR)
-    assert 70 * HOUR < total(policy, 10) < 74 * HOUR
+    plain = [delay(policy, failures, 0.5) for failures in range(1, 10)]
+    assert plain == pytest.approx([5, 50, 500, 5_000, 50_000] + [14 * HOUR] * 4)
+    assert 71 * HOUR < total(policy, 10) < 72 * HOUR
 
 
 def test_the_standard_preset_is_the_recommended_schedule() -> None:
     assert total(PRESETS["standard"], 10) == 75 * HOUR + 35 * 60 + 5
+
+
+def test_the_fast_preset_gives_up_within_minutes() -> None:
+    assert PRESETS["fast"] == Steps((5.0, 30.0, 60.0, 60.0, 60.0))
 
 
 def test_once_never_retries() -> None:

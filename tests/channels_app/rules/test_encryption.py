@@ -115,4 +115,11 @@ def test_a_ring_needs_whole_keys() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Keyring.from_texts([])
     with pytest.raises(ValueError, match="32 bytes"):
-        Keyring([b"short"])
+        Keyring([bytes(32), b"short"])
+
+
+def test_two_keys_with_one_id_are_refused() -> None:
+    # Found by search: their SHA-256 begin with the same four bytes.
+    twins = [number.to_bytes(32, "big") for number in (50_323, 54_260)]
+    with pytest.raises(ValueError, match="the same id"):
+        Keyring(twins)

@@ -46,6 +46,7 @@ CREDENTIALS = ["Authorization", "Cookie"]
         ("X-Latin", "b\u00fccher"),
         ("X-Empty", ""),
         ("X-Long", "a" * 4096),
+        ("X" * 100, "1"),
         ("X-Webhook-Id", "mine"),
         ("Webhook", "mine"),
     ],

@@ -3,7 +3,10 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -74,6 +77,16 @@ def test_reseeding_leaves_the_slot_for_another() -> None:
     assert make() != rival()
 
 
+def test_reseeding_always_finds_another_slot() -> None:
+    make = IdMaker(slot=1023)
+    slots = [1023]
+    for _ in range(3_000):
+        make.reseed()
+        slots.append(make() >> 12 & 1023)
+    assert all(before != after for before, after in pairwise(slots))
+    assert len(set(slots)) > 900
+
+
 def test_threads_share_a_maker() -> None:
     make = IdMaker()
     made: list[list[int]] = [[] for _ in range(8)]
@@ -108,9 +121,13 @@ def test_a_forked_process_makes_other_keys() -> None:
 
 
 def test_the_clock_is_real_by_default() -> None:
-    before = ids._unix_ms()
+    before = int(time.time() * 1000)
     key = IdMaker()()
-    assert before <= created_ms(key) <= ids._unix_ms()
+    assert before <= created_ms(key) <= time.time() * 1000
+
+
+def test_a_key_tells_its_time_by_the_agreed_epoch() -> None:
+    assert datetime.fromtimestamp(created_ms(0) / 1000, UTC) == datetime(2025, 1, 1, tzinfo=UTC)
 
 
 @quick

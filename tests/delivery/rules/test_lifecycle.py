@@ -161,6 +161,13 @@ def test_what_the_broker_spoilt_is_free_but_not_endlessly(outcome: Outcome, reas
     assert last == Transition(S.DEAD, R.EXHAUSTED, due_in=None, charged=True)
 
 
+def test_charged_failures_do_not_use_up_the_free_attempts() -> None:
+    move = step(Outcome.INTERRUPTED, failure_count=8, attempt_count=FREE_ATTEMPTS + 8)
+    assert not move.charged
+    move = step(Outcome.INTERRUPTED, failure_count=8, attempt_count=FREE_ATTEMPTS + 9)
+    assert move.charged
+
+
 def test_retry_after_lengthens_the_wait_and_never_shortens_it() -> None:
     assert step(Outcome.THROTTLED, retry_after=3600.0).due_in == 3600
     assert step(Outcome.THROTTLED, retry_after=1.0).due_in == 60
@@ -177,6 +184,27 @@ def test_only_a_replay_leaves_a_finished_state() -> None:
     leaving = {(end, reason) for start, end, reason in ARROWS if start in FINISHED}
     assert leaving == {(S.QUEUED, R.REPLAYED)}
     assert {start for start, _, reason in ARROWS if reason is R.REPLAYED} == FINISHED
+
+
+def test_the_arrows_are_those_that_are_drawn() -> None:
+    assert {(start, end) for start, end, _ in ARROWS} == {
+        (S.QUEUED, S.IN_FLIGHT),
+        (S.QUEUED, S.CANCELLED),
+        (S.QUEUED, S.DEAD),
+        (S.IN_FLIGHT, S.DELIVERED),
+        (S.IN_FLIGHT, S.QUEUED),
+        (S.IN_FLIGHT, S.DEAD),
+        (S.IN_FLIGHT, S.AWAITING_ACK),
+        (S.IN_FLIGHT, S.CANCELLED),
+        (S.IN_FLIGHT, S.IN_FLIGHT),
+        (S.AWAITING_ACK, S.DELIVERED),
+        (S.AWAITING_ACK, S.QUEUED),
+        (S.AWAITING_ACK, S.DEAD),
+        (S.AWAITING_ACK, S.IN_FLIGHT),
+        (S.DEAD, S.QUEUED),
+        (S.DELIVERED, S.QUEUED),
+        (S.CANCELLED, S.QUEUED),
+    }
 
 
 def test_every_state_is_reached_and_left() -> None:

@@ -83,9 +83,9 @@ def test_only_overload_slows_down() -> None:
         ("120", 120.0),
         (" 120 ", 120.0),
         ("86400", 86_400.0),
-        ("86401", RETRY_AFTER_CAP_S),
-        ("9" * 60, RETRY_AFTER_CAP_S),
-        ("9" * 5000, None),
+        ("86401", 86_400.0),
+        ("9" * 64, RETRY_AFTER_CAP_S),
+        ("9" * 65, None),
         ("-1", None),
         ("+1", None),
         ("1.5", None),
@@ -100,6 +100,7 @@ def test_only_overload_slows_down() -> None:
         ("Sun, 01 Mar 2126 11:00:00 GMT", RETRY_AFTER_CAP_S),
         ("Sun, 99 Mar 2026 11:00:00 GMT", None),
         ("Sun, 01 Mar 99999 11:00:00 GMT", None),
+        (f"Sun, 01 Mar {'9' * 30} 11:00:00 GMT", None),
         ("Fri, 31 Dec 9999 23:59:59 -2359", RETRY_AFTER_CAP_S),
     ],
 )
@@ -108,7 +109,7 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
 
 
 @quick
-@given(st.text(max_size=70))
+@given(st.text(max_size=70) | st.text("SunMar 0129:,+-GT", max_size=40))
 def test_no_text_breaks_retry_after(value: str) -> None:
     seconds = parse_retry_after(value, NOW)
     assert seconds is None or 0 <= seconds <= RETRY_AFTER_CAP_S
