@@ -6,10 +6,14 @@ import sys
 
 from django.core.management import execute_from_command_line
 
+from broker_site import demo
+
 
 def main() -> None:
     """Run the command that the arguments name."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "broker_site.settings")
+    if sys.argv[1:2] == ["demo"]:
+        demo.prepare(sys.argv[2:])
     execute_from_command_line(sys.argv)
 
 

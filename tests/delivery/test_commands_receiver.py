@@ -185,7 +185,7 @@ def test_a_body_of_unknown_length_is_refused(running: Running) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_stops_at_a_signal_even_while_something_hangs(number: signal.Signals) -> None:
-    consumer = Running("--quiet")
+    consumer = Running()
     consumer.post("/a")
     with pytest.raises(requests.Timeout):
         requests.post(consumer.url + "/hang", data=b"x", timeout=0.2)
@@ -194,6 +194,7 @@ def test_it_stops_at_a_signal_even_while_something_hangs(number: signal.Signals)
 
     with consumer.process:
         assert consumer.process.wait(10) == 0
+    assert consumer.line().split()[2] == "/a"
     assert consumer.line() == "Stopped after 1 request."
 
 

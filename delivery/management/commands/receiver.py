@@ -53,7 +53,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--secrets-file", metavar="FILE", help="the same, one PATH=KEY in each line"
         )
-        parser.add_argument("--quiet", action="store_true", help="print no line for each request")
+        parser.add_argument("--quiet", action="store_true", help="print nothing")
 
     def handle(
         self, *, bind: str, secret: list[str], secrets_file: str | None, quiet: bool, **options: Any
@@ -72,8 +72,9 @@ class Command(BaseCommand):
         if not quiet:
             consumer.show = self._show
         server = receiver.Server((address.host, address.port), consumer)
-        self.stdout.write(f"Listening on {address.url}   Ctrl-C stops.")
-        self.stdout.flush()
+        if not quiet:
+            self.stdout.write(f"Listening on {address.url}   Ctrl-C stops.")
+            self.stdout.flush()
         signal.signal(signal.SIGTERM, _stop)
         try:
             server.serve_forever()
@@ -82,7 +83,8 @@ class Command(BaseCommand):
         finally:
             server.close()
         total = sum(tally["requests"] for tally in consumer.stats().values())
-        self.stdout.write(f"Stopped after {counted(total, 'request')}.")
+        if not quiet:
+            self.stdout.write(f"Stopped after {counted(total, 'request')}.")
 
     def _show(self, seen: receiver.Seen) -> None:
         """One request as one line of at most 80 columns, unless names are long."""

@@ -1,0 +1,71 @@
+"""The environment of ``manage.py demo``: a folder, database and keys of its own.
+
+Settings are read when Django starts, so this comes before. Nothing of an installation on the same
+machine leaks into the demo, and the demo never writes into an installation's database.
+"""
+
+import argparse
+import secrets
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker_site import env
+from channels_app.rules.encryption import generate_key
+
+FOLDER = "demo"
+FILE = "demo.env"
+DEFAULT_PORT = "8000"
+HEADER = """\
+# Made by `manage.py demo`. To use other commands on the demo's data:
+#   set -a; . path/to/this/file; set +a; python manage.py doctor
+"""
+
+
+def prepare(arguments: Sequence[str]) -> None:
+    """Set the variables for ``manage.py demo`` with these arguments; makes keys on first use.
+
+    Only asked for help, it makes nothing. Whether the arguments are any good is the command's to
+    say.
+    """
+    if {"-h", "--help"} & set(arguments):
+        return
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--port", default=DEFAULT_PORT)
+    known, _ = parser.parse_known_args(arguments)
+    folder = env.read().data_dir.absolute() / FOLDER
+    kept = _keep(folder)
+    env.replace(
+        kept
+        | {
+            "DJANGO_SETTINGS_MODULE": "broker_site.settings",
+            "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{known.port}",
+            "HOOKSTATION_LOG_LEVEL": "ERROR",
+            # A demo that is stopped should be gone at once.
+            "HOOKSTATION_GRACE_S": "5",
+            "HOOKSTATION_WEB_WORKERS": "1",
+        }
+    )
+
+
+def _keep(folder: Path) -> dict[str, str]:
+    """What stays the same from start to start, kept in a file that a shell can read as well."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / FILE
+    kept: dict[str, str] = {}
+    if path.exists():
+        for word in shlex.split(path.read_text("utf-8"), comments=True):
+            name, _, value = word.partition("=")
+            kept[name] = value
+    values = {
+        "SECRET_KEY": kept.get("SECRET_KEY") or secrets.token_urlsafe(50),
+        "HOOKSTATION_ENCRYPTION_KEYS": kept.get("HOOKSTATION_ENCRYPTION_KEYS") or generate_key(),
+        "DATABASE_URL": f"sqlite:///{folder / 'hookstation.sqlite3'}",
+        "HOOKSTATION_DATA_DIR": str(folder),
+        "HOOKSTATION_ALLOWED_TARGETS": "127.0.0.0/8",
+    }
+    if kept != values:
+        lines = [f"{name}={shlex.quote(value)}\n" for name, value in values.items()]
+        path.touch(mode=0o600)
+        path.write_text(HEADER + "".join(lines), "utf-8")
+    return values

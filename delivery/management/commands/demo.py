@@ -1,0 +1,99 @@
+"""``manage.py demo``: the whole broker at work, with nothing set up before."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandParser
+
+from delivery.conf import conf
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error
+from delivery.management.demo import stage
+from delivery.management.demo.narrator import Narrator
+from delivery.management.demo.stage import Stage
+from delivery.runtime import children
+from delivery.runtime.processes import Child
+from delivery.runtime.supervisor import Supervisor
+
+MOST_RATE = 500.0
+
+
+class Command(BaseCommand):
+    """Runs delivery/management/demo. Its environment is made before (broker_site/demo.py)."""
+
+    help = (
+        "Run the whole broker on this machine and watch it work: web server, delivery workers, a\n"
+        "shop that publishes, and four consumers of which three misbehave.\n\n"
+        "It needs nothing and touches nothing but its own folder, data/demo. Ctrl-C stops it and\n"
+        "leaves no process behind; the next start goes on where this one ended."
+    )
+    examples = (
+        "  manage.py demo\n"
+        "  manage.py demo --fresh --rate 50\n"
+        "  manage.py demo --port 9000 --seconds 30"
+    )
+    # The tables are made here.
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Where, how fast, how long."""
+        parser.add_argument(
+            "--port",
+            type=int,
+            default=children.DEFAULT_PORT,
+            metavar="N",
+            help="port of the web server (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--rate",
+            type=float,
+            default=5.0,
+            metavar="N",
+            help="messages published a second (default: %(default)g)",
+        )
+        parser.add_argument(
+            "--seconds", type=float, metavar="N", help="stop by itself after so long"
+        )
+        parser.add_argument("--fresh", action="store_true", help="forget what earlier demos did")
+
+    def handle(
+        self, *, port: int, rate: float, seconds: float | None, fresh: bool, **options: Any
+    ) -> None:
+        """Exit code 1 when it cannot start."""
+        if not 0 < rate <= MOST_RATE:
+            raise Error(f"--rate must be above 0 and at most {MOST_RATE:g}.")
+        folder = Path(settings.DATA_DIR)
+        with stage.lock(folder):
+            web, receiver = stage.find_ports(port)
+            if fresh:
+                stage.forget(folder)
+            self._say("Getting ready ...")
+            built = stage.build(folder, web, receiver)
+            narrator = Narrator(built, self._say, rate=rate, seconds=seconds)
+            # From here on only the supervisor hears signals; one more does not cut the summary off.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            narrator.start()
+            Supervisor(_children(built), grace_s=conf().grace_s).run()
+            self._say(narrator.finish())
+            if narrator.failed:
+                raise SystemExit(1)
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()
+
+
+def _children(built: Stage) -> list[Child]:
+    receiver = Child(
+        name="receiver",
+        command=(
+            *(sys.executable, "manage.py", "receiver", "--quiet"),
+            *("--bind", str(built.receiver), "--secrets-file", str(built.secrets_file)),
+        ),
+        folder=settings.BASE_DIR,
+    )
+    return [children.web(built.web), children.worker(), receiver]

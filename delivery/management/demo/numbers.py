@@ -1,0 +1,104 @@
+"""What the demo reads of the broker while it runs: exact counts, firsts, and latencies."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import requests
+from django.db.models import F
+
+from delivery.management.demo.stage import Stage
+from delivery.models import ConsumerHealth, Counter, Delivery
+from delivery.rules.lifecycle import DeliveryState
+
+OPEN = (DeliveryState.QUEUED, DeliveryState.IN_FLIGHT, DeliveryState.AWAITING_ACK)
+SAMPLE = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Deliveries of one consumer, by what became of them."""
+
+    delivered: int = 0
+    waiting: int = 0
+    """Not finished: due now, or waiting for the next try."""
+    dead: int = 0
+
+    def __sub__(self, other: "Counts") -> "Counts":
+        return Counts(
+            self.delivered - other.delivered,
+            self.waiting - other.waiting,
+            self.dead - other.dead,
+        )
+
+
+@dataclass(slots=True)
+class Checked:
+    """What the receiver saw."""
+
+    requests: int = 0
+    valid: int = 0
+    invalid: int = 0
+
+
+@dataclass(slots=True)
+class Numbers:
+    """Reads for one run: rows of earlier runs are left out."""
+
+    stage: Stage
+    first_id: int
+    """Smallest delivery id that this run can have made."""
+    checked: Checked = field(default_factory=Checked)
+
+    def counts(self) -> dict[str, Counts]:
+        """Counts by consumer, from the counter rows: as fast with a million deliveries."""
+        read = Counter.read(self.stage.consumers.values())
+        return {
+            name: Counts(
+                delivered=read[id][DeliveryState.DELIVERED.value],
+                waiting=sum(read[id][state.value] for state in OPEN),
+                dead=read[id][DeliveryState.DEAD.value],
+            )
+            for name, id in self.stage.consumers.items()
+        }
+
+    def first(self, consumer: str, state: DeliveryState) -> Delivery | None:
+        """The first delivery of this run that reached a state, by acceptance."""
+        rows = Delivery.objects.filter(
+            consumer_id=self.stage.consumers[consumer], state=state.value, id__gte=self.first_id
+        )
+        return rows.order_by("id").first()
+
+    def open_circuits(self) -> set[str]:
+        """Consumers that are not called for a while."""
+        names = {id: name for name, id in self.stage.consumers.items()}
+        rows = ConsumerHealth.objects.filter(consumer_id__in=names, circuit="open")
+        return {names[id] for id in rows.values_list("consumer_id", flat=True)}
+
+    def latencies(self, consumers: Iterable[str]) -> list[float]:
+        """Seconds from accepted to delivered, sorted, of this run's newest deliveries."""
+        found: list[float] = []
+        for name in consumers:
+            rows = (
+                Delivery.objects.filter(
+                    consumer_id=self.stage.consumers[name],
+                    state=DeliveryState.DELIVERED.value,
+                    id__gte=self.first_id,
+                )
+                .order_by("-id")
+                .annotate(took=F("finished_at") - F("accepted_at"))
+            )
+            found += [took.total_seconds() for took in rows.values_list("took", flat=True)[:SAMPLE]]
+        return sorted(found)
+
+    def ask_receiver(self) -> None:
+        """Bring ``checked`` up to date; a receiver that is away leaves it as it is."""
+        try:
+            answer = requests.get(f"{self.stage.receiver.url}/stats", timeout=2).json()
+        except (requests.RequestException, ValueError):
+            return
+        tallies = answer.values()
+        self.checked = Checked(
+            requests=sum(tally["requests"] for tally in tallies),
+            valid=sum(tally["valid"] for tally in tallies),
+            invalid=sum(tally["invalid"] for tally in tallies),
+        )

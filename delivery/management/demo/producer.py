@@ -1,0 +1,117 @@
+"""The shop's side of the demo: publishes through the REST API, as any producer would."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import requests
+
+from delivery.management.demo.events import Event, happen
+
+TIMEOUT_S = 10.0
+PATIENCE_S = 0.5
+REPEAT_EVERY = 50
+"""Each so many-th message is sent a second time, as a producer does that missed the answer."""
+PER_THREAD = 40
+"""Messages a second that one connection is asked to carry."""
+MOST_THREADS = 16
+
+
+@dataclass(slots=True)
+class Shop:
+    """Publishes at a steady rate until told to stop."""
+
+    url: str
+    """Of the channel's messages."""
+    key: str = field(repr=False)
+    rate: float
+    """Messages a second."""
+    accepted: int = 0
+    repeats: int = 0
+    """Second sendings that the broker recognised."""
+    trouble: str = ""
+    """Why the last message was not taken; '' when it was."""
+    failures: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _events: Iterator[Event] = field(default_factory=happen)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Begin to publish, on as many connections as the rate needs."""
+        count = min(max(1, round(self.rate / PER_THREAD)), MOST_THREADS)
+        for _ in range(count):
+            thread = threading.Thread(target=self._publish, args=(self.rate / count,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Publish no more; returns when nothing is on its way."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(TIMEOUT_S)
+
+    def _publish(self, rate: float) -> None:
+        next_at = time.monotonic()
+        with requests.Session() as session:
+            # What the machine's proxy settings say is not meant for a demo on it.
+            session.trust_env = False
+            session.headers["Authorization"] = f"Bearer {self.key}"
+            while not self._stopped.wait(max(0.0, next_at - time.monotonic())):
+                # From now, not from when it was due: what a pause missed is not made up for.
+                next_at = max(next_at, time.monotonic() - 1.0) + 1.0 / rate
+                with self._lock:
+                    event = next(self._events)
+                self._send_until_taken(session, event)
+
+    def _send_until_taken(self, session: requests.Session, event: Event) -> None:
+        """The idempotency key makes it safe to send again whatever became of the first try."""
+        while not self._stopped.is_set():
+            try:
+                answer = self._send(session, event)
+            except requests.RequestException as error:
+                self._failed(f"no answer ({type(error).__name__})")
+            else:
+                if answer.ok:
+                    self._taken(session, event, duplicate=answer.status_code == 200)
+                    return
+                self._failed(_reason(answer))
+            self._stopped.wait(PATIENCE_S)
+
+    def _taken(self, session: requests.Session, event: Event, *, duplicate: bool) -> None:
+        with self._lock:
+            self.trouble = ""
+            self.accepted += 1
+            self.repeats += duplicate
+            repeat = not duplicate and self.accepted % REPEAT_EVERY == 0
+        if repeat:
+            try:
+                answer = self._send(session, event)
+            except requests.RequestException:
+                return
+            with self._lock:
+                self.repeats += answer.status_code == 200
+
+    def _failed(self, reason: str) -> None:
+        with self._lock:
+            self.trouble = reason
+            self.failures += 1
+
+    def _send(self, session: requests.Session, event: Event) -> requests.Response:
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": event.key,
+            "Hookstation-Event-Type": event.type,
+            "Hookstation-Priority": str(event.priority),
+        }
+        return session.post(self.url, data=event.body, headers=headers, timeout=TIMEOUT_S)
+
+
+def _reason(answer: requests.Response) -> str:
+    """The status and, where the broker gave one, its sentence."""
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.reason
+    return f"{answer.status_code} {detail}"

@@ -1,0 +1,154 @@
+"""The demo's stage: tables, channel, consumers, key and login, the same at every start."""
+
+import fcntl
+import os
+import secrets
+import string
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connection
+
+from channels_app.models import ApiKey, Consumer
+from channels_app.rules import keys
+from channels_app.rules.secrets import new_secret
+from channels_app.steps import issue_key
+from delivery.management import applying, declaration
+from delivery.management.base import Error
+from delivery.runtime.children import Bind, Unusable
+
+CHANNEL, PRODUCER, LOGIN = "orders", "shop", "demo"
+ACTOR = "demo"
+CONSUMERS = {
+    "healthy": "takes everything at once",
+    "slow": "answers after 600 ms",
+    "recovering": "fails twice for each message, then takes it",
+    "failing": "never succeeds: dead letters after 3 attempts",
+}
+SHOP = Path(__file__).with_name("shop.toml")
+SECRETS = "receiver.secrets"
+SCOPES = ["publish", "read", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What was set up."""
+
+    folder: Path
+    web: Bind
+    receiver: Bind
+    key: str = field(repr=False)
+    password: str = field(repr=False)
+    consumers: dict[str, int] = field(default_factory=dict)
+    """Id by name."""
+
+    @property
+    def secrets_file(self) -> Path:
+        """What the receiver checks signatures with."""
+        return self.folder / SECRETS
+
+    @property
+    def key_file(self) -> Path:
+        """The producer's key, for people to publish with."""
+        return self.folder / f"{PRODUCER}.key"
+
+
+def lock(folder: Path) -> IO[str]:
+    """Keep a second demo out of the same folder for as long as the file is open. Raises Error."""
+    file = (folder / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise Error(f"Another demo is running on {folder}. Stop it first.") from None
+    return file
+
+
+def forget(folder: Path) -> None:
+    """Remove the data of earlier demos; keys and password stay."""
+    connection.close()
+    for path in folder.glob("hookstation.sqlite3*"):
+        path.unlink()
+    with suppress(FileNotFoundError):
+        (folder / f"{PRODUCER}.key").unlink()
+
+
+def find_ports(port: int) -> tuple[Bind, Bind]:
+    """Where the web server and the receiver will listen. Raises Error."""
+    try:
+        web = Bind.parse(f"127.0.0.1:{port}")
+        web.check_free()
+    except Unusable as error:
+        raise Error(
+            str(error).replace(f"--bind 127.0.0.1:{port + 1}", f"--port {port + 1}")
+        ) from None
+    for other in range(port + 1, min(port + 50, 65536)):
+        receiver = Bind("127.0.0.1", other)
+        with suppress(Unusable):
+            receiver.check_free()
+            return web, receiver
+    raise Error(f"No port after {port} is free for the receiver.")
+
+
+def build(folder: Path, web: Bind, receiver: Bind) -> Stage:
+    """Make what is missing and leave what is there. Raises Error."""
+    call_command("migrate", verbosity=0, interactive=False)
+    consumers = {name: _secret(folder, name) for name in CONSUMERS}
+    lines = "".join(f"/{name}={secret}\n" for name, secret in consumers.items())
+    _write(folder / SECRETS, lines)
+    text = string.Template(SHOP.read_text("utf-8")).substitute(receiver=receiver.url)
+    applied = applying.apply(declaration.parse(text, folder), actor=ACTOR)
+    if applied.problems:
+        raise Error("\n".join(str(problem) for problem in applied.problems))
+    rows = Consumer.objects.filter(channel__slug=CHANNEL, client_id__in=CONSUMERS)
+    ids = dict(rows.values_list("client_id", "id"))
+    return Stage(
+        folder=folder,
+        web=web,
+        receiver=receiver,
+        key=_key(folder),
+        password=_login(folder),
+        consumers={name: ids[name] for name in CONSUMERS},
+    )
+
+
+def _secret(folder: Path, name: str) -> str:
+    return _kept(folder / f"{name}.secret") or _write(folder / f"{name}.secret", new_secret())
+
+
+def _key(folder: Path) -> str:
+    """The producer's key of the last start, as long as the database knows it."""
+    path = folder / f"{PRODUCER}.key"
+    parsed = keys.parse(_kept(path))
+    if parsed and ApiKey.objects.filter(key_id=parsed[0], revoked_at=None).exists():
+        return _kept(path)
+    values = {"scopes": SCOPES, "label": "demo"}
+    return _write(path, issue_key.issue(values, actor=ACTOR, producer=PRODUCER).secrets[0])
+
+
+def _login(folder: Path) -> str:
+    """The operator's password; the account is made, or made usable again."""
+    path = folder / "password"
+    password = _kept(path) or _write(path, secrets.token_urlsafe(9))
+    user, _ = User.objects.get_or_create(username=LOGIN, defaults={"email": "demo@localhost"})
+    if not (user.is_superuser and user.is_active and user.check_password(password)):
+        user.is_staff = user.is_superuser = user.is_active = True
+        user.set_password(password)
+        user.save()
+    return password
+
+
+def _kept(path: Path) -> str:
+    return path.read_text("utf-8").strip() if path.exists() else ""
+
+
+def _write(path: Path, text: str) -> str:
+    """Write for this user's eyes only."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text if text.endswith("\n") else f"{text}\n")
+    return text
