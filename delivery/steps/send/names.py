@@ -1,0 +1,190 @@
+"""Host names to addresses, one lookup per name at a time and each in a thread of its own.
+
+libcurl would look names up itself, but in twenty threads that all transfers share: ten consumers
+whose name servers do not answer held up every other new name for ten seconds. Here a dead name
+costs one waiting thread and its own calls, nobody else's.
+"""
+
+import functools
+import heapq
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+FRESH_S = 60.0
+"""Seconds before a name that is in use is looked up again."""
+MAX_THREADS = 256
+
+Waiter = TypeVar("Waiter")
+Place: TypeAlias = tuple[str, int]
+"""Host name and port."""
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(slots=True)
+class Known:
+    """What the last lookup of a name found."""
+
+    addresses: list[str]
+    """Numeric, in the order in which they are to be tried."""
+    stale_at: float
+    told: bool = False
+    """libcurl has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served(Generic[Waiter]):
+    """Somebody whose wait is over."""
+
+    waiter: Waiter
+    place: Place
+    finding: Known | str
+    """Where the name leads, or why that is not known."""
+    waited_ms: int
+
+
+@functools.lru_cache(maxsize=8192)
+def place_of(url: str) -> Place | None:
+    """Host and port that have to be looked up; None for what libcurl settles without asking."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    last_label = host.rstrip(".").rpartition(".")[2]
+    # Numbers in any spelling, and what libcurl holds to be loopback by definition (RFC 6761 6.3).
+    if port is None or not last_label or ":" in host or last_label == "localhost":
+        return None
+    return None if last_label[0].isdigit() else (host, port)
+
+
+class Names(Generic[Waiter]):
+    """Looks names up and remembers who waits for them. Not thread-safe towards its caller.
+
+    A file descriptor, `fd`, becomes readable when `collect` has something to say; it is
+    registered with the selector under ``data``.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, data: object) -> None:
+        self._selector = selector
+        self._bell, self._ear = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ear.setblocking(False)
+        self.fd = self._ear.fileno()
+        selector.register(self._ear, selectors.EVENT_READ, data)
+        self._known: dict[Place, Known] = {}
+        self._asked: set[Place] = set()
+        self._unasked: deque[Place] = deque()
+        self._threads = 0
+        self._found: deque[tuple[Place, list[str] | str]] = deque()
+        self._waiting: dict[int, tuple[Waiter, Place, float]] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._ticket = 0
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def known(self, place: Place) -> Known | None:
+        """What is known of a name; None if it has to be waited for.
+
+        Old knowledge serves while it is being renewed, and is given up if that fails.
+        """
+        known = self._known.get(place)
+        if known is not None and known.stale_at < time.monotonic():
+            self._ask(place)
+        return known
+
+    def wait(self, waiter: Waiter, place: Place, seconds: float) -> None:
+        """Look a name up for somebody who gives up after so many seconds."""
+        now = time.monotonic()
+        self._ticket += 1
+        self._waiting[self._ticket] = (waiter, place, now)
+        heapq.heappush(self._deadlines, (now + seconds, self._ticket))
+        self._ask(place)
+
+    def next_deadline(self) -> float | None:
+        """When (`time.monotonic`) the next of those who wait gives up."""
+        while self._deadlines and self._deadlines[0][1] not in self._waiting:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def collect(self) -> list[Served[Waiter]]:
+        """Those who wait no longer."""
+        with suppress(BlockingIOError):
+            self._ear.recv(4096)
+        served: list[Served[Waiter]] = []
+        while self._found:
+            place, finding = self._found.popleft()
+            outcome = self._learn(place, finding)
+            tickets = [key for key, (_, wanted, _) in self._waiting.items() if wanted == place]
+            served += [self._serve(ticket, outcome) for ticket in tickets]
+        now = time.monotonic()
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            served.append(self._serve(self._deadlines[0][1], "no answer in time"))
+        return served
+
+    def dismiss(self) -> list[Waiter]:
+        """Everybody who still waits; they wait no longer."""
+        waiters = [waiter for waiter, _, _ in self._waiting.values()]
+        self._waiting.clear()
+        self._deadlines.clear()
+        return waiters
+
+    def close(self) -> None:
+        """Let go of the selector. Threads whose name server hangs end by themselves, unheard."""
+        self._selector.unregister(self._ear)
+        self._ear.close()
+        self._bell.close()
+
+    def _serve(self, ticket: int, finding: Known | str) -> Served[Waiter]:
+        waiter, place, since = self._waiting.pop(ticket)
+        return Served(waiter, place, finding, round((time.monotonic() - since) * 1000))
+
+    def _learn(self, place: Place, finding: list[str] | str) -> Known | str:
+        self._threads -= 1
+        self._asked.discard(place)
+        if self._unasked:
+            self._start(self._unasked.popleft())
+        if isinstance(finding, str):
+            self._known.pop(place, None)
+            return finding
+        known = self._known[place] = Known(finding, time.monotonic() + FRESH_S)
+        return known
+
+    def _ask(self, place: Place) -> None:
+        if place in self._asked:
+            return
+        self._asked.add(place)
+        if self._threads < MAX_THREADS:
+            self._start(place)
+        else:
+            self._unasked.append(place)
+
+    def _start(self, place: Place) -> None:
+        self._threads += 1
+        threading.Thread(target=self._look_up, args=(place,), daemon=True).start()
+
+    def _look_up(self, place: Place) -> None:
+        """In a thread: whatever comes, an answer is left and the bell is rung."""
+        finding: list[str] | str
+        try:
+            entries = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
+            # Without the zone of a link-local address, which names a network card.
+            ips = [str(entry[4][0]).partition("%")[0] for entry in entries]
+            finding = list(dict.fromkeys(ips))
+        except OSError as error:
+            finding = error.strerror or "the lookup failed"
+        except UnicodeError:
+            finding = "it is not a host name"
+        self._found.append((place, finding))
+        # Full means rung already, closed means that nobody listens any more.
+        with suppress(OSError):
+            self._bell.send(b"\0")

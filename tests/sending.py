@@ -1,0 +1,88 @@
+"""A sender and the loop that a pump would run, for the tests that send for real."""
+
+import selectors
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from channels_app.rules.addresses import Networks, parse_networks
+from delivery.steps.send import Answer, Call, Sender
+
+LOOPBACK = parse_networks("127.0.0.0/8, ::1")
+EXCERPT_BYTES = 1000
+MAX_ANSWER_BYTES = 20_000
+_PATIENCE_S = 10.0
+_KEYS = count(1)
+
+
+class Loop:
+    """A sender with a selector of its own, and the loop that a pump would run."""
+
+    def __init__(self, *, allowed: Networks = LOOPBACK, ca_file: str | None = None) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.sender = Sender(
+            selector=self.selector,
+            allowed=allowed,
+            excerpt_bytes=EXCERPT_BYTES,
+            max_answer_bytes=MAX_ANSWER_BYTES,
+            ca_file=ca_file,
+        )
+        self._resting = len(self.selector.get_map())
+
+    @property
+    def watched(self) -> int:
+        """How many sockets of calls the selector watches."""
+        return len(self.selector.get_map()) - self._resting
+
+    def turn(self) -> list[Answer]:
+        """One round: wait for a moment at most, move on, collect."""
+        patience = self.sender.next_timeout()
+        for key, mask in self.selector.select(0.1 if patience is None else min(patience, 0.1)):
+            key.data(key.fd, mask)
+        self.sender.on_timer()
+        return self.sender.take()
+
+    def run(self, *calls: Call) -> list[Answer]:
+        """The answers to these calls, all started at once, in the order of the calls."""
+        for call in calls:
+            self.sender.start(call)
+        return self.finish()
+
+    def finish(self) -> list[Answer]:
+        """The answers to whatever is in flight, by key."""
+        answers: list[Answer] = []
+        deadline = time.monotonic() + _PATIENCE_S
+        while self.sender.in_flight:
+            assert time.monotonic() < deadline, f"{self.sender.in_flight} calls have no answer"
+            answers += self.turn()
+        return sorted(answers, key=lambda answer: answer.key)
+
+    def until(self, arrived: Callable[[], bool]) -> None:
+        """Turn until something has happened outside."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not arrived():
+            assert time.monotonic() < deadline
+            assert self.turn() == []
+
+    def post(self, url: str, **changes: Any) -> Answer:
+        """The answer to one call."""
+        (answer,) = self.run(a_call(url, **changes))
+        return answer
+
+    def close(self) -> None:
+        self.sender.close()
+        self.selector.close()
+
+
+def a_call(url: str, **changes: Any) -> Call:
+    call = Call(
+        key=next(_KEYS),
+        url=url,
+        headers=[("Content-Type", "application/json"), ("User-Agent", "Hookstation/test")],
+        body=b'{"n": 1}',
+        timeout_ms=8000,
+        connect_timeout_ms=4000,
+        group=1,
+    )
+    return call._replace(**changes)
