@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from django.db.models import F
+from django.db.models import Case, DateTimeField, F, Value, When
 
 from channels_app import transactions
 from channels_app.models import new_id
@@ -91,12 +91,12 @@ def _settle(
 
 
 def _move(results: Sequence[Result], now: datetime) -> None:
-    """One UPDATE for all rows that end alike; rows that wait differ in their instant."""
+    """One UPDATE for all rows that end alike."""
     alike: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
         move = result.transition
-        key = (move, result.outcome, result.status, result.attempt)
-        alike.setdefault(key, []).append(result)
+        end = (move.state, move.reason, move.charged)
+        alike.setdefault((*end, result.outcome, result.status, result.attempt), []).append(result)
     for group in alike.values():
         result, move = group[0], group[0].transition
         waits = move.due_in is not None
@@ -109,12 +109,24 @@ def _move(results: Sequence[Result], now: datetime) -> None:
             reason=move.reason.value,
             outcome=result.outcome.value,
             status_code=result.status,
-            due_at=now + timedelta(seconds=move.due_in or 0) if waits else None,
+            due_at=_due(group, now) if waits else None,
             finished_at=None if waits else now,
             lease_owner=None,
             failure_count=F("failure_count") + (1 if move.charged else 0),
+            interruption_count=F("interruption_count") + (0 if move.charged or not waits else 1),
             version=F("version") + 1,
         )
+
+
+def _due(group: Sequence[Result], now: datetime) -> Case | datetime:
+    """When each row may be taken again: jitter makes the instants differ."""
+    waits = {row.delivery_id: timedelta(seconds=row.transition.due_in or 0.0) for row in group}
+    if len(set(waits.values())) == 1:
+        return now + waits[group[0].delivery_id]
+    return Case(
+        *(When(id=delivery_id, then=Value(now + wait)) for delivery_id, wait in waits.items()),
+        output_field=DateTimeField(),
+    )
 
 
 def _attempt(result: Result, worker: str) -> Attempt:
