@@ -1,12 +1,15 @@
 """Bodies and secrets at rest: sealed for one row, opened only there, by keys that can be rotated.
 
 An envelope begins with its format: 0 is plain data; 1 is AES-256-GCM: 4 bytes of key id,
-12 bytes of nonce, the ciphertext and its tag. This keeps readers of the storage out, not writers:
-a plain envelope opens in any row.
+12 bytes of nonce, the ciphertext and its tag. Each row has a key of its own, derived from the
+installation's key and what names the row: random nonces then never come near their limit of 2**32
+seals with one key. This keeps readers of the storage out, not writers: a plain envelope opens in
+any row.
 """
 
 import base64
 import hashlib
+import hmac
 import os
 from collections.abc import Sequence
 from typing import Self
@@ -28,10 +31,7 @@ class Unreadable(Exception):
 
 
 class Keyring:
-    """The installation's keys: the first one seals, all of them open.
-
-    Nonces are random, so a key should be replaced before it has sealed 2**32 envelopes.
-    """
+    """The installation's keys: the first one seals, all of them open."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         """``keys`` are 32 bytes each, the primary first. Raises ValueError with a sentence."""
@@ -39,8 +39,8 @@ class Keyring:
             raise ValueError("There must be at least one encryption key.")
         if any(len(key) != _KEY_BYTES for key in keys):
             raise ValueError(f"An encryption key has {_KEY_BYTES} bytes.")
-        self._ciphers = {_id_of(key): AESGCM(key) for key in keys}
-        if len(self._ciphers) < len(set(keys)):
+        self._keys = {_id_of(key): key for key in keys}
+        if len(self._keys) < len(set(keys)):
             raise ValueError("Two encryption keys have the same id; generate another one.")
         self._primary = _id_of(keys[0])
 
@@ -66,7 +66,7 @@ class Keyring:
     def seal(self, plain: bytes, aad: bytes) -> bytes:
         """An encrypted envelope that opens only with the same ``aad``, which names its row."""
         nonce = os.urandom(12)
-        ciphertext = self._ciphers[self._primary].encrypt(nonce, plain, aad)
+        ciphertext = _cipher(self._keys[self._primary], aad).encrypt(nonce, plain, aad)
         return _SEALED + self._primary + nonce + ciphertext
 
     def plain(self, data: bytes) -> bytes:
@@ -80,11 +80,11 @@ class Keyring:
         """
         if envelope[:1] == _PLAIN:
             return envelope[1:]
-        cipher = self._ciphers.get(bytes.fromhex(self.key_id(envelope)))
-        if cipher is None:
+        key = self._keys.get(bytes.fromhex(self.key_id(envelope)))
+        if key is None:
             raise Unreadable(f"The encryption key {self.key_id(envelope)} is not installed.")
         try:
-            return cipher.decrypt(
+            return _cipher(key, aad).decrypt(
                 envelope[_NONCE_AT:_CIPHERTEXT_AT], envelope[_CIPHERTEXT_AT:], aad
             )
         except InvalidTag:
@@ -102,6 +102,10 @@ class Keyring:
 def generate_key() -> str:
     """A new key as the settings hold it."""
     return base64.b64encode(os.urandom(_KEY_BYTES)).decode()
+
+
+def _cipher(key: bytes, aad: bytes) -> AESGCM:
+    return AESGCM(hmac.digest(key, b"hookstation row key:" + aad, "sha256"))
 
 
 def _id_of(key: bytes) -> bytes:

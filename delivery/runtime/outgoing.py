@@ -80,7 +80,8 @@ def call(
 def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, now: datetime) -> str:
     v1 = [key for key, expires_at in signer.v1 if expires_at is None or expires_at > now]
     v1a = [key for key, expires_at in signer.v1a if expires_at is None or expires_at > now]
-    parts = [signing.sign(v1, message_id, timestamp, body)]
-    if v1a:
-        parts.append(signing.sign_v1a(v1a, message_id, timestamp, body))
-    return " ".join(parts)
+    parts = (
+        signing.sign(v1, message_id, timestamp, body),
+        signing.sign_v1a(v1a, message_id, timestamp, body),
+    )
+    return " ".join(filter(None, parts))  # an empty token would break the official libraries

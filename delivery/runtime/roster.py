@@ -85,18 +85,7 @@ class Roster:
         if answer.outcome in (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE):
             return
         instant = now.timestamp()
-        if answer.outcome.is_success:
-            line.circuit = breaker.after_success(line.circuit, instant)
-        else:
-            line.circuit = breaker.after_failure(
-                line.circuit,
-                instant,
-                threshold=conf().breaker_failures,
-                base_s=conf().breaker_base_s,
-                cap_s=conf().breaker_cap_s,
-            )
-            if answer.outcome.slows_down:
-                line.circuit = breaker.slowed(line.circuit, instant, answer.retry_after)
+        line.circuit = _judged(line.circuit, answer, instant)
         self._news[line.view.id] = (line, answer)
 
     def save(self) -> None:
@@ -150,6 +139,23 @@ class Roster:
             line.ready_at = 0.0
         line.view = view
         line.policy = backoff.parse_policy(view.retry)
+
+
+def _judged(circuit: Circuit, answer: Answer, instant: float) -> Circuit:
+    if answer.outcome.is_success:
+        return breaker.after_success(circuit, instant)
+    # 429 comes from a consumer that works: it is slowed down, not given up.
+    if answer.outcome is not Outcome.THROTTLED:
+        circuit = breaker.after_failure(
+            circuit,
+            instant,
+            threshold=conf().breaker_failures,
+            base_s=conf().breaker_base_s,
+            cap_s=conf().breaker_cap_s,
+        )
+    if answer.outcome.slows_down:
+        circuit = breaker.slowed(circuit, instant, answer.retry_after)
+    return circuit
 
 
 def _arrival(view: ConsumerView) -> float:

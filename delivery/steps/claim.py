@@ -17,14 +17,12 @@ from django.db.models import F
 from channels_app import transactions
 from channels_app.models import new_id
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
 
 T = TypeVar("T")
 
 LEVELS = range(9, -1, -1)
-MAX_INTERRUPTIONS = 20
-"""A row that broke off this many attempts is dead: it may be what kills its workers."""
 CONSUMERS_PER_QUERY = 40
 """SQLite allows 500 terms of a union; 10 levels each."""
 TABLE = Delivery._meta.db_table
@@ -152,9 +150,7 @@ def _take(chosen: list[int], leases: dict[int, int], now: datetime, owner: int, 
     _record_lapsed(lapsed, now)
     expired = [row for row in found if row.expires_at and row.expires_at <= now]
     _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, now, tally)
-    worn = [
-        row for row in found if row.interruption_count >= MAX_INTERRUPTIONS and row not in expired
-    ]
+    worn = [row for row in found if row.interruption_count >= FREE_ATTEMPTS and row not in expired]
     _finish(worn, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, now, tally)
     finished = {row.id for row in (*expired, *worn)}
     rows = [row for row in found if row.id not in finished]

@@ -9,7 +9,7 @@ from django.db import connection
 from channels_app import clock
 from channels_app.models import Consumer, new_id
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.lifecycle import DeliveryState, Reason, Transition
+from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
 from delivery.steps import claim, dispatch, release, settle
 from delivery.steps.claim import Want
@@ -93,7 +93,7 @@ def test_a_lapsed_lease_is_taken_again_and_the_late_worker_is_fenced_out(
 def test_what_keeps_killing_its_worker_ends_dead(consumer: Consumer) -> None:
     queue(consumer, 1)
     now = clock.now()
-    for round_number in range(claim.MAX_INTERRUPTIONS + 1):
+    for round_number in range(FREE_ATTEMPTS + 1):
         taken = take(consumer, now=now + timedelta(minutes=round_number))
         assert len(taken.rows) == 1
     assert take(consumer, now=now + timedelta(hours=2)).rows == []
