@@ -42,11 +42,13 @@ test-mariadb: $(VENV)/.mysql ## The tests that need a database, on a private Mar
 		tools/apt mariadb-server-core mariadb-client-core
 	$(BIN)/python tools/mariadb $(PYTEST) $(NO_DATABASE)
 
-lint: $(VENV)/.lint ## Style, types and import direction
+lint: $(VENV)/.lint ## Style, types, import direction; lock and migrations up to date
+	$(BIN)/uv lock --check --offline --quiet
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python manage.py makemigrations --check --dry-run
 
 format: $(VENV)/.lint ## Put the code into the house's form
 	$(BIN)/ruff check --fix

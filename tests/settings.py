@@ -1,11 +1,16 @@
 """Settings of the test-suite: the product's own, with an environment that tests need."""
 
+import atexit
 import os
+import shutil
 import tempfile
 
 os.environ.setdefault("SECRET_KEY", "for-tests-only-" + "0123456789" * 5)
-os.environ.setdefault("HOOKSTATION_DATA_DIR", tempfile.mkdtemp(prefix="hookstation-tests-"))
+if "HOOKSTATION_DATA_DIR" not in os.environ:
+    # One folder for the suite with all its processes; who made it takes it away.
+    os.environ["HOOKSTATION_DATA_DIR"] = tempfile.mkdtemp(prefix="hookstation-tests-")
+    atexit.register(shutil.rmtree, os.environ["HOOKSTATION_DATA_DIR"], ignore_errors=True)
 os.environ.setdefault("HOOKSTATION_ALLOWED_TARGETS", "127.0.0.0/8,::1/128")
 os.environ.setdefault("HOOKSTATION_BREAKER_FAILURES", "1000")
 
-from broker_site.settings import *  # noqa: E402, F403
+from broker_site.settings import *  # noqa: F403
