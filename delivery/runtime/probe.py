@@ -1,0 +1,101 @@
+"""Probe: send one signed sample to a consumer and wait for its answer, outside of any delivery."""
+
+import json
+import selectors
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from channels_app import clock
+from channels_app.directory import ConsumerView, directory
+from channels_app.errors import Conflict
+from channels_app.models import EventType, new_id
+from channels_app.rules import filters, ids, names, times
+from channels_app.rules.encryption import Unreadable
+from delivery.conf import conf
+from delivery.runtime import outgoing
+from delivery.runtime.outgoing import Stamp
+from delivery.steps.parcels import Parcel
+from delivery.steps.send import Answer, Call, Sender
+
+PREFIX = "msg_test"
+"""Of the sample's ``webhook-id``: no real message has such an id."""
+LONGEST_MS = 30_000
+"""A person waits for it, and so does one of the web server's threads."""
+PRIORITY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """One sample and what came back."""
+
+    webhook_id: str
+    event_type: str
+    body: bytes
+    answer: Answer
+
+
+def probe(view: ConsumerView) -> Probed:
+    """Send a sample now, whether or not the consumer is paused; takes up to `LONGEST_MS`.
+
+    Neither limits nor circuit know of it, and nothing is stored. Raises Conflict for a pull
+    consumer, and when its secrets cannot be opened.
+    """
+    if not view.url:
+        raise Conflict("not_push", "The consumer pulls: there is no address to send a sample to.")
+    try:
+        signer = directory.signer(view.id)
+    except Unreadable:
+        sentence = "No key opens the consumer's secrets; the operator has to bring it back."
+        raise Conflict("secrets_unreadable", sentence) from None
+    now = clock.now()
+    event_type, body = sample(view, now)
+    mark = Stamp(
+        message_id=ids.to_public(PREFIX, new_id()),
+        event_type=event_type,
+        priority=PRIORITY,
+        attempt=1,
+        accepted_at=now,
+        test=True,
+    )
+    hurried = replace(view, timeout_ms=min(view.timeout_ms, LONGEST_MS))
+    parcel = Parcel("application/json", {}, body)
+    answer = _send(outgoing.call(view.id, hurried, signer, parcel, mark, now))
+    return Probed(mark.message_id, event_type, body, answer)
+
+
+def sample(view: ConsumerView, now: datetime) -> tuple[str, bytes]:
+    """An event type that the consumer asked for, and the type's own example or a made-up body."""
+    described = EventType.objects.filter(channel_id=view.channel_id, example__isnull=False)
+    for name in described.order_by("deprecated", "name").values_list("name", flat=True):
+        if filters.matches(view.event_types, name):
+            return name, _json(described.get(name=name).example)
+    chosen = next((name for name in view.event_types if names.event_type(name) is None), "")
+    text = f"A sample for {view.client_id} on {view.channel_slug}; there is nothing to do."
+    body = {"type": chosen or "test", "timestamp": times.text(now), "data": {"message": text}}
+    return chosen, _json(body)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _send(call: Call) -> Answer:
+    with selectors.DefaultSelector() as selector:
+        sender = Sender(
+            selector=selector,
+            allowed=conf().allowed_targets,
+            excerpt_bytes=conf().excerpt_bytes,
+            max_answer_bytes=conf().max_answer_bytes,
+            ca_file=conf().ca_file or None,
+            max_connections=1,
+        )
+        try:
+            sender.start(call)
+            while not (answers := sender.take()):
+                for key, mask in selector.select(sender.next_timeout()):
+                    key.data(key.fd, mask)
+                sender.on_timer()
+        finally:
+            sender.close()
+    return answers[0]

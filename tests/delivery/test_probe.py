@@ -1,0 +1,112 @@
+"""Probe: one signed sample on a real connection, and the consumer's answer as it came."""
+
+import json
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from channels_app import clock
+from channels_app.directory import ConsumerView, directory
+from channels_app.errors import Conflict
+from channels_app.models import Consumer, ConsumerSecret
+from delivery.models import Attempt, Delivery
+from delivery.rules.outcome import Outcome
+from delivery.runtime import probe
+from tests.factories import ConsumerFactory, EventTypeFactory, secret_of
+from tests.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db
+
+
+def view_of(consumer: Consumer) -> ConsumerView:
+    return directory.consumers()[consumer.id]
+
+
+def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> None:
+    consumer = ConsumerFactory(url=receiver.url("/hook"))
+    receiver.script("/hook", [Reply(202, b"thanks")])
+
+    found = probe.probe(view_of(consumer))
+
+    (request,) = receiver.wait_for(1)
+    assert request.method == "POST"
+    assert request.header("hookstation-test") == "true"
+    assert request.header("content-type") == "application/json"
+    assert request.header("webhook-id") == found.webhook_id
+    assert found.webhook_id.startswith("msg_test_")
+    assert "." not in found.webhook_id
+    Webhook(secret_of(consumer)).verify(request.body, dict(request.headers))
+    assert request.body == found.body
+    assert (found.answer.outcome, found.answer.status) == (Outcome.DELIVERED, 202)
+    assert found.answer.excerpt == b"thanks"
+    assert not Delivery.objects.exists()
+    assert not Attempt.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "outcome", "status"),
+    [
+        ("/status/503", Outcome.UNAVAILABLE, 503),
+        ("/redirect", Outcome.REDIRECT, 302),
+        ("/reset", Outcome.CONNECTION_RESET, None),
+        ("/hang", Outcome.TIMEOUT, None),
+    ],
+)
+def test_a_bad_answer_is_shown_as_it_is(
+    receiver: Receiver, path: str, outcome: Outcome, status: int | None
+) -> None:
+    consumer = ConsumerFactory(url=receiver.url(path), timeout_ms=300)
+
+    answer = probe.probe(view_of(consumer)).answer
+
+    assert (answer.outcome, answer.status) == (outcome, status)
+    assert answer.error
+
+
+def test_an_address_that_may_not_be_called_is_not_called() -> None:
+    consumer = ConsumerFactory(url="http://10.0.0.1/hook")
+
+    assert probe.probe(view_of(consumer)).answer.outcome is Outcome.BLOCKED_ADDRESS
+
+
+def test_a_paused_consumer_is_tested_too(receiver: Receiver) -> None:
+    consumer = ConsumerFactory(url=receiver.url("/hook"), paused=True)
+
+    assert probe.probe(view_of(consumer)).answer.outcome is Outcome.DELIVERED
+
+
+def test_a_pull_consumer_and_one_with_unreadable_secrets_cannot_be_tested() -> None:
+    with pytest.raises(Conflict, match="pulls"):
+        probe.probe(view_of(ConsumerFactory(pull=True)))
+    broken = ConsumerFactory()
+    ConsumerSecret.objects.filter(consumer=broken).update(sealed=b"\x01nonsense")
+    with pytest.raises(Conflict, match="secrets"):
+        probe.probe(view_of(broken))
+
+
+@pytest.mark.parametrize(
+    ("wants", "event_type", "body"),
+    [
+        (["order.*"], "order.paid", {"order": 7}),
+        ([], "order.paid", {"order": 7}),
+        (["user.*"], "user.old", {"user": 1}),
+        (["order.created"], "order.created", None),
+        (["invoice.*"], "", None),
+    ],
+)
+def test_the_sample_is_the_example_of_a_type_that_the_consumer_wants(
+    wants: list[str], event_type: str, body: dict[str, Any] | None
+) -> None:
+    consumer = ConsumerFactory(event_types=wants)
+    EventTypeFactory(channel=consumer.channel, name="order.created")
+    EventTypeFactory(channel=consumer.channel, name="order.paid", example={"order": 7})
+    EventTypeFactory(
+        channel=consumer.channel, name="user.old", example={"user": 1}, deprecated=True
+    )
+    EventTypeFactory(name="elsewhere.a", example={"no": "no"})
+
+    name, text = probe.sample(view_of(consumer), clock.now())
+
+    assert name == event_type
+    assert json.loads(text) == body or json.loads(text)["type"] == (event_type or "test")
