@@ -2,14 +2,22 @@
 
 from django.contrib import admin
 from django.urls import include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from broker_site import health
 
 urlpatterns = [
     path("admin/", admin.site.urls),
-    path("api/v1/", include("channels_app.api.urls")),
+    # Delivery first: some addresses of channels_app can do more where deliveries are known.
     path("api/v1/", include("delivery.api.urls")),
+    path("api/v1/", include("channels_app.api.urls")),
+    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
     path("metrics", health.metrics, name="metrics"),
 ]
+
+handler400 = "broker_site.errors.bad_request"
+handler404 = "broker_site.errors.not_found"
+handler500 = "broker_site.errors.server_error"

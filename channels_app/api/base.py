@@ -13,6 +13,8 @@ from rest_framework.views import APIView
 
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
 from channels_app.api.problems import ApiProblem
+from channels_app.models import Versioned
+from channels_app.rules import times
 
 MOST_BYTES = 1024 * 1024
 """Of a request that is no message."""
@@ -107,6 +109,15 @@ def read_body(request: HttpRequest, most: int) -> bytes:
     if len(body) < int(announced):
         raise ApiProblem(400, "broken_request", "The body ended before its Content-Length.")
     return body
+
+
+def stamps(row: Versioned) -> dict[str, Any]:
+    """What every resource says of itself."""
+    return {
+        "version": row.version,
+        "created_at": times.text(row.created_at),
+        "updated_at": times.text(row.updated_at),
+    }
 
 
 def _has_body(request: HttpRequest) -> bool:

@@ -5,9 +5,11 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from channels_app.conf import conf
 from channels_app.errors import Invalid
 from channels_app.rules import conditions
 from channels_app.rules.conditions import Condition
+from channels_app.rules.registered import Registered
 
 
 def condition_of(request: Request) -> Condition:
@@ -26,6 +28,14 @@ def tagged(body: Any, version: int, *, status: int = 200, location: str = "") ->
     if location:
         headers["Location"] = location
     return Response(body, status=status, headers=headers)
+
+
+def registered(done: Registered[Any], body: Any, place: str = "") -> Response:
+    """The answer to a write: 201 with its Location (below /api/v1/) for what is new, else 200."""
+    if not done.created:
+        return tagged(body, done.row.version)
+    url = f"{conf().public_url}/api/v1/{place}"
+    return tagged(body, done.row.version, status=201, location=url)
 
 
 def fresh(request: Request, body: Any, version: int) -> Response:

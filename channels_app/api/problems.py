@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.exceptions import RequestDataTooBig
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpResponse
 from django.http.request import UnreadablePostError
 from rest_framework.exceptions import APIException
 from rest_framework.response import Response
@@ -36,6 +36,7 @@ class ApiProblem(APIException):
     ) -> None:
         super().__init__(detail, code)
         self.status_code = status
+        self.code = code
         self.field = field
         self.retry_after_s = retry_after_s
 
@@ -62,22 +63,12 @@ def document(
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler; None for what is a bug, which handler500 answers."""
+    """DRF's exception handler; None for a bug, which broker_site/errors.py answers."""
     body, headers = _translate(error)
     if body is None:
         return None
     set_rollback()
     return Response(body, status=body["status"], headers=headers, content_type=CONTENT_TYPE)
-
-
-def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """handler404 of addresses below /api/."""
-    return answer(404, "not_found", "There is nothing at this address; see /api/docs/.")
-
-
-def server_error(request: HttpRequest) -> HttpResponse:
-    """handler500 of addresses below /api/."""
-    return answer(500, "internal_error", "The broker failed; its log says why. Try again later.")
 
 
 def answer(status: int, code: str, detail: str) -> HttpResponse:

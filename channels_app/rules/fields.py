@@ -6,6 +6,7 @@ stands the JSON Schema that says the same to programs, so that documentation can
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,6 +15,9 @@ from channels_app.rules import names
 
 Reader: TypeAlias = Callable[[object], Any]
 Check: TypeAlias = Callable[[str], str | None]
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_UNPRINTABLE_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 MOST_JSON_DEPTH = 32
 """Levels of a JSON value that people register; nothing real comes near."""
@@ -99,8 +103,7 @@ def text(most: int, *, check: Check | None = None, lines: bool = False, **schema
             raise ValueError("Text is needed.")
         if len(value) > most:
             raise ValueError(f"At most {most} characters are stored.")
-        allowed = "\n\r\t" if lines else ""
-        if any(_is_control(letter) and letter not in allowed for letter in value):
+        if (_UNPRINTABLE_LINES if lines else _UNPRINTABLE).search(value):
             raise ValueError("Control characters and unpaired surrogates cannot be stored.")
         if check is not None and (fault := check(value)):
             raise ValueError(fault)
@@ -249,8 +252,3 @@ def _check_depth(value: object, levels: int) -> None:
     if isinstance(inner, list):
         for entry in inner:
             _check_depth(entry, levels - 1)
-
-
-def _is_control(letter: str) -> bool:
-    code = ord(letter)
-    return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000

@@ -1,0 +1,172 @@
+"""The API's own description: components made from what the steps read, and one way to say more."""
+
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+
+from channels_app.rules import fields
+
+F = TypeVar("F", bound=Callable[..., Any])
+Schema = dict[str, Any]
+
+components: dict[str, Schema] = {}
+"""Named schemas of the whole API; both apps add theirs."""
+
+TEXT: Schema = {"type": "string"}
+WHOLE: Schema = {"type": "integer"}
+INSTANT: Schema = {"type": "string", "format": "date-time"}
+MAYBE_INSTANT: Schema = {"type": ["string", "null"], "format": "date-time"}
+JSON = "application/json"
+
+
+class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """How callers prove who they are."""
+
+    target_class = "channels_app.api.authentication.KeyAuthentication"
+    name = "key"
+
+    def get_security_definition(self, auto_schema: Any) -> Schema:
+        """An API key as a bearer token."""
+        return {"type": "http", "scheme": "bearer", "bearerFormat": "hsk_<id>_<secret>"}
+
+
+def component(name: str, schema: Mapping[str, Any]) -> Schema:
+    """Give a schema its name; the reference to it."""
+    components[name] = dict(schema)
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def record(**properties: Mapping[str, Any]) -> Schema:
+    """An object of an answer, all of whose properties are always there."""
+    return {"type": "object", "properties": dict(properties), "required": list(properties)}
+
+
+def resource(settings: Schema, **properties: Mapping[str, Any]) -> Schema:
+    """What was registered, as it is answered: its settings and what the broker adds."""
+    written = {
+        name: {word: value for word, value in schema.items() if word != "default"}
+        for name, schema in settings["properties"].items()
+    }
+    return record(
+        **properties,
+        **written,
+        version=WHOLE,
+        created_at=INSTANT,
+        updated_at=INSTANT,
+    )
+
+
+def page_of(item: Schema) -> Schema:
+    """A page of a list."""
+    cursor = {"type": ["string", "null"], "description": "Give it as ?cursor= to go on."}
+    return record(
+        items={"type": "array", "items": item},
+        next=cursor | {"description": "Older ones: ?cursor=..., null at the end."},
+        previous=cursor | {"description": "Newer ones: ?cursor=..., null at the beginning."},
+    )
+
+
+def header(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> OpenApiParameter:
+    """A request header that may be left out."""
+    return OpenApiParameter(name, dict(schema), OpenApiParameter.HEADER, description=description)
+
+
+def query(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> OpenApiParameter:
+    """A parameter of a list."""
+    return OpenApiParameter(name, dict(schema), OpenApiParameter.QUERY, description=description)
+
+
+def add_components(result: Schema, generator: Any, request: Any, public: bool) -> Schema:
+    """drf-spectacular's hook: the named schemas that operations refer to."""
+    schemas = result.setdefault("components", {}).setdefault("schemas", {})
+    schemas.update(components)
+    result["components"]["schemas"] = dict(sorted(schemas.items()))
+    return result
+
+
+PROBLEM = component(
+    "Problem",
+    {
+        "type": "object",
+        "description": "RFC 9457",
+        "properties": {
+            "type": {"type": "string", "format": "uri"},
+            "title": TEXT,
+            "status": {"type": "integer", "minimum": 400, "maximum": 599},
+            "code": {"type": "string", "description": "Stable, for programs."},
+            "detail": {"type": "string", "description": "What to do, for people."},
+            "field": {"type": "string", "description": "The offending field or header."},
+            "errors": {
+                "type": "array",
+                "items": record(field=TEXT, detail=TEXT),
+                "description": "Every offending field, where there are several.",
+            },
+        },
+        "required": ["type", "title", "status", "code", "detail"],
+    },
+)
+REASONS = {
+    400: "The request is malformed.",
+    401: "The key is missing, unknown, revoked or expired.",
+    403: "The key lacks the scope or the channel's grant.",
+    404: "There is no such object, or it is another tenant's.",
+    409: "The object is in another state than this needs.",
+    411: "The body came without a Content-Length.",
+    412: "If-Match names a version that is no longer the current one.",
+    413: "The body is larger than the limit.",
+    415: "The content type or encoding is not accepted.",
+    422: "The values cannot be used; `field` and `errors` say which.",
+    429: "The producer is over its rate; Retry-After says how long.",
+    503: "Storage is unavailable and nothing was stored; Retry-After says how long.",
+}
+IF_MATCH = header("If-Match", "Only if the version is still this ETag, else 412.")
+IF_NONE_MATCH = header("If-None-Match", "* creates and never replaces (412).")
+ETAG = OpenApiParameter(
+    "ETag", str, OpenApiParameter.HEADER, description="The version.", response=[200, 201, 304]
+)
+LOCATION = OpenApiParameter(
+    "Location", str, OpenApiParameter.HEADER, description="Where it is.", response=[201]
+)
+RETRY_AFTER = OpenApiParameter(
+    "Retry-After", int, OpenApiParameter.HEADER, description="Seconds.", response=[429, 503]
+)
+CHANNEL, CLIENT_ID, PRODUCER = (
+    OpenApiParameter(name, dict(fields.slug.schema), OpenApiParameter.PATH)
+    for name in ("channel", "client_id", "producer")
+)
+WRITING = (IF_MATCH, ETAG)
+CREATING = (IF_MATCH, IF_NONE_MATCH, ETAG, LOCATION)
+READING = (header("If-None-Match", "304 when the version is still this ETag."), ETAG)
+LIST = (
+    query("limit", "Items on a page.", {"type": "integer", "minimum": 1, "maximum": 200}),
+    query("cursor", "next or previous of another page; it keeps the filters."),
+)
+
+
+def operation(
+    name: str,
+    *,
+    tag: str,
+    answers: Mapping[int, Schema | None],
+    errors: Sequence[int] = (),
+    body: Mapping[str, Schema] | None = None,
+    parameters: Sequence[OpenApiParameter] = (),
+) -> Callable[[F], F]:
+    """Describe one operation: what it takes (by content type), what it answers, how it fails."""
+    responses: dict[Any, Any] = {}
+    for status, schema in answers.items():
+        described = OpenApiResponse(schema, description=HTTPStatus(status).phrase)
+        responses[(status, JSON) if schema else status] = described
+    for status in sorted({401, 403, 503, *errors}):
+        described = OpenApiResponse(PROBLEM, description=REASONS[status])
+        responses[status, "application/problem+json"] = described
+    return extend_schema(
+        operation_id=name,
+        tags=[tag],
+        request=dict(body) if body else None,
+        responses=responses,
+        parameters=[*parameters, RETRY_AFTER],
+    )

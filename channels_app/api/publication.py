@@ -1,0 +1,244 @@
+"""What a producer sends, read strictly: headers of one request, or the items of a batch."""
+
+import re
+from base64 import b64decode
+from binascii import Error as BadBase64
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from jsonschema.protocols import Validator
+
+from channels_app.api.problems import ApiProblem
+from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
+from channels_app.directory import ChannelView
+from channels_app.models import Producer
+from channels_app.rules import headers, names, schemas, times
+from channels_app.steps.accept import Publication
+
+DEFAULT_PRIORITY = 4
+LONGEST_CONTENT_TYPE = 255
+FORWARDED = {
+    "HTTP_TRACEPARENT": "traceparent",
+    "HTTP_TRACESTATE": "tracestate",
+    "HTTP_BAGGAGE": "baggage",
+}
+PREFIX = "HTTP_HOOKSTATION_HEADER_"
+_PRINTABLE = re.compile(r"[\x20-\x7e]+")
+_WORD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_QUOTED = r'"[\x20\x21\x23-\x5b\x5d-\x7e]*"'
+_CONTENT_TYPE = re.compile(
+    rf"({_WORD}/{_WORD})(?:[ \t]*;(?:[ \t]*{_WORD}=(?:{_WORD}|{_QUOTED}))?)*[ \t]*"
+)
+_HEADER_OF = {
+    "content_type": "Content-Type",
+    "idempotency_key": "Idempotency-Key",
+    "event_type": "Hookstation-Event-Type",
+    "priority": "Hookstation-Priority",
+    "deliver_at": "Hookstation-Deliver-At",
+    "delay_ms": "Hookstation-Delay",
+    "expires_at": "Hookstation-Expires-At",
+    "ordering_key": "Hookstation-Ordering-Key",
+}
+"""The options, and the headers that carry them outside of a batch."""
+_META = {
+    name: f"HTTP_{header.upper().replace('-', '_')}".replace("HTTP_CONTENT_TYPE", "CONTENT_TYPE")
+    for name, header in _HEADER_OF.items()
+}
+ITEM_FIELDS = ("body", "body_base64", *_HEADER_OF, "headers")
+
+
+def from_headers(
+    meta: Mapping[str, Any], channel: ChannelView, producer: Producer | None, now: datetime
+) -> Publication:
+    """A publication whose body is still to come. Raises ApiProblem naming the header."""
+    encoding = meta.get("HTTP_CONTENT_ENCODING", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        detail = "Bodies are stored as they are: send the body without a Content-Encoding."
+        raise ApiProblem(415, "unsupported_encoding", detail, field="Content-Encoding")
+    options: dict[str, Any] = {name: meta[key] for name, key in _META.items() if key in meta}
+    if options.get("content_type") == "":
+        del options["content_type"]
+    try:
+        return _read(options, _forwarded(meta), channel, producer, now)
+    except ApiProblem as problem:
+        problem.field = _HEADER_OF.get(problem.field, problem.field)
+        raise
+
+
+def from_item(
+    item: object, channel: ChannelView, producer: Producer | None, now: datetime
+) -> Publication:
+    """One item of a batch. Raises ApiProblem naming the field."""
+    if not isinstance(item, dict):
+        raise _refuse("", "Each item is a JSON object.")
+    for name in item:
+        if name not in ITEM_FIELDS:
+            raise _refuse(name[:100], f"There is no such field; choose from {_KNOWN}.")
+    # null is what serializers write for an option that was not set.
+    options = {name: item[name] for name in _HEADER_OF if item.get(name) is not None}
+    publication = _read(options, _item_headers(item.get("headers")), channel, producer, now)
+    return with_body(publication, _item_body(item), channel)
+
+
+def with_body(publication: Publication, body: bytes, channel: ChannelView) -> Publication:
+    """The same with its body, which fits the channel and its event type's schema.
+
+    Raises ApiProblem.
+    """
+    if len(body) > channel.max_body_bytes:
+        detail = f"The body is larger than {channel.max_body_bytes} bytes."
+        raise ApiProblem(413, "body_too_large", detail, field="body")
+    schema = channel.schemas.get(publication.event_type)
+    if schema is not None:
+        validator = _validator(channel.slug, publication.event_type, schema)
+        if fault := schemas.fault(validator, body):
+            raise ApiProblem(422, "schema_violation", fault, field="body")
+    return replace(publication, body=body)
+
+
+def _read(
+    options: Mapping[str, Any],
+    forwarded: Mapping[str, str],
+    channel: ChannelView,
+    producer: Producer | None,
+    now: datetime,
+) -> Publication:
+    if fault := headers.check_forwarded(forwarded):
+        raise _refuse("headers", fault)
+    if channel.require_idempotency_key and "idempotency_key" not in options:
+        raise _refuse("idempotency_key", "The channel accepts no message without one.")
+    due_at, delay_ms, expires_at = _times(options, now)
+    return Publication(
+        body=b"",
+        content_type=_content_type(options.get("content_type"), channel.content_types),
+        idempotency_key=_printable(options, "idempotency_key", MAX_IDEMPOTENCY_KEY),
+        event_type=_event_type(options),
+        priority=_priority(options, producer),
+        due_at=due_at,
+        delay_ms=delay_ms,
+        expires_at=expires_at,
+        ordering_key=_printable(options, "ordering_key", MAX_ORDERING_KEY),
+        headers=forwarded,
+    )
+
+
+def _content_type(value: object, allowed: tuple[str, ...]) -> str:
+    if value is None and not allowed:
+        return ""
+    short = isinstance(value, str) and len(value) <= LONGEST_CONTENT_TYPE
+    found = _CONTENT_TYPE.fullmatch(str(value)) if short else None
+    if found is None:
+        detail = "A content type looks like application/json or text/plain; charset=utf-8."
+        raise ApiProblem(415, "unsupported_media_type", detail, field="content_type")
+    media = found[1].lower()
+    if allowed and media not in allowed and media.split("/")[0] + "/*" not in allowed:
+        detail = f"The channel accepts {', '.join(allowed)}."
+        raise ApiProblem(415, "unsupported_media_type", detail, field="content_type")
+    return found[0]
+
+
+def _printable(options: Mapping[str, Any], name: str, most: int) -> str:
+    value = options.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > most or not _PRINTABLE.fullmatch(value):
+        raise _refuse(name, f"1 to {most} printable ASCII characters are needed.")
+    return value
+
+
+def _event_type(options: Mapping[str, Any]) -> str:
+    value = options.get("event_type")
+    if value is None:
+        return ""
+    fault = names.event_type(value) if isinstance(value, str) else "Text is needed."
+    if fault:
+        raise _refuse("event_type", fault)
+    return str(value)
+
+
+def _priority(options: Mapping[str, Any], producer: Producer | None) -> int:
+    value = options.get("priority")
+    if value is None:
+        return producer.default_priority if producer else DEFAULT_PRIORITY
+    digit = isinstance(value, str) and len(value) == 1 and value in "0123456789"
+    level = int(value) if digit else value
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 9:
+        raise _refuse("priority", "A whole number from 0 (lowest) to 9 is needed.")
+    if producer is not None and level > producer.max_priority:
+        detail = f"The producer may ask for {producer.max_priority} at most."
+        raise ApiProblem(422, "priority_too_high", detail, field="priority")
+    return level
+
+
+def _times(
+    options: Mapping[str, Any], now: datetime
+) -> tuple[datetime | None, int | None, datetime | None]:
+    if "deliver_at" in options and "delay_ms" in options:
+        raise _refuse("delay_ms", "Give an instant or a delay, not both.")
+    due_at = _time(options, "deliver_at", lambda value: times.soon(value, now))
+    delay_ms = _time(options, "delay_ms", times.delay_ms)
+    expires_at = _time(options, "expires_at", lambda value: times.soon(value, now))
+    due = due_at or now + timedelta(milliseconds=delay_ms or 0)
+    if expires_at is not None and expires_at <= max(due, now):
+        raise _refuse("expires_at", "It would expire before it is due.")
+    return due_at, delay_ms, expires_at
+
+
+def _time(options: Mapping[str, Any], name: str, read: Callable[[object], Any]) -> Any:
+    if name not in options:
+        return None
+    try:
+        return read(options[name])
+    except ValueError as error:
+        raise _refuse(name, str(error)) from None
+
+
+def _forwarded(meta: Mapping[str, Any]) -> dict[str, str]:
+    given = {name: meta[key] for key, name in FORWARDED.items() if key in meta}
+    for key in meta:
+        if key.startswith(PREFIX):
+            given[key[len(PREFIX) :].replace("_", "-").title()] = meta[key]
+    return given
+
+
+def _item_headers(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise _refuse("headers", "An object of header names and text values is needed.")
+    if len({headers.canonical(name) for name in value}) < len(value):
+        raise _refuse("headers", "A header is there twice.")
+    return value
+
+
+def _item_body(item: Mapping[str, Any]) -> bytes:
+    text, encoded = item.get("body"), item.get("body_base64")
+    if (text is None) == (encoded is None):
+        raise _refuse("body", "Give either body (text) or body_base64.")
+    name, value = ("body", text) if encoded is None else ("body_base64", encoded)
+    if not isinstance(value, str):
+        raise _refuse(name, "Text is needed; write JSON bodies as the text of the JSON.")
+    try:
+        return value.encode() if encoded is None else b64decode(value, validate=True)
+    except UnicodeEncodeError:
+        raise _refuse(name, "Unpaired surrogates are no text.") from None
+    except (BadBase64, ValueError):
+        raise _refuse(name, "This is not base64.") from None
+
+
+def _refuse(field: str, detail: str) -> ApiProblem:
+    return ApiProblem(422, "invalid_fields", detail, field=field)
+
+
+_KNOWN = ", ".join(ITEM_FIELDS)
+_validators: dict[tuple[str, str], tuple[Any, Validator]] = {}
+
+
+def _validator(channel: str, event_type: str, schema: Any) -> Validator:
+    # The directory hands out the same object until something changes, which makes a fresh one.
+    kept = _validators.get((channel, event_type))
+    if kept is None or kept[0] is not schema:
+        kept = _validators[channel, event_type] = (schema, schemas.compiled(schema))
+    return kept[1]

@@ -1,0 +1,169 @@
+"""Publish in batches: up to a thousand messages in one transaction, with a result for each."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock
+from channels_app.api import openapi, problems, publication
+from channels_app.api.base import ApiView, parse_json, read_body
+from channels_app.api.problems import ApiProblem
+from channels_app.api.views import publish
+from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
+from channels_app.directory import ChannelView
+from channels_app.steps import accept
+from channels_app.steps.accept import Accepted, Publication
+
+LINES = {"application/x-ndjson", "application/jsonl", "application/ndjson"}
+
+
+_MAYBE_TEXT = {"type": ["string", "null"]}
+ITEM = openapi.component(
+    "BatchItem",
+    {
+        "type": "object",
+        "description": "Either body or body_base64, and the options of a single message.",
+        "properties": {
+            "body": _MAYBE_TEXT | {"description": "Text; stored as UTF-8."},
+            "body_base64": _MAYBE_TEXT | {"contentEncoding": "base64"},
+            "content_type": _MAYBE_TEXT,
+            "idempotency_key": _MAYBE_TEXT | {"minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY},
+            "event_type": _MAYBE_TEXT,
+            "priority": {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
+            "deliver_at": {"type": ["string", "integer", "null"]},
+            "delay_ms": {"type": ["integer", "null"], "minimum": 0},
+            "expires_at": {"type": ["string", "integer", "null"]},
+            "ordering_key": _MAYBE_TEXT | {"minLength": 1, "maxLength": MAX_ORDERING_KEY},
+            "headers": {
+                "type": ["object", "null"],
+                "additionalProperties": {"type": "string"},
+            },
+        },
+        "additionalProperties": False,
+    },
+)
+_REFUSED = {
+    "type": "object",
+    "properties": {
+        "status": {"type": "integer", "enum": [409, 422]},
+        "code": openapi.TEXT,
+        "detail": openapi.TEXT,
+        "field": openapi.TEXT,
+    },
+    "required": ["status", "code", "detail"],
+}
+_STORED = {
+    "type": "object",
+    "properties": {
+        "status": {"type": "integer", "enum": [200, 202]},
+        **openapi.components["Published"]["properties"],
+    },
+    "required": ["status", *openapi.components["Published"]["required"]],
+}
+RESULTS = openapi.component(
+    "BatchResults",
+    openapi.record(
+        items={"type": "array", "items": {"oneOf": [_STORED, _REFUSED]}},
+        accepted=openapi.WHOLE,
+        duplicates=openapi.WHOLE,
+        refused=openapi.WHOLE,
+    ),
+)
+
+
+class BatchView(ApiView):
+    """Many messages at once."""
+
+    scopes = {"POST": ("publish",)}
+
+    @openapi.operation(
+        "publish_batch",
+        tag="Messages",
+        body={
+            openapi.JSON: {"type": "array", "items": ITEM, "maxItems": MAX_BATCH_ITEMS},
+            "application/x-ndjson": {"type": "string", "description": "One item on each line."},
+        },
+        answers={207: RESULTS},
+        errors=(400, 404, 411, 413, 415, 422, 429),
+        parameters=(openapi.CHANNEL,),
+    )
+    def post(self, request: Request, channel: str) -> Response:
+        """Store up to 1,000 messages in one transaction, beside invalid ones that are refused."""
+        view = publish.channel_of(channel)
+        producer, now = self.caller.producer, clock.now()
+        read: list[Publication | ApiProblem] = []
+        for item in _items(request):
+            try:
+                if isinstance(item, ApiProblem):
+                    raise item
+                read.append(publication.from_item(item, view, producer, now))
+            except ApiProblem as problem:
+                read.append(problem)
+        messages = [one for one in read if isinstance(one, Publication)]
+        publish.check_rate(producer, len(messages))
+        results = iter(accept.accept(view, producer.id if producer else None, messages))
+        items = [
+            _refused(one) if isinstance(one, ApiProblem) else _shown(view, one, next(results))
+            for one in read
+        ]
+        return Response({"items": items, **_sums(items)}, status=207)
+
+
+def _items(request: Request) -> Iterable[Any]:
+    kind = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and kind not in LINES:
+        detail = "Send application/json (an array) or application/x-ndjson (an object per line)."
+        raise ApiProblem(415, "unsupported_media_type", detail, field="Content-Type")
+    body = read_body(request._request, conf().max_batch_bytes)
+    items = _lines(body) if kind in LINES else parse_json(body)
+    if not isinstance(items, list):
+        raise ApiProblem(400, "malformed_body", "A JSON array of messages is needed.")
+    if len(items) > MAX_BATCH_ITEMS:
+        detail = f"A batch holds at most {MAX_BATCH_ITEMS} messages; send several."
+        raise ApiProblem(422, "batch_too_large", detail)
+    return items
+
+
+def _lines(body: bytes) -> list[Any]:
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    # What is too many is not read first.
+    return [_line(line) for line in lines[: MAX_BATCH_ITEMS + 1]]
+
+
+def _line(line: bytes) -> Any:
+    try:
+        return parse_json(line)
+    except ApiProblem as problem:
+        problem.status_code = 422
+        return problem
+
+
+def _shown(channel: ChannelView, message: Publication, result: Accepted) -> dict[str, Any]:
+    if result.conflict:
+        return _problem(409, "idempotency_conflict", publish.CONFLICT, "idempotency_key")
+    status = 200 if result.duplicate else 202
+    return {"status": status, **publish.show(channel, message, result)}
+
+
+def _refused(problem: ApiProblem) -> dict[str, Any]:
+    # 413 and 415 of a single message: within a batch the request itself was fine.
+    return _problem(422, problem.code, str(problem.detail), problem.field)
+
+
+def _problem(status: int, code: str, detail: str, field: str) -> dict[str, Any]:
+    document = problems.document(status, code, detail, field=field)
+    return {
+        name: document[name] for name in ("status", "code", "detail", "field") if name in document
+    }
+
+
+def _sums(items: list[dict[str, Any]]) -> dict[str, int]:
+    statuses = [item["status"] for item in items]
+    accepted, duplicates = statuses.count(202), statuses.count(200)
+    return {
+        "accepted": accepted,
+        "duplicates": duplicates,
+        "refused": len(items) - accepted - duplicates,
+    }

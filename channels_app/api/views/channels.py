@@ -1,0 +1,128 @@
+"""Channels: created, replaced and changed by operators, seen by the keys that may use them."""
+
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app.api import cursor, etags, openapi
+from channels_app.api.authentication import Caller
+from channels_app.api.base import ApiView, json_object, stamps
+from channels_app.conf import conf
+from channels_app.errors import NotFound
+from channels_app.models import Channel
+from channels_app.rules import fields, keys
+from channels_app.steps import register_channel
+from channels_app.steps.register_channel import FIELDS
+
+SETTINGS = openapi.component("ChannelSettings", fields.object_schema(FIELDS))
+CHANGES = openapi.component("ChannelChanges", fields.object_schema(FIELDS, partial=True))
+CHANNEL = openapi.component(
+    "Channel", openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema)
+)
+READ = keys.SCOPES
+"""Whoever may do anything on a channel may see it."""
+
+
+class ChannelListView(ApiView):
+    """All channels that exist for the caller."""
+
+    scopes = {"GET": READ}
+
+    @openapi.operation(
+        "list_channels",
+        tag="Channels",
+        answers={200: openapi.page_of(CHANNEL)},
+        errors=(422,),
+        parameters=openapi.LIST,
+    )
+    def get(self, request: Request) -> Response:
+        """The channels, newest first."""
+        page = cursor.read(request)
+        return Response(page.answer([_visible(self.caller)], shown))
+
+
+class ChannelView(ApiView):
+    """One channel."""
+
+    scopes = {"GET": READ, "PUT": ("admin",), "PATCH": ("admin",)}
+
+    @openapi.operation(
+        "get_channel",
+        tag="Channels",
+        answers={200: CHANNEL, 304: None},
+        errors=(404,),
+        parameters=(openapi.CHANNEL, *openapi.READING),
+    )
+    def get(self, request: Request, channel: str) -> Response:
+        """The channel's settings."""
+        found = Channel.objects.filter(slug=channel).first()
+        if found is None:
+            raise NotFound("unknown_channel", f"There is no channel {channel}.")
+        return etags.fresh(request, shown(found), found.version)
+
+    @openapi.operation(
+        "put_channel",
+        tag="Channels",
+        body={openapi.JSON: SETTINGS},
+        answers={200: CHANNEL, 201: CHANNEL},
+        errors=(400, 411, 412, 413, 415, 422),
+        parameters=(openapi.CHANNEL, *openapi.CREATING),
+    )
+    def put(self, request: Request, channel: str) -> Response:
+        """Create the channel or replace its settings; the same body twice changes nothing."""
+        done = register_channel.put(
+            channel,
+            json_object(request, optional=True),
+            actor=self.caller.actor,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(done.row), f"channels/{channel}")
+
+    @openapi.operation(
+        "patch_channel",
+        tag="Channels",
+        body={openapi.JSON: CHANGES},
+        answers={200: CHANNEL},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(openapi.CHANNEL, *openapi.WRITING),
+    )
+    def patch(self, request: Request, channel: str) -> Response:
+        """Change the given settings, `paused` among them."""
+        done = register_channel.patch(
+            channel,
+            json_object(request),
+            actor=self.caller.actor,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(done.row))
+
+
+def shown(channel: Channel) -> dict[str, Any]:
+    """The channel as the API answers it."""
+    defaults = conf()
+    most = channel.max_body_bytes or defaults.max_body_bytes
+    effective = {
+        "max_body_bytes": min(most, defaults.max_body_bytes),
+        "idempotency_window_s": channel.idempotency_window_s or defaults.idempotency_window_s,
+        "retention_days": channel.retention_days or defaults.retention_days,
+        "dead_retention_days": channel.dead_retention_days or defaults.dead_retention_days,
+    }
+    return {
+        "slug": channel.slug,
+        **register_channel.describe(channel),
+        "effective": effective,
+        **stamps(channel),
+    }
+
+
+def _visible(caller: Caller) -> QuerySet[Channel]:
+    named = caller.key.channels
+    if "admin" in caller.key.scopes:
+        return Channel.objects.all()
+    if named:
+        return Channel.objects.filter(slug__in=named)
+    if caller.key.producer is None and caller.key.team_id is not None:
+        return Channel.objects.filter(Q(exposure=Channel.Exposure.EXTERNAL))
+    return Channel.objects.all()

@@ -1,0 +1,298 @@
+"""Consumers: what a service calls at each start, and the switches on what it registered (S1-15)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app.api import cursor, etags, openapi
+from channels_app.api.authentication import Caller
+from channels_app.api.base import ApiView, json_object, stamps
+from channels_app.api.views import publish
+from channels_app.conf import conf
+from channels_app.errors import Invalid, NotFound
+from channels_app.models import Consumer
+from channels_app.rules import backoff, fields, times
+from channels_app.rules.registered import Registered
+from channels_app.steps import register_consumer, rotate_secret, switch_consumer
+from channels_app.steps.register_consumer import FIELDS
+
+SETTINGS = openapi.component("ConsumerSettings", fields.object_schema(FIELDS))
+CHANGES = openapi.component("ConsumerChanges", fields.object_schema(FIELDS, partial=True))
+OVERLAP = openapi.component("SecretRotation", fields.object_schema(rotate_secret.FIELDS))
+STATES = Consumer.State.values
+SIGNING_KEY = openapi.record(
+    scheme={"type": "string", "enum": ["v1", "v1a"]},
+    public_key={"type": "string", "description": "whpk_... of v1a; empty for v1."},
+    created_at=openapi.INSTANT,
+    expires_at=openapi.MAYBE_INSTANT,
+)
+_PROPERTIES: dict[str, Mapping[str, Any]] = {
+    "channel": fields.slug.schema,
+    "client_id": fields.slug.schema,
+    "state": {"type": "string", "enum": STATES},
+    "state_reason": openapi.TEXT,
+    "state_changed_at": openapi.MAYBE_INSTANT,
+    "signing_keys": {"type": "array", "items": SIGNING_KEY},
+}
+CONSUMER = openapi.component(
+    "Consumer", openapi.resource(fields.object_schema(FIELDS), **_PROPERTIES)
+)
+WITH_SECRET = openapi.component(
+    "ConsumerWithSecret",
+    {
+        "allOf": [CONSUMER],
+        "type": "object",
+        "properties": {"secret": {"type": "string", "description": "whsec_..., shown once."}},
+    },
+)
+READ, WRITE = ("read", "register"), ("register",)
+PATH = (openapi.CHANNEL, openapi.CLIENT_ID)
+
+
+class ConsumerListView(ApiView):
+    """The consumers of a channel that are the caller's."""
+
+    scopes = {"GET": READ}
+
+    @openapi.operation(
+        "list_consumers",
+        tag="Consumers",
+        answers={200: openapi.page_of(CONSUMER)},
+        errors=(404, 422),
+        parameters=(
+            openapi.CHANNEL,
+            openapi.query(
+                "state", "All but retired without it.", {"type": "string", "enum": STATES}
+            ),
+            *openapi.LIST,
+        ),
+    )
+    def get(self, request: Request, channel: str) -> Response:
+        """The consumers of the channel, newest first."""
+        view = publish.channel_of(channel)
+        page = cursor.read(request, filters=("state",))
+        mine = _visible(self.caller, view.id)
+        state = page.filters.get("state")
+        if state is None:
+            mine = mine.exclude(state=Consumer.State.RETIRED)
+        elif state in STATES:
+            mine = mine.filter(state=state)
+        else:
+            detail = f"Choose from {', '.join(STATES)}."
+            raise Invalid("invalid_parameter", detail, field="state")
+        return Response(page.answer([mine], shown))
+
+
+class ConsumerView(ApiView):
+    """One consumer."""
+
+    scopes = {
+        "GET": READ,
+        "PUT": WRITE,
+        "PATCH": WRITE,
+        "DELETE": WRITE,
+    }
+
+    @openapi.operation(
+        "get_consumer",
+        tag="Consumers",
+        answers={200: CONSUMER, 304: None},
+        errors=(404,),
+        parameters=(*PATH, *openapi.READING),
+    )
+    def get(self, request: Request, channel: str, client_id: str) -> Response:
+        """The consumer's settings and state. Its secrets are not shown, only their public keys."""
+        view = publish.channel_of(channel)
+        mine = _visible(self.caller, view.id).exclude(state=Consumer.State.RETIRED)
+        found = mine.filter(client_id=client_id).first()
+        if found is None:
+            raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+        return etags.fresh(request, shown(found), found.version)
+
+    @openapi.operation(
+        "put_consumer",
+        tag="Consumers",
+        body={openapi.JSON: SETTINGS},
+        answers={200: CONSUMER, 201: WITH_SECRET},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(*PATH, *openapi.CREATING),
+    )
+    def put(self, request: Request, channel: str, client_id: str) -> Response:
+        """Create or replace the consumer; the same body twice changes nothing.
+
+        201 brings the signing secret, once. A removed consumer comes back with a new secret.
+        """
+        done = register_consumer.put(
+            channel,
+            client_id,
+            json_object(request),
+            actor=self.caller.actor,
+            tenant=self.caller.tenant,
+            condition=etags.condition_of(request),
+        )
+        place = f"channels/{channel}/consumers/{client_id}"
+        return etags.registered(done, with_secret(done), place)
+
+    @openapi.operation(
+        "patch_consumer",
+        tag="Consumers",
+        body={openapi.JSON: CHANGES},
+        answers={200: CONSUMER},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(*PATH, *openapi.WRITING),
+    )
+    def patch(self, request: Request, channel: str, client_id: str) -> Response:
+        """Change the given settings."""
+        done = register_consumer.patch(
+            channel,
+            client_id,
+            json_object(request),
+            actor=self.caller.actor,
+            tenant=self.caller.tenant,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(done.row))
+
+    @openapi.operation(
+        "delete_consumer",
+        tag="Consumers",
+        answers={204: None},
+        errors=(404, 412, 422),
+        parameters=(*PATH, openapi.IF_MATCH),
+    )
+    def delete(self, request: Request, channel: str, client_id: str) -> Response:
+        """Retire the consumer: it gets nothing more, its history stays."""
+        switch_consumer.retire(
+            channel,
+            client_id,
+            actor=self.caller.actor,
+            tenant=self.caller.tenant,
+            condition=etags.condition_of(request),
+        )
+        return Response(status=204)
+
+
+class PauseView(ApiView):
+    """The switch that holds a consumer's deliveries back."""
+
+    scopes = {"POST": WRITE}
+
+    @openapi.operation(
+        "pause_consumer",
+        tag="Consumers",
+        answers={200: CONSUMER},
+        errors=(404, 409, 412, 422),
+        parameters=(*PATH, *openapi.WRITING),
+    )
+    def post(self, request: Request, channel: str, client_id: str) -> Response:
+        """Send it nothing until it is resumed; what arrives meanwhile waits."""
+        done = switch_consumer.pause(
+            channel,
+            client_id,
+            actor=self.caller.actor,
+            tenant=self.caller.tenant,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(done.row))
+
+
+class ResumeView(ApiView):
+    """The way back from a pause."""
+
+    scopes = {"POST": WRITE}
+
+    @openapi.operation(
+        "resume_consumer",
+        tag="Consumers",
+        answers={200: CONSUMER},
+        errors=(404, 412, 422),
+        parameters=(*PATH, *openapi.WRITING),
+    )
+    def post(self, request: Request, channel: str, client_id: str) -> Response:
+        """Send what waits, after a pause or after the broker disabled it."""
+        done = switch_consumer.resume(
+            channel,
+            client_id,
+            actor=self.caller.actor,
+            tenant=self.caller.tenant,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(done.row))
+
+
+class SecretsView(ApiView):
+    """The consumer's signing secrets."""
+
+    scopes = {"POST": WRITE}
+
+    @openapi.operation(
+        "rotate_consumer_secret",
+        tag="Consumers",
+        body={openapi.JSON: OVERLAP},
+        answers={201: WITH_SECRET},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(*PATH, *openapi.WRITING),
+    )
+    def post(self, request: Request, channel: str, client_id: str) -> Response:
+        """Make a new secret, shown once; the old ones sign beside it for `overlap_s` seconds."""
+        done = rotate_secret.rotate(
+            channel,
+            client_id,
+            json_object(request, optional=True),
+            actor=self.caller.actor,
+            tenant=self.caller.tenant,
+            condition=etags.condition_of(request),
+        )
+        return etags.tagged(with_secret(done), done.row.version, status=201)
+
+
+def shown(consumer: Consumer) -> dict[str, Any]:
+    """The consumer as the API answers it."""
+    defaults, channel = conf(), consumer.channel
+    changed_at = consumer.state_changed_at
+    retry = consumer.retry if consumer.retry is not None else channel.default_retry
+    attempts = consumer.max_attempts or defaults.max_attempts
+    policy = backoff.parse_policy(retry)
+    return {
+        "channel": channel.slug,
+        "client_id": consumer.client_id,
+        "state": consumer.state,
+        "state_reason": consumer.state_reason,
+        "state_changed_at": times.text(changed_at) if changed_at else None,
+        **register_consumer.describe(consumer),
+        "signing_keys": [
+            {
+                "scheme": secret.scheme,
+                "public_key": secret.public_key,
+                "created_at": times.text(secret.created_at),
+                "expires_at": times.text(secret.expires_at) if secret.expires_at else None,
+            }
+            for secret in consumer.secrets.all()
+        ],
+        "effective": {
+            "timeout_ms": consumer.timeout_ms or defaults.timeout_ms,
+            "max_attempts": backoff.allowed_attempts(policy, attempts),
+            "max_in_flight": consumer.max_in_flight or defaults.max_in_flight,
+            "retry": retry if retry is not None else backoff.DEFAULT,
+            "gives_up_after_s": backoff.total(policy, attempts),
+        },
+        **stamps(consumer),
+    }
+
+
+def with_secret(done: Registered[Consumer]) -> dict[str, Any]:
+    """The consumer, with the secret that was made on the way."""
+    body = shown(done.row)
+    return {**body, "secret": done.secrets[0]} if done.secrets else body
+
+
+def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
+    mine = Consumer.objects.select_related("channel", "team").prefetch_related("secrets")
+    mine = mine.filter(channel_id=channel_id)
+    tenant = caller.tenant
+    if tenant.everything:
+        return mine
+    return mine.filter(team=tenant.team_id)

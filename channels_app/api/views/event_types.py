@@ -1,0 +1,153 @@
+"""Event types of a channel: what its producers may send, and what a body must look like."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app.api import cursor, etags, openapi
+from channels_app.api.authentication import Caller
+from channels_app.api.base import ApiView, json_object, stamps
+from channels_app.api.views import publish
+from channels_app.errors import NotFound
+from channels_app.models import EventType
+from channels_app.rules import fields, keys, names
+from channels_app.steps import register_event_type
+from channels_app.steps.register_event_type import FIELDS
+
+NAME_SCHEMA = {
+    "type": "string",
+    "maxLength": names.LONGEST_EVENT_TYPE,
+    "pattern": r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$",
+}
+SETTINGS = openapi.component("EventTypeSettings", fields.object_schema(FIELDS))
+CHANGES = openapi.component("EventTypeChanges", fields.object_schema(FIELDS, partial=True))
+EVENT_TYPE = openapi.component(
+    "EventType",
+    openapi.resource(fields.object_schema(FIELDS), channel=fields.slug.schema, name=NAME_SCHEMA),
+)
+NAME = OpenApiParameter("name", NAME_SCHEMA, OpenApiParameter.PATH)
+READ = keys.SCOPES
+WRITE = ("register",)
+
+
+class EventTypeListView(ApiView):
+    """The catalogue of a channel."""
+
+    scopes = {"GET": READ}
+
+    @openapi.operation(
+        "list_event_types",
+        tag="Event types",
+        answers={200: openapi.page_of(EVENT_TYPE)},
+        errors=(404, 422),
+        parameters=(openapi.CHANNEL, *openapi.LIST),
+    )
+    def get(self, request: Request, channel: str) -> Response:
+        """The event types of the channel, newest first."""
+        view = publish.channel_of(channel)
+        page = cursor.read(request)
+        mine = EventType.objects.filter(channel_id=view.id)
+        return Response(page.answer([mine], lambda row: shown(channel, row)))
+
+
+class EventTypeView(ApiView):
+    """One event type. Producers write their own catalogue: a team's key only reads it."""
+
+    scopes = {
+        "GET": READ,
+        "PUT": WRITE,
+        "PATCH": WRITE,
+        "DELETE": WRITE,
+    }
+
+    @openapi.operation(
+        "get_event_type",
+        tag="Event types",
+        answers={200: EVENT_TYPE, 304: None},
+        errors=(404,),
+        parameters=(openapi.CHANNEL, NAME, *openapi.READING),
+    )
+    def get(self, request: Request, channel: str, name: str) -> Response:
+        """The event type with its schema and example."""
+        view = publish.channel_of(channel)
+        found = EventType.objects.filter(channel_id=view.id, name=name).first()
+        if found is None:
+            raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
+        return etags.fresh(request, shown(channel, found), found.version)
+
+    @openapi.operation(
+        "put_event_type",
+        tag="Event types",
+        body={openapi.JSON: SETTINGS},
+        answers={200: EVENT_TYPE, 201: EVENT_TYPE},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(openapi.CHANNEL, NAME, *openapi.CREATING),
+    )
+    def put(self, request: Request, channel: str, name: str) -> Response:
+        """Create or replace the event type; the same body twice changes nothing."""
+        _check_writer(self.caller)
+        done = register_event_type.put(
+            channel,
+            name,
+            json_object(request, optional=True),
+            actor=self.caller.actor,
+            condition=etags.condition_of(request),
+        )
+        place = f"channels/{channel}/event-types/{name}"
+        return etags.registered(done, shown(channel, done.row), place)
+
+    @openapi.operation(
+        "patch_event_type",
+        tag="Event types",
+        body={openapi.JSON: CHANGES},
+        answers={200: EVENT_TYPE},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(openapi.CHANNEL, NAME, *openapi.WRITING),
+    )
+    def patch(self, request: Request, channel: str, name: str) -> Response:
+        """Change the given fields."""
+        _check_writer(self.caller)
+        done = register_event_type.patch(
+            channel,
+            name,
+            json_object(request),
+            actor=self.caller.actor,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(channel, done.row))
+
+    @openapi.operation(
+        "delete_event_type",
+        tag="Event types",
+        answers={204: None},
+        errors=(404, 412, 422),
+        parameters=(openapi.CHANNEL, NAME, openapi.IF_MATCH),
+    )
+    def delete(self, request: Request, channel: str, name: str) -> Response:
+        """Forget the event type; messages of that type are accepted unchecked from then on."""
+        _check_writer(self.caller)
+        register_event_type.remove(
+            channel, name, actor=self.caller.actor, condition=etags.condition_of(request)
+        )
+        return Response(status=204)
+
+
+def shown(channel: str, event_type: EventType) -> dict[str, Any]:
+    """The event type as the API answers it."""
+    return {
+        "channel": channel,
+        "name": event_type.name,
+        **register_event_type.describe(event_type),
+        **stamps(event_type),
+    }
+
+
+def _check_writer(caller: Caller) -> None:
+    # A schema decides what every producer of the channel may send: no business of consumers.
+    if caller.producer is None and caller.key.team_id is not None and not caller.may("admin"):
+        raise PermissionDenied(
+            "Event types are registered with a producer's key.", "producers_only"
+        )

@@ -1,0 +1,141 @@
+"""API keys of a producer: issued, rotated with an overlap, revoked; each text is shown once."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app.api import cursor, etags, openapi
+from channels_app.api.base import ApiView, json_object, stamps
+from channels_app.errors import NotFound
+from channels_app.models import ApiKey, Producer
+from channels_app.rules import fields, times
+from channels_app.rules.registered import Registered
+from channels_app.steps import issue_key
+from channels_app.steps.issue_key import FIELDS, OVERLAP
+
+WISHES = openapi.component("KeyWishes", fields.object_schema(FIELDS))
+ROTATION = openapi.component("KeyRotation", fields.object_schema(OVERLAP))
+KEY = openapi.component(
+    "Key",
+    openapi.resource(
+        fields.object_schema(FIELDS),
+        key_id=openapi.TEXT,
+        producer={"type": ["string", "null"]},
+        revoked_at=openapi.MAYBE_INSTANT,
+        last_used_at=openapi.MAYBE_INSTANT,
+    ),
+)
+WITH_TEXT = openapi.component(
+    "KeyWithText",
+    {
+        "allOf": [KEY],
+        "type": "object",
+        "properties": {"key": {"type": "string", "description": "hsk_..., shown once."}},
+        "required": ["key"],
+    },
+)
+KEY_ID = OpenApiParameter("key_id", str, OpenApiParameter.PATH)
+
+
+class KeyListView(ApiView):
+    """The keys of one producer."""
+
+    scopes = {"GET": ("admin",), "POST": ("admin",)}
+
+    @openapi.operation(
+        "list_keys",
+        tag="Producers",
+        answers={200: openapi.page_of(KEY)},
+        errors=(404, 422),
+        parameters=(openapi.PRODUCER, *openapi.LIST),
+    )
+    def get(self, request: Request, producer: str) -> Response:
+        """The producer's keys, newest first; revoked and expired ones among them."""
+        owner = Producer.objects.filter(slug=producer).first()
+        if owner is None:
+            raise NotFound("unknown_producer", f"There is no producer {producer}.")
+        page = cursor.read(request)
+        mine = ApiKey.objects.select_related("producer").filter(producer=owner)
+        return Response(page.answer([mine], shown))
+
+    @openapi.operation(
+        "issue_key",
+        tag="Producers",
+        body={openapi.JSON: WISHES},
+        answers={201: WITH_TEXT},
+        errors=(400, 404, 411, 413, 415, 422),
+        parameters=(openapi.PRODUCER, openapi.ETAG),
+    )
+    def post(self, request: Request, producer: str) -> Response:
+        """Issue a key. Its text is in this answer and nowhere else."""
+        done = issue_key.issue(
+            json_object(request, optional=True), actor=self.caller.actor, producer=producer
+        )
+        return _made(done)
+
+
+class KeyView(ApiView):
+    """One key of a producer."""
+
+    scopes = {"DELETE": ("admin",)}
+
+    @openapi.operation(
+        "revoke_key",
+        tag="Producers",
+        answers={204: None},
+        errors=(404, 412, 422),
+        parameters=(openapi.PRODUCER, KEY_ID, openapi.IF_MATCH),
+    )
+    def delete(self, request: Request, producer: str, key_id: str) -> Response:
+        """Revoke the key, within a second in every process."""
+        issue_key.revoke(
+            key_id,
+            actor=self.caller.actor,
+            producer=producer,
+            condition=etags.condition_of(request),
+        )
+        return Response(status=204)
+
+
+class KeyRotationView(ApiView):
+    """A key's successor."""
+
+    scopes = {"POST": ("admin",)}
+
+    @openapi.operation(
+        "rotate_key",
+        tag="Producers",
+        body={openapi.JSON: ROTATION},
+        answers={201: WITH_TEXT},
+        errors=(400, 404, 409, 411, 412, 413, 415, 422),
+        parameters=(openapi.PRODUCER, KEY_ID, *openapi.WRITING),
+    )
+    def post(self, request: Request, producer: str, key_id: str) -> Response:
+        """Issue a key like this one, which stops working `overlap_s` seconds from now."""
+        done = issue_key.rotate(
+            key_id,
+            json_object(request, optional=True),
+            actor=self.caller.actor,
+            producer=producer,
+            condition=etags.condition_of(request),
+        )
+        return _made(done)
+
+
+def shown(key: ApiKey) -> dict[str, Any]:
+    """The key as the API answers it: nothing of its secret."""
+    return {
+        "key_id": key.key_id,
+        "producer": key.producer.slug if key.producer else None,
+        **issue_key.describe(key),
+        "revoked_at": times.text(key.revoked_at) if key.revoked_at else None,
+        "last_used_at": times.text(key.last_used_at) if key.last_used_at else None,
+        **stamps(key),
+    }
+
+
+def _made(done: Registered[ApiKey]) -> Response:
+    body = {**shown(done.row), "key": done.secrets[0]}
+    return etags.tagged(body, done.row.version, status=201)

@@ -1,0 +1,118 @@
+"""Producers: who publishes, within which limits."""
+
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app.api import cursor, etags, openapi
+from channels_app.api.authentication import Caller
+from channels_app.api.base import ApiView, json_object, stamps
+from channels_app.errors import NotFound
+from channels_app.models import Producer
+from channels_app.rules import fields
+from channels_app.steps import register_producer
+from channels_app.steps.register_producer import FIELDS
+
+SETTINGS = openapi.component("ProducerSettings", fields.object_schema(FIELDS))
+CHANGES = openapi.component("ProducerChanges", fields.object_schema(FIELDS, partial=True))
+PRODUCER = openapi.component(
+    "Producer", openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema)
+)
+
+
+class ProducerListView(ApiView):
+    """The producers that exist for the caller."""
+
+    scopes = {"GET": ("read",)}
+
+    @openapi.operation(
+        "list_producers",
+        tag="Producers",
+        answers={200: openapi.page_of(PRODUCER)},
+        errors=(422,),
+        parameters=openapi.LIST,
+    )
+    def get(self, request: Request) -> Response:
+        """The producers, newest first."""
+        page = cursor.read(request)
+        return Response(page.answer([_visible(self.caller)], shown))
+
+
+class ProducerView(ApiView):
+    """One producer."""
+
+    scopes = {
+        "GET": ("read",),
+        "PUT": ("admin",),
+        "PATCH": ("admin",),
+    }
+
+    @openapi.operation(
+        "get_producer",
+        tag="Producers",
+        answers={200: PRODUCER, 304: None},
+        errors=(404,),
+        parameters=(openapi.PRODUCER, *openapi.READING),
+    )
+    def get(self, request: Request, producer: str) -> Response:
+        """The producer's settings."""
+        found = _visible(self.caller).filter(slug=producer).first()
+        if found is None:
+            raise NotFound("unknown_producer", f"There is no producer {producer}.")
+        return etags.fresh(request, shown(found), found.version)
+
+    @openapi.operation(
+        "put_producer",
+        tag="Producers",
+        body={openapi.JSON: SETTINGS},
+        answers={200: PRODUCER, 201: PRODUCER},
+        errors=(400, 411, 412, 413, 415, 422),
+        parameters=(openapi.PRODUCER, *openapi.CREATING),
+    )
+    def put(self, request: Request, producer: str) -> Response:
+        """Create or replace the producer; the same body twice changes nothing."""
+        done = register_producer.put(
+            producer,
+            json_object(request, optional=True),
+            actor=self.caller.actor,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(done.row), f"producers/{producer}")
+
+    @openapi.operation(
+        "patch_producer",
+        tag="Producers",
+        body={openapi.JSON: CHANGES},
+        answers={200: PRODUCER},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(openapi.PRODUCER, *openapi.WRITING),
+    )
+    def patch(self, request: Request, producer: str) -> Response:
+        """Change the given settings."""
+        done = register_producer.patch(
+            producer,
+            json_object(request),
+            actor=self.caller.actor,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(done.row))
+
+
+def shown(producer: Producer) -> dict[str, Any]:
+    """The producer as the API answers it."""
+    return {
+        "slug": producer.slug,
+        **register_producer.describe(producer),
+        **stamps(producer),
+    }
+
+
+def _visible(caller: Caller) -> QuerySet[Producer]:
+    every = Producer.objects.select_related("team")
+    if caller.tenant.everything:
+        return every
+    own = Q(id=caller.producer.id) if caller.producer else Q(pk=None)
+    of_team = Q(team_id=caller.key.team_id) if caller.key.team_id is not None else Q(pk=None)
+    return every.filter(own | of_team)
