@@ -1,8 +1,9 @@
 """What the commands share: help that a person can read, progress, and how numbers are written."""
 
 import getpass
+import textwrap
 import time
-from argparse import SUPPRESS, RawDescriptionHelpFormatter
+from argparse import SUPPRESS
 from typing import Any
 
 from django.core.management.base import (
@@ -17,8 +18,15 @@ BAR_WIDTH = 30
 REDRAW_S = 0.1
 
 
-class HelpFormatter(RawDescriptionHelpFormatter, DjangoHelpFormatter):
-    """Keeps the lines of descriptions and examples as they were written."""
+class HelpFormatter(DjangoHelpFormatter):
+    """Wraps paragraphs, and keeps those with indented lines as they were written."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = [
+            part if "\n " in f"\n{part}" else textwrap.fill(part, width)
+            for part in text.split("\n\n")
+        ]
+        return textwrap.indent("\n\n".join(paragraphs), indent)
 
 
 class Error(CommandError):

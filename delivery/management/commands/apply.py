@@ -49,7 +49,7 @@ class Command(BaseCommand):
         '  url = "https://billing.example.com/hooks"\n'
         '  event_types = ["order.*"]\n'
         "  max_in_flight = 10\n"
-        '  secret_file = "billing.secret"             or secret = "whsec_..."; made if absent'
+        '  secret_file = "billing.secret"   # or secret = "whsec_..."; or made for you'
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

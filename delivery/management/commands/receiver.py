@@ -20,12 +20,12 @@ class Command(BaseCommand):
     help = (
         "Run a small consumer to try the broker with: it checks signatures, prints one line for\n"
         "each request, and misbehaves where it is asked to.\n\n"
-        "  /slow?ms=800                         answers late\n"
-        "  /failing?status=500&retry_after=5    never succeeds\n"
-        "  /recovering?after=2                  fails twice for each message, then takes it\n"
-        "  /hang                                never answers\n"
-        "  anything else                        takes it at once\n"
-        "  GET /stats                           what came in so far, as JSON"
+        "  /slow?ms=800                        answers late\n"
+        "  /failing?status=500&retry_after=5   never succeeds\n"
+        "  /recovering?after=2                 fails twice for each message, then takes it\n"
+        "  /hang                               never answers\n"
+        "  anything else                       takes it at once\n"
+        "  GET /stats                          what came in so far, as JSON"
     )
     examples = (
         "  manage.py receiver\n"

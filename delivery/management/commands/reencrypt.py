@@ -20,8 +20,8 @@ class Command(BaseCommand):
         "again: what is done stays done. When it ends without a complaint, the old keys can go."
     )
     examples = (
-        "  manage.py generate_key          put it in front of the old key, restart, then\n"
-        "  manage.py reencrypt"
+        "  manage.py reencrypt          after a new key was put in front of the old\n"
+        "                               ones and everything was restarted"
     )
 
     def handle(self, **options: Any) -> None:

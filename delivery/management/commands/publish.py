@@ -1,0 +1,156 @@
+"""``manage.py publish``: a file of messages, published."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from django.conf import settings
+from django.core.management.base import CommandParser
+
+from channels_app.conf import MAX_BATCH_ITEMS
+from channels_app.models import Producer
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error, Progress, counted
+from delivery.management.publishing import outlets
+from delivery.management.publishing.lines import Reader, batches
+from delivery.management.publishing.outlets import Outlet
+from delivery.management.publishing.run import Run
+
+
+class Command(BaseCommand):
+    """Shows what delivery/management/publishing does with a file."""
+
+    help = (
+        "Publish the messages of a JSONL file on a channel: one JSON object in each line, sent in\n"
+        "batches of up to 1,000 through the REST API.\n\n"
+        '  {"body": "exact text", "event_type": "order.created"}\n'
+        '  {"body": {"any": "JSON"}, "priority": 7, "idempotency_key": "order-17"}\n\n'
+        "Fields are those of the batch endpoint; event may stand for event_type, a body that is\n"
+        "no text is sent as JSON. Refused messages are told with their line; the others are\n"
+        "stored all the same. With --idempotent the file may be published again after a\n"
+        "failure: what was stored already is recognised and not stored twice."
+    )
+    examples = (
+        "  manage.py publish hooks.jsonl --channel orders --key-file shop.key\n"
+        "  manage.py publish hooks.jsonl --channel orders --direct --dry-run\n"
+        "  zcat old.jsonl.gz | manage.py publish - --channel orders --key-file shop.key"
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """What, where, how."""
+        parser.add_argument("file", metavar="FILE", help="a JSONL file; - reads standard input")
+        parser.add_argument("--channel", required=True, metavar="NAME", help="where to publish")
+        parser.add_argument(
+            "--key-file", metavar="PATH", help="file with an API key that may publish; - asks"
+        )
+        parser.add_argument(
+            "--url",
+            default=settings.PUBLIC_URL,
+            metavar="URL",
+            help="address of the broker (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--direct",
+            action="store_true",
+            help="store straight into this installation's database, without web server or key",
+        )
+        parser.add_argument(
+            "--producer", metavar="NAME", help="with --direct: in this producer's name"
+        )
+        parser.add_argument(
+            "--idempotent",
+            action="store_true",
+            help="give each message without a key one made of its line, so that a repetition "
+            "stores nothing twice",
+        )
+        parser.add_argument(
+            "--content-type",
+            default="application/json",
+            metavar="TYPE",
+            help="of messages that bring none (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--batch",
+            type=int,
+            default=MAX_BATCH_ITEMS,
+            metavar="N",
+            help="messages in a request, 1 to %(default)s (default: %(default)s)",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="read the file, send nothing")
+
+    def handle(self, *, file: str, batch: int, dry_run: bool, **options: Any) -> None:
+        """Exit code 1 when any message was not stored."""
+        if not 1 <= batch <= MAX_BATCH_ITEMS:
+            raise Error(f"--batch must be from 1 to {MAX_BATCH_ITEMS}.")
+        outlet = None if dry_run else self._outlet(file, options)
+        reader = Reader(options["content_type"], idempotent=options["idempotent"])
+        with ExitStack() as stack:
+            stream, total = _open(file, stack)
+            progress = Progress(self.stdout, total, "messages")
+            run = Run(outlet, progress)
+            try:
+                run.go(batches(reader.read(stream), items=batch))
+            finally:
+                progress.close()
+                self._sum_up(run, reader)
+        if run.refused or run.broken:
+            raise SystemExit(1)
+
+    def _sum_up(self, run: Run, reader: Reader) -> None:
+        for sentence in run.shown:
+            self.stderr.write(sentence, self.style.WARNING)
+        if run.refused > len(run.shown):
+            self.stderr.write(f"... and {run.refused - len(run.shown):,} more.")
+        for name, times in reader.unused.most_common():
+            note = f"The field {name} means nothing here and was left out ({times:,} lines)."
+            self.stderr.write(note, self.style.NOTICE)
+        self.stdout.write(run.summary())
+        if run.broken:
+            stopped = f"Stopped after {counted(run.done, 'line')}: {run.broken}"
+            self.stderr.write(stopped, self.style.ERROR)
+
+    def _outlet(self, file: str, options: dict[str, Any]) -> Outlet:
+        if options["direct"]:
+            return outlets.Direct(options["channel"], _producer(options["producer"]))
+        if options["producer"]:
+            raise Error("--producer goes with --direct; otherwise the key says who publishes.")
+        key = _key(options["key_file"], file)
+        return outlets.Api(options["url"].rstrip("/"), options["channel"], key)
+
+
+def _open(file: str, stack: ExitStack) -> tuple[BinaryIO, int]:
+    """The lines, and how many there are (0: nobody knows)."""
+    if file == "-":
+        return sys.stdin.buffer, 0
+    try:
+        with Path(file).open("rb") as stream:
+            total = sum(1 for line in stream if line.strip())
+        return stack.enter_context(Path(file).open("rb")), total
+    except OSError as error:
+        raise Error(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _key(key_file: str | None, file: str) -> str:
+    if key_file is None:
+        raise Error(
+            "A key is needed: --key-file PATH. `manage.py issue_key PRODUCER > PATH` makes one; "
+            "on this installation's own database --direct works without."
+        )
+    if key_file == "-":
+        if file == "-":
+            raise Error("Standard input cannot be both the messages and the key.")
+        return sys.stdin.readline().strip()
+    try:
+        return Path(key_file).read_text("utf-8").strip()
+    except OSError as error:
+        raise Error(f"{key_file} cannot be read: {error.strerror}.") from None
+
+
+def _producer(slug: str | None) -> Producer | None:
+    if slug is None:
+        return None
+    producer = Producer.objects.filter(slug=slug).first()
+    if producer is None:
+        raise Error(f"There is no producer {slug!r}; `manage.py apply` makes producers.")
+    return producer

@@ -1,0 +1,178 @@
+"""Where messages go: through the REST API as a producer's would, or straight into the tables."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import requests
+from django.db import DatabaseError
+
+from channels_app import clock
+from channels_app.api import publication
+from channels_app.api.problems import ApiProblem
+from channels_app.directory import directory
+from channels_app.models import Producer
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+
+TIMEOUT_S = 120.0
+PATIENCE_S = 120.0
+"""How long one batch is tried while the broker is away or asks for less."""
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+PASSING = {429, 502, 503, 504}
+"""Answers that mean: nothing was stored, ask again."""
+TOO_LARGE = 413
+
+Item = Mapping[str, Any]
+
+
+class Refused(Exception):
+    """No message of the batch was stored, and none of the next will be; says why."""
+
+
+class InDoubt(Exception):
+    """The connection broke while messages without idempotency keys were on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one message."""
+
+    stored: bool
+    duplicate: bool = False
+    detail: str = ""
+    """Why it was refused."""
+
+
+class Outlet(Protocol):
+    """Takes batches."""
+
+    def publish(self, items: Sequence[Item]) -> list[Result]:
+        """Results in the order of ``items``. Raises Refused and InDoubt."""
+
+
+@dataclass(slots=True)
+class Api:
+    """The batch endpoint of a broker, anywhere."""
+
+    url: str
+    channel: str
+    key: str = field(repr=False)
+    patience_s: float = PATIENCE_S
+    _session: requests.Session = field(default_factory=requests.Session)
+
+    def publish(self, items: Sequence[Item]) -> list[Result]:
+        """Send until there is an answer, as far as sending twice is safe."""
+        end = time.monotonic() + self.patience_s
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                answer = self._post(items)
+            except requests.ConnectionError as error:
+                self._check_safe(items, error)
+                reason = f"{self.url} cannot be reached: {_cause(error)}."
+            except requests.RequestException as error:
+                self._check_safe(items, error)
+                reason = f"{self.url} did not answer: {_cause(error)}."
+            else:
+                if answer.status_code == TOO_LARGE and len(items) > 1:
+                    half = len(items) // 2
+                    return self.publish(items[:half]) + self.publish(items[half:])
+                if answer.status_code not in PASSING:
+                    return self._results(answer)
+                pause_s = max(pause_s, _retry_after(answer))
+                reason = _detail(answer)
+            if time.monotonic() + pause_s > end:
+                raise Refused(reason)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _post(self, items: Sequence[Item]) -> requests.Response:
+        return self._session.post(
+            f"{self.url}/api/v1/channels/{self.channel}/messages/batch",
+            json=list(items),
+            headers={"Authorization": f"Bearer {self.key}"},
+            timeout=TIMEOUT_S,
+            # A redirected POST would arrive as a GET, or take the key to another host.
+            allow_redirects=False,
+        )
+
+    def _check_safe(self, items: Sequence[Item], error: requests.RequestException) -> None:
+        never_sent = isinstance(error, requests.ConnectTimeout) or "NewConnection" in repr(error)
+        if not never_sent and not all("idempotency_key" in item for item in items):
+            raise InDoubt(_cause(error)) from None
+
+    def _results(self, answer: requests.Response) -> list[Result]:
+        if answer.status_code != 207:
+            raise Refused(_detail(answer))
+        return [
+            Result(
+                stored=item["status"] < 300,
+                duplicate=bool(item.get("duplicate")),
+                detail=_said(item),
+            )
+            for item in answer.json()["items"]
+        ]
+
+
+@dataclass(slots=True)
+class Direct:
+    """The tables of this installation, without a web server and without a rate."""
+
+    channel: str
+    producer: Producer | None = None
+
+    def publish(self, items: Sequence[Item]) -> list[Result]:
+        """Read each item as the batch endpoint does, and store what can be read."""
+        view = directory.channel(self.channel)
+        if view is None:
+            raise Refused(f"There is no channel {self.channel}.")
+        now = clock.now()
+        read: list[Publication | Result] = []
+        for item in items:
+            try:
+                read.append(publication.from_item(dict(item), view, self.producer, now))
+            except ApiProblem as problem:
+                said = {"field": problem.field, "detail": str(problem.detail)}
+                read.append(Result(stored=False, detail=_said(said)))
+        wanted = [one for one in read if isinstance(one, Publication)]
+        owner = self.producer.id if self.producer else None
+        try:
+            accepted = iter(accept.accept(view, owner, wanted))
+        except DatabaseError as error:
+            raise Refused(f"The database took nothing of this batch: {error}.") from None
+        return [one if isinstance(one, Result) else _stored(next(accepted)) for one in read]
+
+
+def _stored(result: accept.Accepted) -> Result:
+    if result.conflict:
+        return Result(False, detail="The idempotency key stands for another body already.")
+    return Result(True, duplicate=result.duplicate)
+
+
+def _said(item: Mapping[str, Any]) -> str:
+    detail, name = str(item.get("detail", "")), item.get("field", "")
+    return f"{name}: {detail}" if name and detail else detail
+
+
+def _detail(answer: requests.Response) -> str:
+    """The broker's own sentence, or the status of whoever answered instead."""
+    try:
+        return f"{answer.json()['detail']} ({answer.status_code})"
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.url} answered {answer.status_code} {answer.reason}; is that the broker?"
+
+
+def _retry_after(answer: requests.Response) -> float:
+    text = answer.headers.get("Retry-After", "")
+    return min(float(text), LONGEST_PAUSE_S) if text.isascii() and text.isdecimal() else 0.0
+
+
+def _cause(error: requests.RequestException) -> str:
+    """The innermost reason: the outer ones name libraries."""
+    reason: Any = error
+    while isinstance(inner := (reason.args or [""])[0], Exception) or hasattr(reason, "reason"):
+        reason = getattr(reason, "reason", inner)
+    return str(reason).partition(": ")[2].rstrip(".") or type(reason).__name__

@@ -1,0 +1,81 @@
+"""One publication of a file: batch after batch, and what became of its lines."""
+
+import time
+from collections.abc import Iterable
+
+from delivery.management.base import Progress, counted, sized
+from delivery.management.publishing.lines import Line
+from delivery.management.publishing.outlets import InDoubt, Outlet, Refused, Result
+
+SHOWN = 10
+"""Refused lines that are told one by one; the others are counted."""
+
+
+class Run:
+    """Goes through all batches once. Without an outlet it only looks whether they can be read."""
+
+    def __init__(self, outlet: Outlet | None, progress: Progress) -> None:
+        self.done = 0
+        """Lines that were dealt with."""
+        self.refused = 0
+        self.shown: list[str] = []
+        self.broken = ""
+        """Why it stopped before the end; '' when it did not."""
+        self._outlet = outlet
+        self._progress = progress
+        self._stored = self._duplicates = self._bytes = 0
+        self._started = time.monotonic()
+
+    def go(self, work: Iterable[list[Line]]) -> None:
+        """Batch after batch, until all are done or going on makes no sense."""
+        for batch in work:
+            good = [line for line in batch if not line.fault]
+            try:
+                self._publish(good)
+            except Refused as error:
+                self.broken = str(error)
+            except InDoubt as error:
+                self.broken = (
+                    f"the connection broke ({error}) while lines {good[0].number} to "
+                    f"{good[-1].number} were on their way; they may or may not be stored. With "
+                    "--idempotent the file could be published again."
+                )
+            if self.broken:
+                return
+            for line in batch:
+                if line.fault:
+                    self._refuse(line, line.fault)
+            self.done += len(batch)
+            self._progress.show(self.done)
+
+    def summary(self) -> str:
+        """What was achieved, and at which rate."""
+        took = max(time.monotonic() - self._started, 1e-9)
+        parts = [f"{counted(self._stored, 'message')} ({sized(self._bytes)}) can be read"]
+        if self._outlet is not None:
+            parts = [
+                f"{counted(self._stored, 'message')} ({sized(self._bytes)}) stored in {took:.1f} s",
+                f"{self._stored / took:,.0f} a second",
+            ]
+        if self._duplicates:
+            parts.append(f"{self._duplicates:,} of them stored before")
+        if self.refused:
+            parts.append(f"{self.refused:,} refused")
+        return ", ".join(parts) + "."
+
+    def _publish(self, lines: list[Line]) -> None:
+        results = [Result(stored=True)] * len(lines)
+        if self._outlet is not None and lines:
+            results = self._outlet.publish([line.item for line in lines])
+        for line, result in zip(lines, results, strict=True):
+            if result.stored:
+                self._stored += 1
+                self._duplicates += result.duplicate
+                self._bytes += line.size
+            else:
+                self._refuse(line, result.detail)
+
+    def _refuse(self, line: Line, reason: str) -> None:
+        self.refused += 1
+        if len(self.shown) < SHOWN:
+            self.shown.append(f"Line {line.number}: {reason}")
