@@ -105,7 +105,8 @@ UNFOLD: dict[str, Any] = {
             "href": lambda request: static("hookstation/favicon.svg"),
         }
     ],
-    "SHOW_HISTORY": True,
+    "STYLES": [lambda request: static("hookstation/console.css")],
+    "SHOW_HISTORY": False,
     "SHOW_BACK_BUTTON": True,
     "ENVIRONMENT": "broker_site.dashboard.environment",
     "DASHBOARD_CALLBACK": "broker_site.dashboard.overview",

@@ -20,12 +20,12 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime import slots
 
 CARDS = (
-    (DeliveryState.QUEUED, "Queued", "hourglass_top", "wait for their first or next attempt"),
-    (DeliveryState.IN_FLIGHT, "In flight", "flight_takeoff", "are held by a worker right now"),
-    (DeliveryState.AWAITING_ACK, "Awaiting ack", "hearing", "received, not yet confirmed"),
-    (DeliveryState.DELIVERED, "Delivered", "check_circle", "arrived"),
-    (DeliveryState.DEAD, "Dead letters", "unsubscribe", "given up; they can be replayed"),
-    (DeliveryState.CANCELLED, "Cancelled", "block", "taken back or expired"),
+    (DeliveryState.QUEUED, "Queued", "wait for their first or next attempt"),
+    (DeliveryState.IN_FLIGHT, "In flight", "are held by a worker right now"),
+    (DeliveryState.AWAITING_ACK, "Awaiting ack", "received, not yet confirmed"),
+    (DeliveryState.DELIVERED, "Delivered", "arrived"),
+    (DeliveryState.DEAD, "Dead letters", "given up; they can be replayed"),
+    (DeliveryState.CANCELLED, "Cancelled", "taken back or expired"),
 )
 FOUND = 10
 """Results of each kind that the search shows."""
@@ -63,15 +63,14 @@ def overview(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     cards = [
         {
             "title": title,
-            "icon": icon,
             "text": text,
-            "count": intcomma(now.by_state[state]),
+            "value": intcomma(now.by_state[state]),
             "link": f"{deliveries}?state={state}",
             "alarm": state is DeliveryState.DEAD and now.by_state[state] > 0,
         }
-        for state, title, icon, text in CARDS
+        for state, title, text in CARDS
     ]
-    return context | {"cards": cards, "vitals": _vitals(now)}
+    return context | {"cards": [*_vitals(now), *cards]}
 
 
 def search(request: HttpRequest, term: str) -> list[SearchResult]:

@@ -5,6 +5,7 @@ from django.db import models
 from channels_app.models.base import ExactCharField, TimeOrderedKey
 from channels_app.models.channel import Channel
 from channels_app.models.producer import Producer
+from channels_app.rules import ids
 
 
 class Message(models.Model):
@@ -65,7 +66,7 @@ class Message(models.Model):
         ]
 
     def __str__(self) -> str:
-        return str(self.id)
+        return ids.to_public(ids.MESSAGE, self.id)
 
 
 class MessageBody(models.Model):
@@ -79,7 +80,7 @@ class MessageBody(models.Model):
     """Which encryption key sealed it; empty when stored plain."""
 
     def __str__(self) -> str:
-        return f"body of {self.message_id}"
+        return f"body of {ids.to_public(ids.MESSAGE, self.message_id)}"
 
 
 class IdempotencyRecord(models.Model):

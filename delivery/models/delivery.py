@@ -6,6 +6,7 @@ from channels_app.models.base import ExactCharField, TimeOrderedKey
 from channels_app.models.channel import Channel
 from channels_app.models.consumer import Consumer
 from channels_app.models.message import Message
+from channels_app.rules import ids
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 
@@ -80,7 +81,7 @@ class Delivery(models.Model):
         ]
 
     def __str__(self) -> str:
-        return str(self.id)
+        return ids.to_public(ids.DELIVERY, self.id)
 
 
 class Attempt(models.Model):
@@ -109,4 +110,4 @@ class Attempt(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"attempt {self.number} of {self.delivery_id}"
+        return ids.to_public(ids.ATTEMPT, self.id)

@@ -3,6 +3,7 @@
 from django.db import models
 
 from channels_app.models.base import TimeOrderedKey
+from channels_app.rules import ids
 
 
 class Replay(models.Model):
@@ -48,4 +49,4 @@ class Replay(models.Model):
         indexes = [models.Index(fields=["state"], name="replay_state")]
 
     def __str__(self) -> str:
-        return str(self.id)
+        return ids.to_public(ids.REPLAY, self.id)

@@ -1,0 +1,280 @@
+"""Foundations of every admin page: read-only rows, lists that never scan, dialogs, the actor."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import ShowFacets
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from unfold import decorators, paginator
+from unfold.admin import ModelAdmin
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.forms import BaseDialogForm
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from channels_app import clock
+from channels_app.errors import BrokerError
+from channels_app.rules import ids
+
+F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Model)
+
+display: Callable[..., Callable[[F], F]] = decorators.display
+action: Callable[..., Callable[[F], F]] = decorators.action
+
+WINDOW = 10_000
+"""Rows that a list leads through, newest first: a page beyond would read all rows before it."""
+NONE = "-"
+TONES = ("good", "bad", "busy", "wait", "calm")
+
+
+class InfinitePaginator(paginator.InfinitePaginator):
+    """Pages without a COUNT(*); ends where reading on would cost more than a better filter.
+
+    The page's header knows it by this name, and then shows no number of results.
+    """
+
+    count = WINDOW
+
+
+class Page(ModelAdmin):
+    """Every page: no counting of filters, a way back, plain actions instead of Django's delete."""
+
+    show_facets = ShowFacets.NEVER
+    list_filter_sheet = True
+    list_filter_submit = True
+    list_per_page = 50
+    empty_value_display = NONE
+    warn_unsaved_form = True
+    id_prefix = ""
+    """Kind of public id that the primary key has; then that spelling leads to the page too."""
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """The page of a row. What a step refuses is a message above it, not a server error."""
+        number = (
+            ids.from_public(self.id_prefix, object_id) if self.id_prefix and object_id else None
+        )
+        if number is not None:
+            return redirect(self.page_of(number))
+        try:
+            return super().changeform_view(request, object_id, *args, **kwargs)  # type: ignore[no-any-return]
+        except BrokerError as refused:
+            messages.error(request, refused.detail)
+            return redirect(request.get_full_path())
+
+    def page_of(self, key: Any) -> str:
+        """Address of a row's page."""
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[key])
+
+    def audit_target(self, obj: Any) -> str:
+        """How the audit log names a row; '' where nothing is written down."""
+        return ""
+
+    @action(description="Audit log", icon="history")
+    def see_audit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """What people did to this row."""
+        obj = self.get_object(request, object_id)
+        target = urlencode({"q": self.audit_target(obj) if obj else ""})
+        return redirect(f"{reverse('admin:channels_app_auditentry_changelist')}?{target}")
+
+    def has_operate_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this person may act on rows: those who only look need the view permission."""
+        opts = self.opts
+        return bool(request.user.has_perm(f"{opts.app_label}.change_{opts.model_name}"))
+
+
+class ReadOnly(Page):
+    """Rows that only the broker writes: people look."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never."""
+        return False
+
+
+class BigList(ReadOnly):
+    """A table of millions of rows, newest first, read in index order alone."""
+
+    show_full_result_count = False
+    paginator = InfinitePaginator
+    list_disable_select_all = True
+    ordering = ("-pk",)
+    sortable_by = ()
+
+
+class Since(DropdownFilter):
+    """Rows made lately: a range of the primary key, which carries the instant."""
+
+    title = "time"
+    parameter_name = "since"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Choices in hours."""
+        return [("1", "Last hour"), ("24", "Last day"), ("168", "Last 7 days")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[M]) -> QuerySet[M]:
+        """Keys from the chosen instant on."""
+        first = first_id(self.value())
+        return queryset.filter(pk__gte=first) if first else queryset
+
+
+def first_id(hours: str | None) -> int:
+    """The smallest key of the last ``hours``; 0 for anything that is no number of hours."""
+    if not hours or not hours.isdecimal() or len(hours) > 6:
+        return 0
+    start = clock.now() - timedelta(hours=int(hours))
+    return ids.first_id_at(int(start.timestamp() * 1000))
+
+
+def newest(queryset: QuerySet[M]) -> QuerySet[M]:
+    """The newest rows of an index-ordered query, so that a further filter looks at no more."""
+    keys = queryset.order_by("-pk").values_list("pk", flat=True)
+    last = next(iter(keys[WINDOW - 1 : WINDOW]), None)
+    return queryset if last is None else queryset.filter(pk__gte=last)
+
+
+class ReasonForm(BaseDialogForm):
+    """Why somebody does what they do; it stands in the audit log."""
+
+    reason = forms.CharField(
+        max_length=500,
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="For the audit log.",
+    )
+
+
+def dialog(title: str, text: str, button: str, form: type[BaseDialogForm] = ReasonForm) -> Any:
+    """What asks before something happens. Only its button posts; a link alone changes nothing."""
+    return {"title": title, "description": text, "form_class": form, "form_submit_text": button}
+
+
+def leave_dialog(url: str) -> HttpResponse:
+    """Close a dialog by going to a page."""
+    return HttpResponse(headers={"HX-Redirect": url})
+
+
+def actor(request: HttpRequest) -> str:
+    """How the audit log names this person."""
+    return f"user:{request.user.get_username()}"
+
+
+@contextmanager
+def telling(request: HttpRequest, done: str) -> Iterator[None]:
+    """Say what was done, or why a step refused it."""
+    try:
+        yield
+    except BrokerError as refused:
+        messages.error(request, refused.detail)
+    else:
+        messages.success(request, done)
+
+
+def require(allowed: bool) -> None:
+    """Raise PermissionDenied unless allowed."""
+    if not allowed:
+        raise PermissionDenied
+
+
+def label(text: str, tone: str = "calm") -> SafeString:
+    """A coloured word, as a state is shown; ``tone`` is one of TONES."""
+    return format_html('<span class="hs-label hs-{}">{}</span>', tone, text)
+
+
+def instant(value: datetime | None) -> SafeString | str:
+    """A point in time, to the millisecond, in UTC."""
+    if value is None:
+        return NONE
+    text = value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1000:03d}"
+    return format_html('<time class="hs-time" datetime="{}">{}</time>', value.isoformat(), text)
+
+
+def mono(text: str) -> SafeString | str:
+    """An id or an address, in letters that cannot be mistaken."""
+    return format_html('<span class="hs-mono">{}</span>', text) if text else NONE
+
+
+def public_id(text: str) -> SafeString:
+    """A public id, in one line."""
+    return format_html('<span class="hs-mono hs-id">{}</span>', text)
+
+
+def linked(url: str, text: str) -> SafeString:
+    """A link inside a row."""
+    return format_html('<a class="hs-link hs-id" href="{}">{}</a>', url, text)
+
+
+class Stepped(Page):
+    """A page whose form writes through a step (see forms.py); secrets made on the way show once."""
+
+    identity: tuple[str, ...] = ()
+    """Fields that name the row: chosen when it is made, never changed."""
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """What names a row stays as it is."""
+        fixed = self.identity if obj else ()
+        return (*fixed, *super().get_readonly_fields(request, obj))
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never by default: history hangs on these rows."""
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Let the step write; what it refuses is told by changeform_view."""
+        done = form.write(actor(request))
+        obj.pk = done.row.pk
+        obj.refresh_from_db()
+        show_once(request, done.secrets)
+
+    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: Any = None) -> Any:
+        """The secrets of a new row, else the list as usual."""
+        secrets = getattr(request, "shown_once", ())
+        if not secrets:
+            return super().response_add(request, obj, post_url_continue)
+        context = self.admin_site.each_context(request) | {
+            "title": f"{self.opts.verbose_name} {obj}",
+            "opts": self.opts,
+            "secrets": secrets,
+            "next_url": self.page_of(obj.pk),
+        }
+        return uncached(TemplateResponse(request, "channels_app/shown_once.html", context))
+
+
+def show_once(request: HttpRequest, secrets: tuple[str, ...]) -> None:
+    """Keep secrets for the answer to this very request: no session, no cookie, no message."""
+    request.shown_once = secrets  # type: ignore[attr-defined]
+
+
+def secret_dialog(request: HttpRequest, title: str, secrets: tuple[str, ...]) -> HttpResponse:
+    """Replace a dialog by the secrets that it made."""
+    context = {"title": title, "secrets": secrets}
+    response = TemplateResponse(request, "channels_app/secret_dialog.html", context)
+    for name, value in (("Retarget", "#dialog"), ("Reselect", "#dialog"), ("Reswap", "outerHTML")):
+        response[f"HX-{name}"] = value
+    return uncached(response)
+
+
+def uncached(response: TemplateResponse) -> HttpResponse:
+    """An answer that no cache and no history keeps."""
+    response["Cache-Control"] = "no-store"
+    return response

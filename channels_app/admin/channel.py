@@ -1,0 +1,100 @@
+"""Admin pages of channels and their event types."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from unfold.contrib.filters.admin import RelatedDropdownFilter
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.admin.forms import ChannelForm, EventTypeForm
+from channels_app.models import Channel, EventType
+from channels_app.steps import register_event_type
+
+
+@admin.register(Channel)
+class ChannelAdmin(base.Stepped):
+    """Channels; they are removed by `manage.py delete_channel` alone."""
+
+    form = ChannelForm
+    identity = ("slug",)
+    list_display = ("slug", "state", "exposure", "description", "changed")
+    list_filter = ("exposure", "paused")
+    search_fields = ("slug", "description")
+    ordering = ("slug",)
+    actions_detail = ("see_audit",)
+    readonly_fields = ("created_at", "updated_at")
+    fieldsets = (
+        (None, {"fields": ("seen", "slug", "description", "exposure", "paused")}),
+        (
+            "Messages",
+            {
+                "fields": (
+                    ("encrypt_bodies", "require_idempotency_key"),
+                    ("max_body_bytes", "idempotency_window_s"),
+                    "content_types",
+                )
+            },
+        ),
+        (
+            "Delivery and retention",
+            {"fields": ("default_retry", ("retention_days", "dead_retention_days"))},
+        ),
+        ("History", {"fields": (("created_at", "updated_at"),)}),
+    )
+
+    def audit_target(self, obj: Channel) -> str:
+        """As register_channel names it."""
+        return f"channel:{obj.slug}"
+
+    @display(description="State")
+    def state(self, channel: Channel) -> str:
+        """Whether it delivers."""
+        return base.label("paused", "wait") if channel.paused else base.label("open", "good")
+
+    @display(description="Changed", ordering="updated_at")
+    def changed(self, channel: Channel) -> str:
+        """The last change of its settings."""
+        return base.instant(channel.updated_at)
+
+
+@admin.register(EventType)
+class EventTypeAdmin(base.Stepped):
+    """Event types with their schemas."""
+
+    form = EventTypeForm
+    identity = ("channel", "name")
+    list_display = ("name", "channel", "validated", "deprecated", "description")
+    list_select_related = ("channel",)
+    list_filter = (("channel", RelatedDropdownFilter), "deprecated")
+    search_fields = ("name", "channel__slug", "description")
+    autocomplete_fields = ("channel",)
+    ordering = ("channel__slug", "name")
+    actions_detail = ("see_audit",)
+    fieldsets = (
+        (None, {"fields": ("seen", "channel", "name", "description", "deprecated")}),
+        ("Bodies", {"fields": ("schema", "example")}),
+    )
+
+    def audit_target(self, obj: EventType) -> str:
+        """As register_event_type names it."""
+        return f"event-type:{obj.channel.slug}/{obj.name}"
+
+    @display(description="Validated", boolean=True)
+    def validated(self, event_type: EventType) -> bool:
+        """Whether bodies are checked against a schema."""
+        return event_type.schema is not None
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Types may be forgotten: messages of that type are accepted unchecked from then on."""
+        return bool(request.user.has_perm("channels_app.delete_eventtype"))
+
+    def delete_model(self, request: HttpRequest, obj: EventType) -> None:
+        """Remove one, through its step."""
+        register_event_type.remove(obj.channel.slug, obj.name, actor=base.actor(request))
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        """Remove those selected, each through the step."""
+        for event_type in queryset.select_related("channel"):
+            self.delete_model(request, event_type)

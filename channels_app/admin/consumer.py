@@ -1,0 +1,250 @@
+"""Admin pages of consumers and their secrets."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from unfold.contrib.filters.admin import RelatedDropdownFilter
+from unfold.enums import ActionVariant
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
+
+from channels_app.admin import base
+from channels_app.admin.base import action, dialog, display
+from channels_app.admin.forms import ConsumerForm
+from channels_app.errors import BrokerError
+from channels_app.models import Consumer, ConsumerSecret
+from channels_app.steps import rotate_secret, switch_consumer
+from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S, LONGEST_OVERLAP_S
+
+State = Consumer.State
+TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.DISABLED: "bad", State.RETIRED: "calm"}
+
+PAUSE = dialog(
+    "Pause this consumer?", "Nothing is sent until it is resumed; what arrives waits.", "Pause"
+)
+RESUME = dialog(
+    "Resume this consumer?", "What waits is sent, oldest and most urgent first.", "Resume"
+)
+RETIRE = dialog(
+    "Retire this consumer?",
+    "It gets nothing more: what waits for it is cancelled. Its history stays, and registering the "
+    "same name again brings it back with a new secret.",
+    "Retire",
+)
+
+
+class RotateForm(base.ReasonForm):
+    """How long the old secrets go on signing beside the new one."""
+
+    overlap_s = forms.IntegerField(
+        label="Overlap in seconds",
+        min_value=0,
+        max_value=LONGEST_OVERLAP_S,
+        initial=DEFAULT_OVERLAP_S,
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="So long the old secrets sign beside the new one; 0 ends them now.",
+    )
+
+
+ROTATE = dialog("Make a new secret?", "It is shown once.", "Make it", RotateForm)
+
+
+@admin.register(Consumer)
+class ConsumerAdmin(base.Stepped):
+    """Consumers: settings, pause and resume, secrets. Retired ones stay for their history."""
+
+    form = ConsumerForm
+    identity = ("channel", "client_id")
+    list_display = ("client_id", "channel", "shown_state", "mode", "address", "team")
+    list_select_related = ("channel", "team")
+    list_filter = (
+        "state",
+        "mode",
+        ("channel", RelatedDropdownFilter),
+        ("team", RelatedDropdownFilter),
+    )
+    search_fields = ("client_id", "url", "channel__slug")
+    search_help_text = "client id, address or channel"
+    autocomplete_fields = ("channel", "team")
+    ordering = ("channel__slug", "client_id")
+    actions = ("pause_selected", "resume_selected")
+    actions_detail = ("see_deliveries", "see_audit", "pause", "resume", "rotate", "retire")
+    readonly_fields = ("shown_state", "state_reason", "state_changed_at", "live_secrets")
+    fieldsets = (
+        (None, {"fields": ("seen", "channel", "client_id", "description", "team")}),
+        ("State", {"fields": (("shown_state", "state_changed_at"), "state_reason")}),
+        ("Endpoint", {"fields": ("mode", "url", "event_types", "headers")}),
+        ("Signing", {"fields": ("signing", "live_secrets")}),
+        (
+            "Delivery",
+            {
+                "fields": (
+                    ("timeout_ms", "max_attempts"),
+                    "retry",
+                    ("rate_per_second", "rate_burst"),
+                    "max_in_flight",
+                )
+            },
+        ),
+    )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """A consumer that is not there yet has neither state nor secrets."""
+        sets = super().get_fieldsets(request, obj)
+        return sets if obj else [part for part in sets if part[0] != "State"]
+
+    def audit_target(self, obj: Consumer) -> str:
+        """As the steps name it."""
+        return f"consumer:{obj.channel.slug}/{obj.client_id}"
+
+    @display(description="State", ordering="state")
+    def shown_state(self, consumer: Consumer) -> str:
+        """Its state in colour."""
+        return base.label(consumer.state, TONE[State(consumer.state)])
+
+    @display(description="Address", ordering="url")
+    def address(self, consumer: Consumer) -> str:
+        """Where it is called."""
+        short = consumer.url if len(consumer.url) <= 60 else f"{consumer.url[:59]}…"
+        return base.mono(short)
+
+    @display(description="Live secrets")
+    def live_secrets(self, consumer: Consumer) -> str:
+        """How many sign, never what they are."""
+        if not consumer.pk:
+            return "One is made now and shown once."
+        schemes = consumer.secrets.order_by("-id").values_list("scheme", flat=True)
+        return ", ".join(schemes) or base.NONE
+
+    @action(description="Deliveries", icon="send")
+    def see_deliveries(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Its deliveries, newest first."""
+        url = reverse("admin:delivery_delivery_changelist")
+        return redirect(f"{url}?consumer={object_id}")
+
+    def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only what is active can be paused."""
+        return self._is(request, object_id, State.ACTIVE)
+
+    def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """What a person paused, or the broker disabled."""
+        return self._is(request, object_id, State.PAUSED, State.DISABLED)
+
+    def has_live_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """What is not retired."""
+        return self._is(request, object_id, State.ACTIVE, State.PAUSED, State.DISABLED)
+
+    @action(description="Pause", icon="pause", permissions=["pause"], dialog=PAUSE)
+    def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Stop sending to it."""
+        return self._switch(request, form, object_id, switch_consumer.pause, "is paused")
+
+    @action(
+        description="Resume",
+        icon="play_arrow",
+        permissions=["resume"],
+        dialog=RESUME,
+        variant=ActionVariant.PRIMARY,
+    )
+    def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Send to it again."""
+        return self._switch(request, form, object_id, switch_consumer.resume, "is active")
+
+    @action(
+        description="Retire",
+        icon="delete",
+        permissions=["live"],
+        dialog=RETIRE,
+        variant=ActionVariant.DANGER,
+    )
+    def retire(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Register it off."""
+        return self._switch(request, form, object_id, switch_consumer.retire, "is retired")
+
+    @action(description="New secret", icon="key", permissions=["live"], dialog=ROTATE)
+    def rotate(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Make a secret and show it once."""
+        consumer = Consumer.objects.select_related("channel").get(pk=object_id)
+        try:
+            done = rotate_secret.rotate(
+                consumer.channel.slug,
+                consumer.client_id,
+                {"overlap_s": form.cleaned_data["overlap_s"]},
+                actor=base.actor(request),
+                reason=form.cleaned_data["reason"],
+            )
+        except BrokerError as refused:
+            messages.error(request, refused.detail)
+            return base.leave_dialog(self.page_of(consumer.pk))
+        return base.secret_dialog(request, f"New secret of {consumer.client_id}", done.secrets)
+
+    @admin.action(description="Pause", permissions=["operate"])
+    def pause_selected(self, request: HttpRequest, queryset: QuerySet[Consumer]) -> None:
+        """Stop sending to those selected."""
+        self._switch_all(request, queryset, switch_consumer.pause, "paused")
+
+    @admin.action(description="Resume", permissions=["operate"])
+    def resume_selected(self, request: HttpRequest, queryset: QuerySet[Consumer]) -> None:
+        """Send to those selected again."""
+        self._switch_all(request, queryset, switch_consumer.resume, "resumed")
+
+    def _is(self, request: HttpRequest, object_id: Any, *states: State) -> bool:
+        if not self.has_operate_permission(request):
+            return False
+        return not object_id or Consumer.objects.filter(pk=object_id, state__in=states).exists()
+
+    def _switch(
+        self, request: HttpRequest, form: Any, object_id: str, step: Callable[..., Any], done: str
+    ) -> HttpResponse:
+        consumer = Consumer.objects.select_related("channel").get(pk=object_id)
+        with base.telling(request, f"{consumer.client_id} {done}."):
+            step(
+                consumer.channel.slug,
+                consumer.client_id,
+                actor=base.actor(request),
+                reason=form.cleaned_data["reason"],
+            )
+        return base.leave_dialog(self.page_of(consumer.pk))
+
+    def _switch_all(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Consumer],
+        step: Callable[..., Any],
+        done: str,
+    ) -> None:
+        for consumer in queryset.select_related("channel"):
+            with base.telling(request, f"{consumer.client_id} is {done}."):
+                step(consumer.channel.slug, consumer.client_id, actor=base.actor(request))
+
+
+@admin.register(ConsumerSecret)
+class ConsumerSecretAdmin(base.ReadOnly):
+    """That secrets exist, since when and until when; never what they are."""
+
+    list_display = ("consumer", "scheme", "made", "ends", "key_id")
+    list_select_related = ("consumer",)
+    list_filter = ("scheme",)
+    search_fields = ("consumer__client_id",)
+    ordering = ("-id",)
+    fields = ("consumer", "scheme", "public_key", "key_id", "made", "ends")
+    readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ConsumerSecret]:
+        """Without the sealed secret, which no page needs."""
+        return super().get_queryset(request).defer("sealed")  # type: ignore[no-any-return]
+
+    @display(description="Made", ordering="created_at")
+    def made(self, secret: ConsumerSecret) -> str:
+        """Since when it signs."""
+        return base.instant(secret.created_at)
+
+    @display(description="Signs until", ordering="expires_at")
+    def ends(self, secret: ConsumerSecret) -> str:
+        """Until when it signs."""
+        return base.instant(secret.expires_at) if secret.expires_at else "further notice"

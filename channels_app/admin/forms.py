@@ -1,0 +1,221 @@
+"""Forms that write through the registering steps: console and API accept the same values."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from django import forms
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from channels_app.models import Channel, Consumer, EventType, Producer
+from channels_app.rules import backoff, fields
+from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.fields import BadValues, Field
+from channels_app.rules.registered import Registered
+from channels_app.steps import (
+    register_channel,
+    register_consumer,
+    register_event_type,
+    register_producer,
+)
+
+
+class Lines(forms.CharField):
+    """A list, one entry per line."""
+
+    def __init__(self, *, rows: int = 3, **kwargs: Any) -> None:
+        widget = UnfoldAdminTextareaWidget(attrs={"rows": rows})
+        super().__init__(required=False, widget=widget, **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        """The entries as lines."""
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> Any:
+        """The lines as entries; empty ones do not count."""
+        return [line.strip() for line in (value or "").splitlines() if line.strip()]
+
+
+class Policy(forms.CharField):
+    """A retry policy: the name of a preset, or JSON."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        presets = ", ".join(backoff.PRESETS)
+        text = f'{presets}; or delays in seconds as [5, 60, 3600], or {{"base": 5, "cap": 3600}}.'
+        widget = UnfoldAdminTextInputWidget()
+        super().__init__(required=False, help_text=text, widget=widget, **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        """A preset's bare name; anything else as JSON."""
+        return value if value is None or isinstance(value, str) else json.dumps(value)
+
+    def to_python(self, value: Any) -> Any:
+        """None for the default; a word is a preset."""
+        text = (value or "").strip()
+        if not text or text[0] not in "[{":
+            return text or None
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise forms.ValidationError("This is no JSON.") from None
+
+
+def _json(rows: int, text: str = "") -> forms.JSONField:
+    widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, "class": "hs-mono"})
+    return forms.JSONField(required=False, widget=widget, help_text=text)
+
+
+class StepForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A form whose values a step reads, judges and stores; nothing is saved here."""
+
+    known: ClassVar[Mapping[str, Field]]
+    """The step's own readers."""
+    seen = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    """What the person saw: a change made meanwhile is not overwritten."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk:
+            self.initial["seen"] = self.instance.version
+
+    def values(self) -> dict[str, Any]:
+        """The form's fields as the step names them."""
+        values = {name: self.cleaned_data.get(name) for name in self.fields if name in self.known}
+        if "rate_per_second" in self.fields:
+            limited = self.cleaned_data.get("rate_per_second")
+            burst = self.cleaned_data.get("rate_burst") or 1
+            values["rate_limit"] = {"per_second": limited, "burst": burst} if limited else None
+        if "team" in values and values["team"] is not None:
+            values["team"] = values["team"].slug
+        return values
+
+    def clean(self) -> dict[str, Any] | None:
+        """Every fault that the step would find in a single field, beside that field."""
+        cleaned = super().clean()
+        if not self.errors:
+            try:
+                fields.clean(self.known, self.values(), partial=True)
+            except BadValues as bad:
+                for fault in bad.faults:
+                    place = "rate_per_second" if fault.field == "rate_limit" else fault.field
+                    self.add_error(place if place in self.fields else None, fault.detail)
+        return cleaned
+
+    def condition(self) -> Condition:
+        """Only what the person saw is changed."""
+        seen = self.cleaned_data.get("seen")
+        return Condition(frozenset({seen}), must_exist=True) if seen is not None else ALWAYS
+
+    def write(self, actor: str) -> Registered[Any]:
+        """Hand the values to the step. Raises what it raises."""
+        raise AssertionError("each form knows its step")
+
+
+class ChannelForm(StepForm):
+    """A channel."""
+
+    known = register_channel.FIELDS
+    content_types = Lines(help_text="Media types that producers may send, one per line; none: any.")
+    default_retry = Policy()
+
+    class Meta:
+        model = Channel
+        exclude = ("kind",)  # noqa: DJ006 - the admin names the fields
+
+    def write(self, actor: str) -> Registered[Channel]:
+        """Create or change it."""
+        slug = self.instance.slug
+        step = register_channel.patch if self.instance.pk else register_channel.put
+        return step(slug, self.values(), actor=actor, condition=self.condition())
+
+
+class EventTypeForm(StepForm):
+    """An event type of a channel."""
+
+    known = register_event_type.FIELDS
+    schema = _json(12, "JSON Schema that bodies of this type must satisfy.")
+    example = _json(8)
+
+    class Meta:
+        model = EventType
+        exclude = ()  # noqa: DJ006 - the admin names the fields
+
+    def write(self, actor: str) -> Registered[EventType]:
+        """Create or change it."""
+        step = register_event_type.patch if self.instance.pk else register_event_type.put
+        place = self.instance.channel.slug, self.instance.name
+        return step(*place, self.values(), actor=actor, condition=self.condition())
+
+
+class ProducerForm(StepForm):
+    """A producer."""
+
+    known = register_producer.FIELDS
+
+    class Meta:
+        model = Producer
+        exclude = ()  # noqa: DJ006 - the admin names the fields
+
+    def write(self, actor: str) -> Registered[Producer]:
+        """Create or change it."""
+        step = register_producer.patch if self.instance.pk else register_producer.put
+        return step(self.instance.slug, self.values(), actor=actor, condition=self.condition())
+
+
+class ConsumerForm(StepForm):
+    """A consumer of a channel."""
+
+    known = register_consumer.FIELDS
+    event_types = Lines(help_text="Names and patterns such as order.*, one per line; none: all.")
+    headers = _json(
+        4,
+        "Static headers as a JSON object. They are sealed; ******** keeps a value that is stored.",
+    )
+    retry = Policy()
+    signing = forms.MultipleChoiceField(
+        required=False,
+        choices=[("v1a", "Ed25519 (v1a)")],
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="Beside HMAC-SHA256 (v1), which every consumer gets.",
+    )
+
+    class Meta:
+        model = Consumer
+        exclude = ("headers_sealed", "ordering", "ack")  # noqa: DJ006 - the admin names the fields
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk:
+            # Values are masked; None means that their key is missing, and leaves them alone.
+            self.initial["headers"] = register_consumer.describe(self.instance)["headers"]
+
+    def values(self) -> dict[str, Any]:
+        """The form's fields as the step names them."""
+        values = super().values()
+        if "signing" in values:
+            values["signing"] = ["v1", *values["signing"]]
+        if values.get("headers") is None:
+            values.pop("headers", None)
+        return values
+
+    def validate_constraints(self) -> None:
+        """Nothing: a retired consumer of that name comes back, and the step refuses a live one."""
+
+    def clean(self) -> dict[str, Any] | None:
+        """On creation, no live consumer may have the name."""
+        cleaned = super().clean()
+        named = {name: self.cleaned_data.get(name) for name in ("channel", "client_id")}
+        taken = Consumer.objects.filter(**named).exclude(state=Consumer.State.RETIRED)
+        if not self.instance.pk and all(named.values()) and taken.exists():
+            self.add_error("client_id", "The channel has a consumer of that name already.")
+        return cleaned
+
+    def write(self, actor: str) -> Registered[Consumer]:
+        """Create, revive or change it."""
+        step = register_consumer.patch if self.instance.pk else register_consumer.put
+        place = self.instance.channel.slug, self.instance.client_id
+        return step(*place, self.values(), actor=actor, condition=self.condition())

@@ -1,0 +1,234 @@
+"""Admin pages of messages, their bodies and idempotency records: read-only, in index order."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+from unfold.contrib.filters.admin import DropdownFilter, TextFilter
+
+from channels_app.admin import base, body
+from channels_app.admin.base import display
+from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
+from channels_app.rules import ids
+from channels_app.rules.encryption import Unreadable
+
+State = Message.State
+TONE = {State.ACCEPTED: "busy", State.DISPATCHED: "good", State.CANCELLED: "calm"}
+
+
+class ChannelFilter(DropdownFilter):
+    """One channel's messages: the index (channel, id) serves it."""
+
+    title = "channel"
+    parameter_name = "channel"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Every channel."""
+        names = Channel.objects.order_by("slug").values_list("id", "slug")
+        return [(str(number), slug) for number, slug in names]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
+        """Those of the channel."""
+        chosen = self.value()
+        return queryset.filter(channel_id=chosen) if chosen and chosen.isdecimal() else queryset
+
+
+class StateFilter(DropdownFilter):
+    """One state: the index on state serves it, but not together with a channel."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The three states."""
+        return [(value, str(name)) for value, name in State.choices]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
+        """Those in the state; within a channel, of its newest."""
+        if not self.value():
+            return queryset
+        rows = base.newest(queryset) if request.GET.get("channel") else queryset
+        return rows.filter(state=self.value())
+
+
+class EventTypeFilter(TextFilter):
+    """An event type has no index: it is looked for among the newest of what is chosen else."""
+
+    title = f"event type (of the newest {base.WINDOW:,})"
+    parameter_name = "event_type"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
+        """Exact matches."""
+        wanted = self.value()
+        return base.newest(queryset).filter(event_type=wanted) if wanted else queryset
+
+
+@admin.register(Message)
+class MessageAdmin(base.BigList):
+    """What producers were told is stored."""
+
+    id_prefix = ids.MESSAGE
+    list_display = (
+        "name",
+        "accepted",
+        "channel",
+        "producer",
+        "event_type",
+        "shown_state",
+        "priority",
+        "size",
+        "consumer_count",
+    )
+    list_select_related = ("channel", "producer")
+    list_filter = (ChannelFilter, StateFilter, base.Since, EventTypeFilter)
+    search_fields = ("id",)
+    search_help_text = "msg_… (the whole id)"
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    ("name", "shown_state"),
+                    ("channel", "producer"),
+                    ("accepted", "due"),
+                    ("event_type", "priority"),
+                    ("ordering_key", "idempotency_key"),
+                    ("expires", "consumer_count"),
+                )
+            },
+        ),
+        ("Content", {"fields": (("content_type", "size"), "headers")}),
+    )
+    readonly_fields = ("name", "shown_state", "accepted", "due", "expires", "size")
+    change_form_outer_after_template = "channels_app/message.html"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
+    ) -> tuple[QuerySet[Message], bool]:
+        """The message of an id; anything else finds nothing, for it would have to scan."""
+        term = search_term.strip().lower()
+        if not term:
+            return queryset, False
+        number = ids.from_public(ids.MESSAGE, term)
+        return (queryset.filter(pk=number) if number else queryset.none()), False
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The message with its body and its deliveries."""
+        message = self.get_object(request, object_id)
+        more = {}
+        if message is not None:
+            deliveries = message.deliveries.select_related("consumer").order_by("id")[:100]
+            more = {"body": body.view(message), "deliveries": deliveries}
+        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    def get_urls(self) -> list[URLPattern]:
+        """The usual ones, and the body as a file."""
+        download = self.admin_site.admin_view(self.download)
+        own = path("<path:object_id>/body", download, name="channels_app_message_body")
+        return [own, *super().get_urls()]
+
+    def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The exact bytes as a file: never shown by the browser, whatever they are."""
+        base.require(self.has_view_permission(request))
+        message = self.get_object(request, object_id)
+        if message is None:
+            raise Http404("There is no such message.")
+        try:
+            data = body.read(message)
+        except Unreadable as error:
+            raise Http404(str(error)) from None
+        response = HttpResponse(data, content_type="application/octet-stream")
+        response["Content-Disposition"] = f'attachment; filename="{message}.body"'
+        return response
+
+    @display(description="Message")
+    def name(self, message: Message) -> str:
+        """Its public id."""
+        return base.public_id(str(message))
+
+    @display(description="State")
+    def shown_state(self, message: Message) -> str:
+        """Its state as the requirement names it."""
+        return base.label(message.get_state_display(), TONE[State(message.state)])
+
+    @display(description="Accepted")
+    def accepted(self, message: Message) -> str:
+        """When its producer was told yes."""
+        return base.instant(message.accepted_at)
+
+    @display(description="Due")
+    def due(self, message: Message) -> str:
+        """When it may be sent first."""
+        return base.instant(message.due_at)
+
+    @display(description="Expires")
+    def expires(self, message: Message) -> str:
+        """When it is not to be sent any more."""
+        return base.instant(message.expires_at)
+
+    @display(description="Size")
+    def size(self, message: Message) -> str:
+        """Bytes of its body."""
+        return f"{message.body_bytes:,} B"
+
+
+@admin.register(MessageBody)
+class MessageBodyAdmin(base.BigList):
+    """That bodies are stored and under which key; what is in them stands on the message's page."""
+
+    id_prefix = ids.MESSAGE
+    list_display = ("name", "size", "sealed_by")
+    list_select_related = ("message",)
+    fields = ("name", "message", "size", "sealed_by")
+    readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[MessageBody]:
+        """Without the bytes."""
+        return super().get_queryset(request).defer("data")  # type: ignore[no-any-return]
+
+    @display(description="Message")
+    def name(self, row: MessageBody) -> str:
+        """Its message's public id."""
+        return base.public_id(ids.to_public(ids.MESSAGE, row.message_id))
+
+    @display(description="Size")
+    def size(self, row: MessageBody) -> str:
+        """Bytes that the producer sent."""
+        return f"{row.message.body_bytes:,} B"
+
+    @display(description="Sealed by")
+    def sealed_by(self, row: MessageBody) -> str:
+        """The id of the encryption key."""
+        return base.mono(row.key_id) if row.key_id else "nothing: stored plain"
+
+
+@admin.register(IdempotencyRecord)
+class IdempotencyRecordAdmin(base.BigList):
+    """Idempotency keys that are taken."""
+
+    list_display = ("digest", "message", "expires")
+    search_fields = ("digest",)
+    search_help_text = "SHA-256 of channel id:producer id:key"
+    fields = ("digest", "message", "body_digest", "expires")
+    readonly_fields = fields
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[IdempotencyRecord], search_term: str
+    ) -> tuple[QuerySet[IdempotencyRecord], bool]:
+        """The record of a digest."""
+        term = search_term.strip()
+        return (queryset.filter(pk=term) if term else queryset), False
+
+    @display(description="Message")
+    def message(self, record: IdempotencyRecord) -> str:
+        """What the key stands for."""
+        return base.public_id(ids.to_public(ids.MESSAGE, record.message_id))
+
+    @display(description="Expires")
+    def expires(self, record: IdempotencyRecord) -> str:
+        """When the key is free again."""
+        return base.instant(record.expires_at)

@@ -1,0 +1,150 @@
+"""Admin pages of teams, memberships, the audit log and the directory's version."""
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.db import transaction
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from unfold.admin import TabularInline
+from unfold.contrib.filters.admin import RelatedDropdownFilter
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.models import AuditEntry, DirectoryVersion, Membership, Team
+
+
+class Audited(base.Page):
+    """Rows that people write here, with a line in the audit log for each change."""
+
+    noun = ""
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Save, and write down what changed."""
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            AuditEntry.record(
+                base.actor(request),
+                f"{self.noun}.{'update' if change else 'create'}",
+                self.audit_target(obj),
+                after={name: str(form.cleaned_data[name]) for name in form.changed_data},
+            )
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        """Delete, and write that down."""
+        with transaction.atomic():
+            target = self.audit_target(obj)
+            super().delete_model(request, obj)
+            AuditEntry.record(base.actor(request), f"{self.noun}.delete", target)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        """One after the other, so that each has its line."""
+        for obj in queryset:
+            self.delete_model(request, obj)
+
+    def title_of(self, obj: Model) -> str:
+        """The row's name behind its noun."""
+        return str(obj)
+
+    def audit_target(self, obj: Any) -> str:
+        """Noun and name."""
+        return f"{self.noun}:{self.title_of(obj)}"
+
+
+class Members(TabularInline):
+    """Who belongs to a team; changed on the page of memberships, where each change is audited."""
+
+    model = Membership
+    fields = ("user", "role")
+    readonly_fields = fields
+    extra = 0
+    can_delete = False
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Not here."""
+        return False
+
+
+@admin.register(Team)
+class TeamAdmin(Audited):
+    """Teams."""
+
+    noun = "team"
+    list_display = ("slug", "name", "member_count")
+    search_fields = ("slug", "name")
+    ordering = ("slug",)
+    fields = ("slug", "name")
+    inlines = (Members,)
+    actions_detail = ("see_audit",)
+
+    @display(description="Members")
+    def member_count(self, team: Team) -> int:
+        """How many people."""
+        return team.memberships.count()
+
+
+@admin.register(Membership)
+class MembershipAdmin(Audited):
+    """Who may do what in which team."""
+
+    noun = "membership"
+    list_display = ("user", "team", "role")
+    list_select_related = ("user", "team")
+    list_filter = ("role", ("team", RelatedDropdownFilter))
+    search_fields = ("user__username", "team__slug")
+    autocomplete_fields = ("user", "team")
+    ordering = ("team__slug", "user__username")
+
+    def title_of(self, obj: Model) -> str:
+        """Team and person."""
+        assert isinstance(obj, Membership)
+        return f"{obj.team.slug}/{obj.user.get_username()}"
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(base.BigList):
+    """Who did what to which object, when and why."""
+
+    list_display = ("time", "actor", "action", "target", "reason")
+    list_display_links = ("time", "action")
+    search_fields = ("target",)
+    search_help_text = "beginning of the target, such as consumer:orders/"
+    fields = ("time", "actor", "action", "target", "reason", "was", "became")
+    readonly_fields = fields
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
+    ) -> tuple[QuerySet[AuditEntry], bool]:
+        """By the beginning of the target, which has an index."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        # A range and not LIKE, which folds case on SQLite and then cannot use the index.
+        return queryset.filter(target__gte=term, target__lt=f"{term}\U0010ffff"), False
+
+    @display(description="Time")
+    def time(self, entry: AuditEntry) -> str:
+        """When."""
+        return base.instant(entry.at)
+
+    @display(description="Before")
+    def was(self, entry: AuditEntry) -> str:
+        """What it was."""
+        return _shown(entry.before)
+
+    @display(description="After")
+    def became(self, entry: AuditEntry) -> str:
+        """What it became."""
+        return _shown(entry.after)
+
+
+@admin.register(DirectoryVersion)
+class DirectoryVersionAdmin(base.ReadOnly):
+    """The number that moves with every change of configuration."""
+
+    list_display = ("id", "number")
+
+
+def _shown(value: Any) -> str:
+    return base.NONE if value is None else base.mono(json.dumps(value, ensure_ascii=False))

@@ -1,0 +1,260 @@
+"""Admin pages of producers and API keys."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from unfold.contrib.filters.admin import RelatedDropdownFilter
+from unfold.enums import ActionVariant
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminIntegerFieldWidget
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.admin.base import action, dialog, display
+from channels_app.admin.forms import Lines, ProducerForm
+from channels_app.errors import BrokerError
+from channels_app.models import ApiKey, Producer, ProducerRate
+from channels_app.rules import keys, times
+from channels_app.rules.registered import Registered
+from channels_app.steps import issue_key
+from channels_app.steps.issue_key import DEFAULT_OVERLAP_S, LONGEST_OVERLAP_S
+
+SCOPES = [(scope, scope) for scope in keys.SCOPES]
+REVOKE = dialog(
+    "Revoke this key?", "Every process refuses it within a second. It cannot be undone.", "Revoke"
+)
+
+
+@admin.register(Producer)
+class ProducerAdmin(base.Stepped):
+    """Producers with their limits."""
+
+    form = ProducerForm
+    identity = ("slug",)
+    list_display = ("slug", "state", "team", "max_priority", "rate_per_second", "description")
+    list_select_related = ("team",)
+    list_filter = ("disabled", ("team", RelatedDropdownFilter))
+    search_fields = ("slug", "description")
+    autocomplete_fields = ("team",)
+    ordering = ("slug",)
+    actions_detail = ("see_audit",)
+    readonly_fields = ("created_at", "updated_at")
+    fieldsets = (
+        (None, {"fields": ("seen", "slug", "description", "team", "disabled")}),
+        (
+            "Limits",
+            {
+                "fields": (
+                    ("default_priority", "max_priority"),
+                    ("rate_per_second", "rate_burst"),
+                )
+            },
+        ),
+        ("History", {"fields": (("created_at", "updated_at"),)}),
+    )
+
+    def audit_target(self, obj: Producer) -> str:
+        """As register_producer names it."""
+        return f"producer:{obj.slug}"
+
+    @display(description="State")
+    def state(self, producer: Producer) -> str:
+        """Whether it may publish."""
+        if producer.disabled:
+            return base.label("disabled", "bad")
+        return base.label("active", "good")
+
+
+@admin.register(ProducerRate)
+class ProducerRateAdmin(base.ReadOnly):
+    """The rate limiter's memory."""
+
+    list_display = ("producer", "arrival_at")
+    list_select_related = ("producer",)
+    search_fields = ("producer__slug",)
+    ordering = ("producer__slug",)
+
+
+class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A new key; afterwards it can only be rotated or revoked."""
+
+    scopes = forms.MultipleChoiceField(
+        choices=SCOPES, initial=["publish"], widget=UnfoldAdminCheckboxSelectMultipleWidget
+    )
+    channels = Lines(help_text="Channels that it may use, one per line; none: all.")
+
+    class Meta:
+        model = ApiKey
+        fields = ("label", "producer", "team", "scopes", "channels", "expires_at")
+
+    def clean(self) -> dict[str, Any] | None:
+        """A key belongs to a producer, to a team, or to the installation."""
+        cleaned = super().clean()
+        if self.cleaned_data.get("producer") and self.cleaned_data.get("team"):
+            raise ValidationError("Choose a producer or a team, not both.")
+        if not self.errors:
+            self._judge()
+        return cleaned
+
+    def write(self, actor: str) -> Registered[ApiKey]:
+        """Issue it."""
+        producer, team = self.cleaned_data.get("producer"), self.cleaned_data.get("team")
+        return issue_key.issue(
+            self._values(),
+            actor=actor,
+            producer=producer.slug if producer else None,
+            team=team.slug if team else None,
+        )
+
+    def _values(self) -> dict[str, Any]:
+        ends = self.cleaned_data.get("expires_at")
+        return {
+            **{name: self.cleaned_data[name] for name in ("label", "scopes", "channels")},
+            "expires_at": times.text(ends) if ends else None,
+        }
+
+    def _judge(self) -> None:
+        for name, value in self._values().items():
+            try:
+                issue_key.FIELDS[name].read(value)
+            except ValueError as refused:
+                self.add_error(name, str(refused))
+
+
+class RotateKeyForm(base.ReasonForm):
+    """How long the old key goes on working."""
+
+    overlap_s = forms.IntegerField(
+        label="Overlap in seconds",
+        min_value=0,
+        max_value=LONGEST_OVERLAP_S,
+        initial=DEFAULT_OVERLAP_S,
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="So long the old key works beside the new one; 0 ends it now.",
+    )
+
+
+ROTATE = dialog(
+    "Make a successor of this key?", "With the same rights; shown once.", "Make it", RotateKeyForm
+)
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(base.Stepped):
+    """API keys: made, shown once, rotated, revoked. Their digest is nobody's business."""
+
+    form = ApiKeyForm
+    list_display = ("name", "label", "state", "producer", "team", "rights", "used", "ends")
+    list_select_related = ("producer", "team")
+    list_filter = (("producer", RelatedDropdownFilter), ("team", RelatedDropdownFilter))
+    search_fields = ("key_id", "label", "producer__slug", "team__slug")
+    search_help_text = "key id, label or owner"
+    autocomplete_fields = ("producer", "team")
+    ordering = ("-id",)
+    actions_detail = ("see_audit", "rotate", "revoke")
+    fieldsets = (
+        (None, {"fields": ("label", ("producer", "team"))}),
+        ("Rights", {"fields": ("scopes", "channels", "expires_at")}),
+    )
+    shown = (
+        "name",
+        "state",
+        "label",
+        "producer",
+        "team",
+        "rights",
+        "channels",
+        "ends",
+        "used",
+        "made",
+    )
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A key is never edited: its owner would not know."""
+        return False
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """What a key may be made of, or what it is."""
+        return ((None, {"fields": self.shown}),) if obj else self.fieldsets
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Everything, once it is made."""
+        return self.shown if obj else ()
+
+    def audit_target(self, obj: ApiKey) -> str:
+        """As issue_key names it."""
+        return f"key:{obj.key_id}"
+
+    @display(description="Key")
+    def name(self, key: ApiKey) -> str:
+        """Its beginning; the rest was shown once."""
+        return base.public_id(f"hsk_{key.key_id}_…")
+
+    @display(description="State")
+    def state(self, key: ApiKey) -> str:
+        """Whether it still opens anything."""
+        if key.revoked_at:
+            return base.label("revoked", "bad")
+        if key.expires_at and key.expires_at <= clock.now():
+            return base.label("expired", "calm")
+        return base.label("valid", "good")
+
+    @display(description="Rights")
+    def rights(self, key: ApiKey) -> str:
+        """Its scopes."""
+        return ", ".join(key.scopes)
+
+    @display(description="Made", ordering="created_at")
+    def made(self, key: ApiKey) -> str:
+        """When it was issued."""
+        return base.instant(key.created_at)
+
+    @display(description="Last used", ordering="last_used_at")
+    def used(self, key: ApiKey) -> str:
+        """When it was last used, roughly."""
+        return base.instant(key.last_used_at)
+
+    @display(description="Expires", ordering="expires_at")
+    def ends(self, key: ApiKey) -> str:
+        """Its last instant."""
+        return base.instant(key.expires_at)
+
+    def has_live_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """What is not revoked."""
+        if not self.has_operate_permission(request):
+            return False
+        return not object_id or ApiKey.objects.filter(pk=object_id, revoked_at=None).exists()
+
+    @action(description="Rotate", icon="autorenew", permissions=["live"], dialog=ROTATE)
+    def rotate(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Make a successor and show it once."""
+        key = ApiKey.objects.get(pk=object_id)
+        try:
+            done = issue_key.rotate(
+                key.key_id,
+                {"overlap_s": form.cleaned_data["overlap_s"]},
+                actor=base.actor(request),
+                reason=form.cleaned_data["reason"],
+            )
+        except BrokerError as refused:
+            messages.error(request, refused.detail)
+            return base.leave_dialog(self.page_of(key.pk))
+        return base.secret_dialog(request, f"Successor of {key}", done.secrets)
+
+    @action(
+        description="Revoke",
+        icon="block",
+        permissions=["live"],
+        dialog=REVOKE,
+        variant=ActionVariant.DANGER,
+    )
+    def revoke(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Make it useless."""
+        key = ApiKey.objects.get(pk=object_id)
+        with base.telling(request, f"{key} is revoked."):
+            issue_key.revoke(
+                key.key_id, actor=base.actor(request), reason=form.cleaned_data["reason"]
+            )
+        return base.leave_dialog(self.page_of(key.pk))

@@ -1,0 +1,108 @@
+"""Admin page of attempts: every try there ever was, read-only."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from unfold.contrib.filters.admin import DropdownFilter
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.rules import ids
+from delivery.admin.timeline import timings
+from delivery.models import Attempt
+from delivery.rules.outcome import Outcome
+
+
+class OutcomeFilter(DropdownFilter):
+    """An outcome has no index: it is looked for among the newest attempts."""
+
+    title = f"outcome (of the newest {base.WINDOW:,})"
+    parameter_name = "outcome"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Every outcome."""
+        return [(outcome.value, outcome.value.replace("_", " ")) for outcome in Outcome]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Attempt]) -> QuerySet[Attempt]:
+        """Those that ended so."""
+        wanted = self.value()
+        return base.newest(queryset).filter(outcome=wanted) if wanted else queryset
+
+
+@admin.register(Attempt)
+class AttemptAdmin(base.BigList):
+    """Attempts, newest first."""
+
+    id_prefix = ids.ATTEMPT
+    list_display = (
+        "name",
+        "started",
+        "shown_delivery",
+        "number",
+        "ended",
+        "status_code",
+        "took",
+        "remote_address",
+    )
+    list_filter = (OutcomeFilter, base.Since)
+    search_fields = ("id",)
+    search_help_text = "att_… or dlv_… (the whole id)"
+    fields = (
+        ("name", "shown_delivery"),
+        ("number", "started"),
+        ("ended", "status_code"),
+        ("took", "remote_address"),
+        "error",
+        "answer_headers",
+        "answer",
+        "worker",
+    )
+    readonly_fields = ("name", "shown_delivery", "started", "ended", "took", "answer")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
+    ) -> tuple[QuerySet[Attempt], bool]:
+        """The attempt of an id, or the attempts of a delivery's id."""
+        term = search_term.strip().lower()
+        if not term:
+            return queryset, False
+        attempt, delivery = (ids.from_public(kind, term) for kind in (ids.ATTEMPT, ids.DELIVERY))
+        if attempt is not None:
+            return queryset.filter(pk=attempt), False
+        return (queryset.filter(delivery_id=delivery) if delivery else queryset.none()), False
+
+    @display(description="Attempt")
+    def name(self, attempt: Attempt) -> str:
+        """Its public id."""
+        return base.public_id(ids.to_public(ids.ATTEMPT, attempt.pk))
+
+    @display(description="Delivery")
+    def shown_delivery(self, attempt: Attempt) -> str:
+        """Its delivery, a click away."""
+        url = reverse("admin:delivery_delivery_change", args=[attempt.delivery_id])
+        return base.linked(url, ids.to_public(ids.DELIVERY, attempt.delivery_id))
+
+    @display(description="Started")
+    def started(self, attempt: Attempt) -> str:
+        """When the request began."""
+        return base.instant(attempt.started_at)
+
+    @display(description="Outcome")
+    def ended(self, attempt: Attempt) -> str:
+        """How it ended."""
+        outcome = Outcome(attempt.outcome)
+        tone = "good" if outcome.is_success else "bad" if outcome.charged else "wait"
+        return base.label(outcome.value.replace("_", " "), tone)
+
+    @display(description="Took")
+    def took(self, attempt: Attempt) -> str:
+        """Where the time went."""
+        return timings(attempt)
+
+    @display(description="Answer")
+    def answer(self, attempt: Attempt) -> str:
+        """The answer's first bytes as text."""
+        return base.mono(bytes(attempt.answer_excerpt).decode("utf-8", errors="replace"))

@@ -1,0 +1,208 @@
+"""Admin page of deliveries: found by index, read as a timeline, replayed and cancelled by steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.views.decorators.http import require_POST
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.errors import BrokerError
+from channels_app.rules import ids
+from delivery.admin.filters import FILTERS, Chosen, by_id
+from delivery.admin.timeline import MOST_SHOWN, moments
+from delivery.models import Delivery
+from delivery.rules.asker import Asker
+from delivery.rules.lifecycle import FINISHED, DeliveryState, shown_state
+from delivery.steps import cancel, replay
+
+TONE = {
+    DeliveryState.QUEUED: "busy",
+    DeliveryState.IN_FLIGHT: "busy",
+    DeliveryState.AWAITING_ACK: "wait",
+    DeliveryState.DELIVERED: "good",
+    DeliveryState.DEAD: "bad",
+    DeliveryState.CANCELLED: "calm",
+}
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(base.BigList):
+    """Deliveries: nobody edits them; people replay or cancel them."""
+
+    id_prefix = ids.DELIVERY
+    list_display = (
+        "name",
+        "accepted",
+        "channel",
+        "consumer",
+        "event_type",
+        "state_now",
+        "ended",
+        "attempt_count",
+        "due",
+    )
+    list_select_related = ("channel", "consumer")
+    list_filter = FILTERS
+    search_fields = ("id",)
+    search_help_text = "dlv_… , msg_… or a client id (whole)"
+    actions = ("replay_selected", "cancel_selected")
+    actions_detail = ("see_audit",)
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    ("name", "shown_message"),
+                    ("channel", "consumer"),
+                    ("state_now", "reason"),
+                    ("ended", "due"),
+                    ("accepted", "finished"),
+                    ("attempt_count", "failure_count"),
+                    ("event_type", "priority"),
+                )
+            },
+        ),
+    )
+    readonly_fields = ("name", "shown_message", "state_now", "ended", "due", "accepted", "finished")
+    change_form_outer_before_template = "delivery/repair.html"
+    change_form_outer_after_template = "delivery/timeline.html"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Delivery], search_term: str
+    ) -> tuple[QuerySet[Delivery], bool]:
+        """What the filters and the search name together, each by its index."""
+        term = search_term.strip().lower()
+        found = by_id(queryset, term)
+        return (Chosen.of(request, term).apply(queryset) if found is None else found), False
+
+    def audit_target(self, obj: Delivery) -> str:
+        """As the steps name it."""
+        return f"delivery:{obj}"
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        """Those who only look have none."""
+        return super().get_actions(request) if self.has_operate_permission(request) else {}
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The delivery with its timeline and what can be done about it."""
+        delivery = self.get_object(request, object_id)
+        more = {}
+        if delivery is not None:
+            may = self.has_operate_permission(request)
+            state = DeliveryState(delivery.state)
+            more = {
+                "moments": moments(delivery),
+                "most_shown": MOST_SHOWN,
+                "may_replay": may and state in FINISHED,
+                "may_cancel": may and state is DeliveryState.QUEUED,
+            }
+        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    def get_urls(self) -> list[URLPattern]:
+        """The usual ones, and the buttons of a delivery."""
+        own = [
+            path(
+                f"<path:object_id>/{name}",
+                self.admin_site.admin_view(require_POST(view)),
+                name=f"delivery_delivery_{name}",
+            )
+            for name, view in (("replay", self.replay_now), ("cancel", self.cancel_now))
+        ]
+        return [*own, *super().get_urls()]
+
+    def replay_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Queue a finished delivery again."""
+        return self._repair(request, object_id, replay.replay_one, "is queued again.")
+
+    def cancel_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Take a queued delivery back."""
+        return self._repair(request, object_id, cancel.cancel_one, "is cancelled.")
+
+    @admin.action(description="Replay")
+    def replay_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
+        """One replay of all that are selected; those on their way are left alone."""
+        numbers = sorted(queryset.values_list("pk", flat=True))
+        names = [ids.to_public(ids.DELIVERY, number) for number in numbers]
+        try:
+            wanted = replay.parse({"ids": names, "states": sorted(FINISHED)})
+            consumers = replay.consumers_of(wanted)
+            made = replay.create(wanted, consumers, self._asker(request), now=clock.now())
+        except BrokerError as refused:
+            messages.error(request, refused.detail)
+            return
+        link = base.linked(reverse("admin:delivery_replay_change", args=[made.pk]), str(made))
+        messages.success(request, format_html("{} queues {} deliveries.", link, made.matched_count))
+
+    @admin.action(description="Cancel")
+    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
+        """Take back those that are queued."""
+        done = 0
+        for number in queryset.values_list("pk", flat=True):
+            try:
+                cancel.cancel_one(number, self._asker(request), now=clock.now())
+                done += 1
+            except BrokerError as refused:
+                messages.error(request, f"{ids.to_public(ids.DELIVERY, number)}: {refused.detail}")
+        messages.success(request, f"{done} deliveries are cancelled.")
+
+    @display(description="Delivery")
+    def name(self, delivery: Delivery) -> str:
+        """Its public id."""
+        return base.public_id(str(delivery))
+
+    @display(description="Message")
+    def shown_message(self, delivery: Delivery) -> str:
+        """Its message, a click away."""
+        url = reverse("admin:channels_app_message_change", args=[delivery.message_id])
+        return base.linked(url, ids.to_public(ids.MESSAGE, delivery.message_id))
+
+    @display(description="State")
+    def state_now(self, delivery: Delivery) -> str:
+        """Its state as the requirement names it."""
+        state = DeliveryState(delivery.state)
+        text = shown_state(state, delivery.failure_count, delivery.attempt_count)
+        return base.label(text, TONE[state])
+
+    @display(description="Last outcome")
+    def ended(self, delivery: Delivery) -> str:
+        """How the last attempt ended."""
+        code = f" ({delivery.status_code})" if delivery.status_code else ""
+        return f"{delivery.outcome.replace('_', ' ')}{code}" if delivery.outcome else base.NONE
+
+    @display(description="Next due")
+    def due(self, delivery: Delivery) -> str:
+        """When it may be taken next; for what is in flight, when its lease ends."""
+        return base.instant(delivery.due_at)
+
+    @display(description="Accepted")
+    def accepted(self, delivery: Delivery) -> str:
+        """When the producer was told yes."""
+        return base.instant(delivery.accepted_at)
+
+    @display(description="Finished")
+    def finished(self, delivery: Delivery) -> str:
+        """When it reached its end."""
+        return base.instant(delivery.finished_at)
+
+    def _repair(
+        self, request: HttpRequest, object_id: str, step: Callable[..., Any], done: str
+    ) -> HttpResponse:
+        base.require(self.has_operate_permission(request))
+        delivery = self.get_object(request, object_id)
+        number = delivery.pk if delivery else 0
+        with base.telling(request, f"{delivery} {done}"):
+            step(number, self._asker(request), now=clock.now())
+        return redirect(self.page_of(number or object_id))
+
+    def _asker(self, request: HttpRequest) -> Asker:
+        return Asker(base.actor(request), request.POST.get("reason", "")[:500])
