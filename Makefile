@@ -18,8 +18,9 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
 PYTEST := $(BIN)/python -m pytest -n 2
 # These never touch the database; once is enough.
-NO_DATABASE := --ignore=tests/test_architecture.py --ignore-glob='*/rules/*' \
-	--ignore=tests/delivery/test_supervisor.py --ignore=tests/delivery/test_children.py
+NO_DATABASE := $(addprefix --ignore=tests/,test_architecture.py test_docs.py test_readme.py \
+	delivery/test_supervisor.py delivery/test_children.py) \
+	--ignore-glob='*/rules/*' --ignore-glob='*/delivery/test_send*.py'
 
 .PHONY: help install demo test test-sqlite test-mariadb lint format clean
 .NOTPARALLEL:
