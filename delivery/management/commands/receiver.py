@@ -22,7 +22,7 @@ class Command(BaseCommand):
         "each request, and misbehaves where it is asked to.\n\n"
         "  /slow?ms=800                        answers late\n"
         "  /failing?status=500&retry_after=5   never succeeds\n"
-        "  /recovering?after=2                 fails twice for each message, then takes it\n"
+        "  /recovering?after=2                 fails twice for each message, then not\n"
         "  /hang                               never answers\n"
         "  anything else                       takes it at once\n"
         "  GET /stats                          what came in so far, as JSON"

@@ -180,7 +180,7 @@ def _first_delivery(delivery: Delivery) -> tuple[str]:
 
 def _recovery(delivery: Delivery) -> tuple[str]:
     tries = f"{delivery.failure_count} failures"
-    return (f"recovering: first message taken after {tries}, as if nothing had been",)
+    return (f"recovering: first message taken after {tries}",)
 
 
 def _address(delivery: Delivery) -> str:

@@ -34,8 +34,8 @@ def banner(stage: Stage, rate: float) -> str:
 
 
 HEAD = (
-    f"  time  accepted    /s  {''.join(f'{name:>14}' for name in CONSUMERS)}\n"
-    f"                          {'delivered/waiting/dead of each consumer':^54}"
+    f"   time accepted    /s  {''.join(f'{name:>14}' for name in CONSUMERS)}\n"
+    f"{'delivered/waiting/dead of each consumer':>{WIDTH}}"
 )
 REPEAT_HEAD = 20
 """Lines until the head is printed again."""
@@ -46,13 +46,13 @@ def line(seconds: float, accepted: int, rate: float, counts: Mapping[str, Counts
     cells = "".join(
         f"{f'{count.delivered}/{count.waiting}/{count.dead}':>14}" for count in counts.values()
     )
-    return f"{clock(seconds):>6} {accepted:>9,} {rate:>5.1f}  {cells}"
+    return f"{clock(seconds):>7} {accepted:>8,} {rate:>5.1f}  {cells}"
 
 
-def event(seconds: float, sentence: str, *, detail: str = "") -> str:
+def event(seconds: float, sentence: str, detail: str = "") -> str:
     """Something worth knowing, between the lines."""
-    text = f"{clock(seconds):>6}  * {sentence}"
-    return f"{text}\n          {detail}" if detail else text
+    text = f"{clock(seconds):>7} * {sentence}"
+    return f"{text}\n      {detail}" if detail else text
 
 
 def summary(

@@ -1,0 +1,303 @@
+"""``manage.py demo`` as somebody meets it: it runs, tells, stops, and leaves nothing behind."""
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+
+import pytest
+import requests
+
+from delivery.management.demo import events, pages, stage
+from delivery.management.demo.numbers import Counts
+
+ROOT = Path(__file__).resolve().parents[2]
+LIVE = re.compile(r" +\d+:\d\d +([\d,]+) +[\d.]+ +" + " +".join([r"(\d+)/(-?\d+)/(\d+)"] * 4))
+
+
+class Demo:
+    """A running demo and what it says."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "manage.py", "demo", "--port", str(self.port), *arguments],
+            cwd=ROOT,
+            # As on a machine where nothing was set up, or where another broker was.
+            env={
+                "PATH": os.environ["PATH"],
+                "HOOKSTATION_DATA_DIR": str(folder),
+                "DATABASE_URL": "mysql://nobody@127.0.0.1:1/nothing",
+                "HOOKSTATION_FAILPOINT": "after_send",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._queue: Queue[str] = Queue()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._queue.put(line.rstrip("\n"))
+
+    def wait_for(self, pattern: str, seconds: float = 60) -> str:
+        """The first line from here on that the pattern is found in."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                line = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                raise AssertionError(f"no {pattern!r} in {seconds} s:\n{self.text}") from None
+            self.lines.append(line)
+            if re.search(pattern, line):
+                return line
+
+    def finish(self, seconds: float = 60) -> str:
+        """All it said, once it ended."""
+        self.process.wait(seconds)
+        self._reader.join(5)
+        while not self._queue.empty():
+            self.lines.append(self._queue.get())
+        return self.text
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Demo]]:
+    demos: list[Demo] = []
+
+    def begin(folder: Path, *arguments: str) -> Demo:
+        demos.append(Demo(folder, *arguments))
+        return demos[-1]
+
+    yield begin
+    for demo in demos:
+        everybody = descendants(demo.process.pid)
+        demo.process.kill()
+        with demo.process:
+            demo.process.wait()
+        for pid in everybody:
+            if runs(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port that is free, and so are the next ones as a rule."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port if port < 65000 else free_port()
+
+
+def processes() -> dict[int, int]:
+    """Parent by process, of all that run."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[0] not in {"Z", "X"}:
+            found[int(path.parent.name)] = int(fields[1])
+    return found
+
+
+def descendants(pid: int) -> set[int]:
+    parents = processes()
+    found, frontier = set(), {pid}
+    while frontier:
+        frontier = {child for child, parent in parents.items() if parent in frontier}
+        found |= frontier
+    return found
+
+
+def runs(pid: int) -> bool:
+    return pid in processes()
+
+
+def wait_until(true: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.e2e
+def test_it_tells_what_happens_and_stops_by_itself(
+    start: Callable[..., Demo], tmp_path: Path
+) -> None:
+    demo = start(tmp_path, "--seconds", "15", "--rate", "8")
+    demo.wait_for("Hookstation is running")
+    everybody = descendants(demo.process.pid)
+    assert len(everybody) >= 5  # guardian, web, worker and its own, receiver
+
+    demo.wait_for("healthy: first message delivered")
+    demo.wait_for("recovering: first message taken after 2 failures")
+    demo.wait_for("failing: first dead letter after 3 attempts")
+    said = demo.finish()
+
+    assert demo.process.returncode == 0, said
+    assert not [pid for pid in everybody if runs(pid)]
+    assert "\x1b" not in said
+    assert [line for line in demo.lines if len(line) > 80 and str(tmp_path) not in line] == []
+    rows = [match for line in demo.lines if (match := LIVE.fullmatch(line))]
+    assert len(rows) >= 5
+    accepted = [int(row[1].replace(",", "")) for row in rows]
+    assert accepted == sorted(accepted)
+    assert accepted[-1] >= 80
+    total = {match[1]: int(match[2].replace(",", "")) for match in _summary(demo.lines)}
+    assert total["accepted"] >= accepted[-1]
+    assert total["delivered"] > total["accepted"]  # several consumers
+    assert total["dead"] >= 1
+    assert total["repeated"] == total["accepted"] // 50
+    (signed,) = re.findall(r"signed +([\d,]+)  of ([\d,]+) requests$", said, re.MULTILINE)
+    assert signed[0] == signed[1] != "0"
+
+
+def _summary(lines: list[str]) -> Iterator[re.Match[str]]:
+    for line in lines:
+        if match := re.match(r" +(accepted|repeated|delivered|waiting|dead) +([\d,]+)  ", line):
+            yield match
+
+
+@pytest.mark.e2e
+def test_what_it_prints_works_and_ctrl_c_ends_it(
+    start: Callable[..., Demo], tmp_path: Path
+) -> None:
+    demo = start(tmp_path)
+    demo.wait_for("Ctrl-C stops")
+    everybody = descendants(demo.process.pid)
+
+    # The curl line, the console with its login, the documentation.
+    (command,) = re.findall(r"curl .*?\\\n.*?\\\n.*?'{.*?}'", demo.text, re.DOTALL)
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+    assert '"id": "msg_' in done.stdout
+    assert requests.get(f"{demo.url}/api/docs/", timeout=10).status_code == 200
+    ((user, password),) = re.findall(r"user (\w+), password (\S+)", demo.text)
+    with requests.Session() as browser:
+        page = browser.get(f"{demo.url}/admin/login/", timeout=20)
+        (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)[:1]
+        form = {"username": user, "password": password, "csrfmiddlewaretoken": token}
+        into = {"next": "/admin/", "Referer": page.url}
+        browser.headers["Referer"] = page.url
+        entered = browser.post(page.url, data=form | into, timeout=20)
+        assert "sessionid" in browser.cookies, entered.text[:500]
+
+    # A second demo on the same data is refused, and harms nothing.
+    second = start(tmp_path)
+    assert "Error: Another demo is running" in second.finish()
+    assert second.process.returncode == 1
+
+    demo.process.send_signal(signal.SIGINT)
+    said = demo.finish()
+    assert demo.process.returncode == 0, said
+    assert "messages in 0:" in said
+    assert not [pid for pid in everybody if runs(pid)]
+
+
+@pytest.mark.e2e
+def test_killed_it_leaves_no_process_and_the_next_start_goes_on(
+    start: Callable[..., Demo], tmp_path: Path
+) -> None:
+    demo = start(tmp_path)
+    demo.wait_for("healthy: first message delivered")
+    everybody = descendants(demo.process.pid)
+    files = tmp_path / "demo"
+    kept = {path.name: path.read_text() for path in files.iterdir() if path.is_file()
+            and path.suffix != ".sqlite3" and "sqlite3-" not in path.name
+            and path.stat().st_mode & 0o077 == 0}  # fmt: skip
+    assert {"demo.env", "password", "shop.key", "healthy.secret"} <= kept.keys()
+
+    demo.process.kill()
+
+    wait_until(lambda: not [pid for pid in everybody if runs(pid)])
+    again = start(tmp_path, "--seconds", "1")
+    again.wait_for("healthy: first message delivered")
+    assert "accepted" in again.finish()
+    assert {name: (files / name).read_text() for name in kept} == kept
+
+
+# -- Without processes -----------------------------------------------------------------------------
+
+
+def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
+    stage._write(tmp_path / "key", "text")
+
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_a_busy_port_is_told_with_what_helps() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+
+        with pytest.raises(stage.Error, match=rf"in use.*--port {port + 1}"):
+            stage.find_ports(port)
+
+
+def test_a_rate_that_is_none(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "demo", "--rate", "0"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOOKSTATION_DATA_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr == "Error: --rate must be above 0 and at most 500.\n"
+
+
+def test_a_line_still_fits_80_columns_after_five_hours() -> None:
+    counts = {name: Counts(90_000, 9_999, 90) for name in stage.CONSUMERS}
+
+    assert len(pages.line(5 * 3600, 90_000, 5.0, counts)) == pages.WIDTH
+    assert max(len(line) for line in pages.HEAD.splitlines()) <= pages.WIDTH
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5, "0:05"), (65, "1:05"), (3665, "1:01:05"), (90_000, "25:00:00")]
+)
+def test_times_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert pages.clock(seconds) == text
+
+
+def test_orders_live_in_the_right_order() -> None:
+    story = events.happen()
+    kinds: dict[str, list[str]] = {}
+    for _ in range(3000):
+        event = next(story)
+        kinds.setdefault(event.key.split(f"-{event.type}")[0], []).append(event.type)
+
+    lives = {tuple(life) for name, life in kinds.items() if name.startswith("A-")}
+    paid = ("order.created", "order.paid")
+    assert lives == {
+        ("order.created",),
+        ("order.created", "order.cancelled"),
+        paid,
+        (*paid, "order.shipped"),
+        (*paid, "order.refunded"),
+    }
