@@ -1,1 +1,27 @@
-urlpatterns = []
+"""Addresses of reading and repairing, below /api/v1/."""
+
+from django.urls import URLPattern, path
+
+from delivery.api.views import deliveries, messages, replays
+from delivery.api.views.channel_messages import ChannelMessagesView
+from delivery.api.views.test import ConsumerTestView
+
+_CONSUMER = "channels/<str:channel>/consumers/<str:client_id>"
+
+urlpatterns: list[URLPattern] = [
+    # First: publishing goes through it too.
+    path("channels/<str:channel>/messages", ChannelMessagesView.as_view()),
+    path("messages/<str:message_id>", messages.MessageView.as_view()),
+    path("messages/<str:message_id>/body", messages.MessageBodyView.as_view()),
+    path("deliveries/<str:delivery_id>", deliveries.DeliveryView.as_view()),
+    path("deliveries/<str:delivery_id>/replay", deliveries.DeliveryReplayView.as_view()),
+    path("deliveries/<str:delivery_id>/cancel", deliveries.DeliveryCancelView.as_view()),
+    path(f"{_CONSUMER}/deliveries", deliveries.ConsumerDeliveriesView.as_view()),
+    path(f"{_CONSUMER}/dead-letters", deliveries.DeadLettersView.as_view()),
+    path(f"{_CONSUMER}/messages", deliveries.ConsumerMessagesView.as_view()),
+    path(f"{_CONSUMER}/backfill", replays.BackfillView.as_view()),
+    path(f"{_CONSUMER}/test", ConsumerTestView.as_view()),
+    path("replays", replays.ReplaysView.as_view()),
+    path("replays/<str:replay_id>", replays.ReplayView.as_view()),
+    path("replays/<str:replay_id>/cancel", replays.ReplayCancelView.as_view()),
+]

@@ -1,0 +1,203 @@
+"""What the OpenAPI document says of each operation; the views' docstrings say what it does."""
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+
+from channels_app.api.openapi import (
+    CHANNEL,
+    CLIENT_ID,
+    ETAG,
+    IF_MATCH,
+    JSON,
+    LIST,
+    PROBLEM,
+    READING,
+    REASONS,
+    TEXT,
+    operation,
+    page_of,
+    query,
+    record,
+)
+from channels_app.models import Message
+from delivery.api import schemas
+from delivery.api.pages import SHOWN_STATES
+from delivery.models import Replay
+
+_BODY = (400, 411, 413, 415, 422)
+_MESSAGE, _DELIVERY, _REPLAY = (
+    OpenApiParameter(f"{noun}_id", schemas.public_id(prefix), OpenApiParameter.PATH)
+    for noun, prefix in (("message", "msg"), ("delivery", "dlv"), ("replay", "rpl"))
+)
+_CONSUMER = (CHANNEL, CLIENT_ID)
+_INSTANT = {"type": "string", "description": "RFC 3339, or milliseconds since 1970."}
+_WHAT = (
+    query("event_type", "A name, `order.*` for all below it, or `*`."),
+    query("from", "Accepted at this instant or later.", _INSTANT),
+    query("to", "Accepted before this instant.", _INSTANT),
+)
+_OUTCOME = query("outcome", "How the last attempt ended.", schemas.one_of(schemas.OUTCOMES))
+_MESSAGE_STATES = [*Message.State.values, *map(str, Message.State.labels), "scheduled"]
+
+get_message = operation(
+    "messages_retrieve",
+    tag="Messages",
+    answers={200: schemas.MESSAGE_WITH_DELIVERIES},
+    errors=(404,),
+    parameters=(_MESSAGE, ETAG),
+)
+patch_message = operation(
+    "messages_reschedule",
+    tag="Messages",
+    body={JSON: schemas.RESCHEDULE},
+    answers={200: schemas.MESSAGE_WITH_DELIVERIES},
+    errors=(404, 409, 412, *_BODY),
+    parameters=(
+        _MESSAGE,
+        ETAG,
+        IF_MATCH,
+    ),
+)
+delete_message = operation(
+    "messages_cancel",
+    tag="Messages",
+    answers={200: schemas.CANCELLED_MESSAGE},
+    errors=(404, 412, 422),
+    parameters=(
+        _MESSAGE,
+        ETAG,
+        IF_MATCH,
+        query("reason", "For the audit trail.", {**TEXT, "maxLength": 500}),
+    ),
+)
+get_body = extend_schema(
+    operation_id="messages_body",
+    tags=["Messages"],
+    responses={
+        (200, "*/*"): OpenApiResponse(OpenApiTypes.BINARY, description="OK"),
+        **{
+            (status, "application/problem+json"): OpenApiResponse(
+                PROBLEM, description=REASONS[status]
+            )
+            for status in (401, 403, 404, 503)
+        },
+    },
+    parameters=[_MESSAGE],
+)
+list_messages = operation(
+    "messages_list",
+    tag="Messages",
+    answers={200: page_of(schemas.MESSAGE)},
+    errors=(404, 422),
+    parameters=(
+        CHANNEL,
+        query("state", "As stored or as shown.", schemas.one_of(dict.fromkeys(_MESSAGE_STATES))),
+        *(*_WHAT, *LIST),
+    ),
+)
+get_delivery = operation(
+    "deliveries_retrieve",
+    tag="Deliveries",
+    answers={200: schemas.DELIVERY_WITH_ATTEMPTS, 304: None},
+    errors=(404,),
+    parameters=(
+        _DELIVERY,
+        *READING,
+    ),
+)
+replay_delivery = operation(
+    "deliveries_replay",
+    tag="Deliveries",
+    body={JSON: schemas.REPAIR},
+    answers={202: schemas.DELIVERY},
+    errors=(404, 409, *_BODY),
+    parameters=(_DELIVERY,),
+)
+cancel_delivery = operation(
+    "deliveries_cancel",
+    tag="Deliveries",
+    body={JSON: schemas.REPAIR},
+    answers={200: schemas.DELIVERY},
+    errors=(404, 409, *_BODY),
+    parameters=(_DELIVERY,),
+)
+list_deliveries = operation(
+    "consumers_deliveries_list",
+    tag="Deliveries",
+    answers={200: page_of(schemas.DELIVERY)},
+    errors=(404, 422),
+    parameters=(
+        *_CONSUMER,
+        query(
+            "state",
+            "As stored (`queued` includes retries), or exactly as shown.",
+            schemas.one_of(SHOWN_STATES),
+        ),
+        *(_OUTCOME, *_WHAT, *LIST),
+    ),
+)
+list_dead_letters = operation(
+    "consumers_dead_letters_list",
+    tag="Deliveries",
+    answers={200: page_of(schemas.DELIVERY)},
+    errors=(404, 422),
+    parameters=(*_CONSUMER, _OUTCOME, *_WHAT, *LIST),
+)
+compare_notes = operation(
+    "consumers_messages_list",
+    tag="Deliveries",
+    answers={200: record(items=schemas.list_of(schemas.NOTE), next=schemas.MAYBE_TEXT)},
+    errors=(404, 422),
+    parameters=(
+        *_CONSUMER,
+        query("after", "Id of the last message that is known: begin behind it."),
+        *LIST,
+    ),
+)
+list_replays = operation(
+    "replays_list",
+    tag="Replays",
+    answers={200: page_of(schemas.REPLAY)},
+    errors=(422,),
+    parameters=(query("state", "", schemas.one_of(Replay.State.values)), *LIST),
+)
+create_replay = operation(
+    "replays_create",
+    tag="Replays",
+    body={JSON: schemas.REPLAY_REQUEST},
+    answers={200: schemas.REPLAY_PREVIEW, 202: schemas.REPLAY},
+    errors=(404, 409, *_BODY),
+)
+create_backfill = operation(
+    "consumers_backfill",
+    tag="Replays",
+    body={JSON: schemas.BACKFILL_REQUEST},
+    answers={200: schemas.BACKFILL_PREVIEW, 202: schemas.REPLAY},
+    errors=(404, 409, *_BODY),
+    parameters=(*_CONSUMER,),
+)
+get_replay = operation(
+    "replays_retrieve",
+    tag="Replays",
+    answers={200: schemas.REPLAY, 304: None},
+    errors=(404,),
+    parameters=(
+        _REPLAY,
+        *READING,
+    ),
+)
+cancel_replay = operation(
+    "replays_cancel",
+    tag="Replays",
+    body={JSON: schemas.REPAIR},
+    answers={200: schemas.REPLAY},
+    errors=(404, 409, *_BODY),
+    parameters=(_REPLAY,),
+)
+test_consumer = operation(
+    "consumers_test",
+    tag="Consumers",
+    answers={200: schemas.PROBE},
+    errors=(404, 409, *_BODY),
+    parameters=(*_CONSUMER,),
+)

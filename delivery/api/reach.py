@@ -1,0 +1,134 @@
+"""Which messages and deliveries exist for a caller; the rest is a 404, like what never was.
+
+A key sees the channels it was granted. On them, a team's key sees the deliveries of the team's
+consumers, and the messages that the team's producers published or that its consumers were sent; a
+key without a team sees those that belong to no team, and an ``admin`` key all of them.
+"""
+
+from collections.abc import Iterable
+
+from django.db import DatabaseError
+from django.db.models import Exists, OuterRef, Q
+
+from channels_app.api.authentication import Caller
+from channels_app.directory import ChannelView, directory
+from channels_app.errors import NotFound
+from channels_app.models import Consumer, Message, Producer
+from channels_app.rules import ids
+from delivery.conf import conf
+from delivery.models import Delivery
+from delivery.rules.asker import Asker
+from delivery.runtime.wake import bell
+
+
+def channel_of(slug: str) -> ChannelView:
+    """The channel of the address; HasScope has checked the grant. Raises NotFound."""
+    channel = directory.channel(slug)
+    if channel is None:
+        raise NotFound("unknown_channel", f"There is no channel {slug}.")
+    return channel
+
+
+def consumer_of(caller: Caller, channel: str, client_id: str) -> Consumer:
+    """The consumer of the address, a removed one too: its history stays. Raises NotFound."""
+    channel_of(channel)
+    consumer = (
+        Consumer.objects.select_related("channel")
+        .filter(channel__slug=channel, client_id=client_id)
+        .first()
+    )
+    if consumer is None or not caller.tenant.owns(consumer.team_id):
+        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+    return consumer
+
+
+def delivery_of(caller: Caller, text: str) -> Delivery:
+    """The delivery with this public id. Raises NotFound."""
+    number = ids.from_public(ids.DELIVERY, text)
+    row = (
+        Delivery.objects.select_related("channel", "consumer").filter(id=number).first()
+        if number is not None
+        else None
+    )
+    if (
+        row is None
+        or not caller.sees(row.channel.slug, row.channel.exposure)
+        or not caller.tenant.owns(row.consumer.team_id)
+    ):
+        raise NotFound("unknown_delivery", "There is no such delivery.")
+    return row
+
+
+def message_of(caller: Caller, text: str) -> Message:
+    """The message with this public id. Raises NotFound."""
+    number = ids.from_public(ids.MESSAGE, text)
+    row = (
+        Message.objects.select_related("channel", "producer").filter(id=number).first()
+        if number is not None
+        else None
+    )
+    if (
+        row is None
+        or not caller.sees(row.channel.slug, row.channel.exposure)
+        or not (is_own(caller, row) or _was_sent(caller, row))
+    ):
+        raise NotFound("unknown_message", "There is no such message.")
+    return row
+
+
+def is_own(caller: Caller, message: Message) -> bool:
+    """Whether the caller's side published it: it then hears how each consumer received it."""
+    return caller.tenant.owns(message.producer.team_id if message.producer else None)
+
+
+def may_change(caller: Caller, message: Message) -> bool:
+    """Whether the caller may take it back: a producer only what it published itself."""
+    if caller.tenant.everything:
+        return True
+    if caller.producer is not None:
+        return message.producer_id == caller.producer.id
+    return is_own(caller, message)
+
+
+def messages_on(caller: Caller, channel_id: int) -> Q:
+    """The messages of a channel that exist for the caller; an empty condition for all of them."""
+    tenant = caller.tenant
+    if tenant.everything:
+        return Q()
+    published = Q(
+        producer_id__in=list(
+            Producer.objects.filter(Q(team_id=tenant.team_id)).values_list("id", flat=True)
+        )
+    )
+    if tenant.team_id is None:
+        published |= Q(producer_id=None)
+    consumers = Consumer.objects.filter(Q(team_id=tenant.team_id), channel_id=channel_id)
+    sent = Delivery.objects.filter(
+        message_id=OuterRef("pk"), consumer_id__in=list(consumers.values_list("id", flat=True))
+    )
+    return published | Q(Exists(sent))
+
+
+def asker_of(caller: Caller, reason: str) -> Asker:
+    """The caller, for the books."""
+    return Asker(
+        actor=caller.actor,
+        reason=reason,
+        producer_id=caller.producer.id if caller.producer else None,
+        team_id=caller.tenant.team_id,
+    )
+
+
+def hurry(consumer_ids: Iterable[int]) -> None:
+    """Tell the pumps of these consumers to look now. A hint: they look anyway."""
+    if not conf().wake:
+        return
+    try:
+        bell.due(consumer_ids)
+    except DatabaseError:
+        return  # what was asked for is stored
+
+
+def _was_sent(caller: Caller, message: Message) -> bool:
+    mine = Delivery.objects.filter(message_id=message.id)
+    return mine.filter(Q(consumer__team_id=caller.tenant.team_id)).exists()

@@ -1,0 +1,278 @@
+"""Shapes of requests and answers in the OpenAPI document; shapes.py and bodies.py make them."""
+
+from typing import Any
+
+from channels_app.api.openapi import INSTANT, MAYBE_INSTANT, TEXT, WHOLE, component, record
+from channels_app.models import Message
+from delivery.api import bodies
+from delivery.models import Replay
+from delivery.rules.lifecycle import FINISHED, Reason
+from delivery.rules.outcome import Outcome
+from delivery.steps.replay.filters import MAX_EVENT_TYPES, MAX_IDS
+
+Schema = dict[str, Any]
+
+OUTCOMES = [outcome.value for outcome in Outcome]
+SHOWN = [
+    *("Queued", "In-flight", "Retry-Delivery", "Retry-In-flight"),
+    *("Awaiting-Ack", "Delivered", "Dead", "Cancelled"),
+]
+YES_OR_NO: Schema = {"type": "boolean"}
+MAYBE_WHOLE: Schema = {"type": ["integer", "null"]}
+MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+PRIORITY: Schema = {"type": "integer", "minimum": 0, "maximum": 9}
+ADDRESS: Schema = {"type": "string", "format": "uri"}
+
+
+def said(schema: Schema, description: str) -> Schema:
+    """A schema with a description."""
+    return schema | {"description": description}
+
+
+def one_of(values: Any) -> Schema:
+    """A text out of a list."""
+    return {"type": "string", "enum": list(values)}
+
+
+def list_of(schema: Schema, **more: Any) -> Schema:
+    """A list."""
+    return {"type": "array", "items": schema, **more}
+
+
+def public_id(prefix: str, description: str = "") -> Schema:
+    """An id as it is shown."""
+    found = {"type": "string", "pattern": f"^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{12}}$"}
+    return said(found, description) if description else found
+
+
+MESSAGE_ID = public_id("msg", "Rises with the order of acceptance.")
+
+_DELIVERY = {
+    "id": public_id("dlv", "Rises with the order in which deliveries are made."),
+    "message_id": MESSAGE_ID,
+    "channel": TEXT,
+    "consumer": said(TEXT, "The consumer's client id."),
+    "state": said(one_of(SHOWN), "Retry-... once an attempt has failed since the last replay."),
+    "reason": said(one_of(reason.value for reason in Reason), "Why it is in this state."),
+    "outcome": said(one_of(["", *OUTCOMES]), "How the last attempt ended; empty before it."),
+    "status": said(MAYBE_WHOLE, "HTTP status of the last answer."),
+    "attempt_count": said(WHOLE, "Attempts ever begun."),
+    "failure_count": said(WHOLE, "Failures that count against max_attempts."),
+    "next_attempt_at": said(MAYBE_INSTANT, "When it may be sent; null while it is not queued."),
+    "event_type": TEXT,
+    "priority": PRIORITY,
+    "ordering_key": TEXT,
+    "replay_id": said(MAYBE_TEXT, "The replay that queued it last."),
+    "accepted_at": said(INSTANT, "When the broker accepted the message."),
+    "expires_at": said(MAYBE_INSTANT, "It is not sent after this instant."),
+    "finished_at": MAYBE_INSTANT,
+    "url": said(ADDRESS, "The delivery with its attempts."),
+}
+DELIVERY = component("Delivery", record(**_DELIVERY))
+
+ANSWER = component(
+    "Answer",
+    {
+        "type": "object",
+        "description": "The beginning of a consumer's answer: `body` where it is UTF-8.",
+        "properties": {
+            "headers": said(TEXT, "Status line and headers, up to 2 KiB."),
+            "body": TEXT,
+            "body_base64": {"type": "string", "contentEncoding": "base64"},
+        },
+        "required": ["headers"],
+    },
+)
+_EXCHANGE = {
+    "outcome": one_of(OUTCOMES),
+    "status": MAYBE_WHOLE,
+    "error": said(TEXT, "One sentence; empty on success."),
+    "connect_ms": said(MAYBE_WHOLE, "Null on a connection that was open already."),
+    "first_byte_ms": MAYBE_WHOLE,
+    "total_ms": WHOLE,
+    "remote_address": TEXT,
+    "answer": ANSWER,
+}
+_ATTEMPT = record(
+    id=public_id("att"),
+    number=said(WHOLE, "From 1, over all replays."),
+    started_at=INSTANT,
+    **_EXCHANGE,
+)
+_ATTEMPT["properties"]["worker"] = said(TEXT, "The process that made it; for admin keys.")
+ATTEMPT = component("Attempt", _ATTEMPT)
+DELIVERY_WITH_ATTEMPTS = component(
+    "DeliveryWithAttempts",
+    record(**_DELIVERY, attempts=list_of(ATTEMPT, description="The newest 200, oldest first.")),
+)
+
+_MESSAGE = {
+    "id": MESSAGE_ID,
+    "channel": TEXT,
+    "state": one_of(str(label) for label in Message.State.labels),
+    "scheduled": said(YES_OR_NO, "Its time is still to come."),
+    "event_type": TEXT,
+    "priority": PRIORITY,
+    "ordering_key": TEXT,
+    "idempotency_key": TEXT,
+    "content_type": TEXT,
+    "headers": {
+        "type": "object",
+        "additionalProperties": TEXT,
+        "description": "Forwarded to consumers.",
+    },
+    "body_bytes": WHOLE,
+    "accepted_at": INSTANT,
+    "due_at": said(INSTANT, "It is not sent before this instant."),
+    "expires_at": said(MAYBE_INSTANT, "It is not sent after this instant."),
+    "consumer_count": said(WHOLE, "Consumers that it is, or was, to be sent to."),
+    "url": ADDRESS,
+    "body_url": said(ADDRESS, "The exact bytes."),
+}
+MESSAGE = component("Message", record(**_MESSAGE))
+_WITH_DELIVERIES = {
+    **_MESSAGE,
+    "producer": MAYBE_TEXT,
+    "deliveries": list_of(
+        DELIVERY,
+        description="Those that exist for the caller, up to 1,000: its own consumers', "
+        "and all of them for the message's own side.",
+    ),
+}
+MESSAGE_WITH_DELIVERIES = component("MessageWithDeliveries", record(**_WITH_DELIVERIES))
+CANCELLED_MESSAGE = component(
+    "CancelledMessage",
+    record(**_WITH_DELIVERIES, cancelled_count=said(WHOLE, "Deliveries that this call took back.")),
+)
+
+REASON = {"type": ["string", "null"], "maxLength": 500, "description": "For the audit trail."}
+RATE = {
+    "type": ["number", "null"],
+    "minimum": bodies.LOWEST_RATE,
+    "maximum": bodies.HIGHEST_RATE,
+    "description": "Deliveries queued per second; null for all at once.",
+}
+WRITTEN_INSTANT = {
+    "anyOf": [INSTANT, said(WHOLE, "Milliseconds since 1970.")],
+}
+RESCHEDULE = component(
+    "Reschedule",
+    {
+        "type": "object",
+        "properties": {
+            "priority": PRIORITY,
+            "due_at": said(WRITTEN_INSTANT, "An instant in the past means now."),
+            "reason": REASON,
+        },
+        "additionalProperties": False,
+        "anyOf": [{"required": ["priority"]}, {"required": ["due_at"]}],
+    },
+)
+REPAIR = component(
+    "Repair",
+    {"type": "object", "properties": {"reason": REASON}, "additionalProperties": False},
+)
+
+_EVENT_TYPES = list_of(
+    TEXT, minItems=1, maxItems=MAX_EVENT_TYPES, description="Names, `order.*`, or `*`."
+)
+_RANGE = {
+    "from": said(WRITTEN_INSTANT, "Accepted at this instant or later."),
+    "to": said(WRITTEN_INSTANT, "Accepted before this instant."),
+}
+FILTER = component(
+    "ReplayFilter",
+    {
+        "type": "object",
+        "description": "Finished deliveries for which all of it is true. It needs a channel, or "
+        "ids. Null is the same as absent; an empty list is refused.",
+        "properties": {
+            "channel": TEXT,
+            "consumer": said(TEXT, "A client id on that channel."),
+            "states": list_of(
+                one_of(sorted(state.value for state in FINISHED)), minItems=1, default=["dead"]
+            ),
+            "outcomes": list_of(one_of(OUTCOMES), minItems=1),
+            "event_types": _EVENT_TYPES,
+            **_RANGE,
+            "ids": list_of(public_id("dlv"), minItems=1, maxItems=MAX_IDS),
+        },
+        "additionalProperties": False,
+    },
+)
+_HOW = {"dry_run": YES_OR_NO | {"default": False}, "rate_per_second": RATE, "reason": REASON}
+REPLAY_REQUEST = component(
+    "ReplayRequest",
+    {
+        "type": "object",
+        "properties": {"filter": FILTER, **_HOW},
+        "required": ["filter"],
+        "additionalProperties": False,
+    },
+)
+BACKFILL_REQUEST = component(
+    "BackfillRequest",
+    {
+        "type": "object",
+        "properties": {"event_types": _EVENT_TYPES, **_RANGE, **_HOW},
+        "additionalProperties": False,
+    },
+)
+_STATE = one_of(state.value for state in Replay.State)
+REPLAY = component(
+    "Replay",
+    record(
+        id=public_id("rpl"),
+        kind=one_of(["replay", "backfill"]),
+        state=_STATE,
+        filter=said({"type": "object"}, "As it was understood."),
+        matched_count=said(WHOLE, "What matched when it was asked for."),
+        replayed_count=said(WHOLE, "Deliveries queued so far."),
+        rate_per_second={"type": ["number", "null"]},
+        reason=TEXT,
+        requested_by=TEXT,
+        created_at=INSTANT,
+        finished_at=MAYBE_INSTANT,
+        url=ADDRESS,
+    ),
+)
+
+
+def preview(name: str, item: Schema) -> Schema:
+    """What a dry run answers."""
+    looked = "False where there was too much to look at all of it: then at least, or about, that."
+    return component(
+        name,
+        record(
+            dry_run=YES_OR_NO,
+            filter={"type": "object"},
+            matched_count=WHOLE,
+            exact=said(YES_OR_NO, looked),
+            sample=list_of(item, maxItems=10),
+        ),
+    )
+
+
+REPLAY_PREVIEW = preview("ReplayPreview", DELIVERY)
+BACKFILL_PREVIEW = preview("BackfillPreview", MESSAGE)
+PROBE = component(
+    "Probe",
+    record(
+        webhook_id=said(TEXT, "The sample's id; begins with `msg_test_`."),
+        event_type=TEXT,
+        body=said(TEXT, "What was sent."),
+        delivered=said(YES_OR_NO, "The consumer answered 2xx."),
+        **_EXCHANGE,
+    ),
+)
+NOTE = component(
+    "Note",
+    record(
+        message_id=MESSAGE_ID,
+        delivery_id=public_id("dlv"),
+        state=one_of(SHOWN),
+        event_type=TEXT,
+        accepted_at=INSTANT,
+        finished_at=MAYBE_INSTANT,
+    ),
+)

@@ -1,0 +1,147 @@
+"""Messages, deliveries, attempts and replays as the API shows them."""
+
+import base64
+import codecs
+from datetime import datetime
+from typing import Any
+
+from channels_app.conf import conf
+from channels_app.models import Message
+from channels_app.rules import ids, times
+from delivery.models import Attempt, Delivery, Replay
+from delivery.rules.lifecycle import DeliveryState, shown_state
+from delivery.runtime.probe import Probed
+from delivery.steps import replay
+from delivery.steps.send import Answer
+
+
+def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:
+    """A message without its deliveries."""
+    number = ids.to_public(ids.MESSAGE, row.id)
+    waits = row.due_at > now and row.state != Message.State.CANCELLED
+    return {
+        "id": number,
+        "channel": channel,
+        "state": Message.State(row.state).label,
+        "scheduled": waits,
+        "event_type": row.event_type,
+        "priority": row.priority,
+        "ordering_key": row.ordering_key,
+        "idempotency_key": row.idempotency_key,
+        "content_type": row.content_type,
+        "headers": row.headers,
+        "body_bytes": row.body_bytes,
+        "accepted_at": times.text(row.accepted_at),
+        "due_at": times.text(row.due_at),
+        "expires_at": _text(row.expires_at),
+        "consumer_count": row.consumer_count,
+        "url": url(f"messages/{number}"),
+        "body_url": url(f"messages/{number}/body"),
+    }
+
+
+def delivery(row: Delivery, channel: str, client_id: str) -> dict[str, Any]:
+    """A delivery without its attempts."""
+    number = ids.to_public(ids.DELIVERY, row.id)
+    waits = row.state == DeliveryState.QUEUED
+    return {
+        "id": number,
+        "message_id": ids.to_public(ids.MESSAGE, row.message_id),
+        "channel": channel,
+        "consumer": client_id,
+        "state": state(row),
+        "reason": row.reason,
+        "outcome": row.outcome,
+        "status": row.status_code,
+        "attempt_count": row.attempt_count,
+        "failure_count": row.failure_count,
+        "next_attempt_at": _text(row.due_at if waits else None),
+        "event_type": row.event_type,
+        "priority": row.priority,
+        "ordering_key": row.ordering_key,
+        "replay_id": ids.to_public(ids.REPLAY, row.replay_id) if row.replay_id else None,
+        "accepted_at": times.text(row.accepted_at),
+        "expires_at": _text(row.expires_at),
+        "finished_at": _text(row.finished_at),
+        "url": url(f"deliveries/{number}"),
+    }
+
+
+def state(row: Delivery) -> str:
+    """The state's name as the API shows it."""
+    return shown_state(DeliveryState(row.state), row.failure_count, row.attempt_count)
+
+
+def attempt(row: Attempt, *, for_operator: bool) -> dict[str, Any]:
+    """One attempt with the beginning of its answer; which process made it is the operator's."""
+    shown = {
+        "id": ids.to_public(ids.ATTEMPT, row.id),
+        "number": row.number,
+        "started_at": times.text(row.started_at),
+        "outcome": row.outcome,
+        "status": row.status_code,
+        "error": row.error,
+        "connect_ms": row.connect_ms,
+        "first_byte_ms": row.first_byte_ms,
+        "total_ms": row.total_ms,
+        "remote_address": row.remote_address,
+        "answer": answer(row.answer_headers, bytes(row.answer_excerpt)),
+    }
+    return shown | ({"worker": row.worker} if for_operator else {})
+
+
+def answer(headers: str, excerpt: bytes) -> dict[str, Any]:
+    """The beginning of an answer: as text where it is UTF-8, else in base64."""
+    try:
+        # Cut where it was: the last character may be there in part only.
+        return {"headers": headers, "body": codecs.utf_8_decode(excerpt, "strict", False)[0]}
+    except UnicodeDecodeError:
+        return {"headers": headers, "body_base64": base64.b64encode(excerpt).decode()}
+
+
+def replayed(row: Replay) -> dict[str, Any]:
+    """A replay with its progress."""
+    number = ids.to_public(ids.REPLAY, row.id)
+    missing = row.filter.get("kind") == "missing"
+    return {
+        "id": number,
+        "kind": "backfill" if missing else "replay",
+        "state": row.state,
+        "filter": replay.shown(row.filter),
+        "matched_count": max(row.matched_count, row.replayed_count),
+        "replayed_count": row.replayed_count,
+        "rate_per_second": row.rate_per_second,
+        "reason": row.reason,
+        "requested_by": row.requested_by,
+        "created_at": times.text(row.created_at),
+        "finished_at": _text(row.finished_at),
+        "url": url(f"replays/{number}"),
+    }
+
+
+def probed(found: Probed) -> dict[str, Any]:
+    """A sample and the consumer's answer."""
+    came: Answer = found.answer
+    return {
+        "webhook_id": found.webhook_id,
+        "event_type": found.event_type,
+        "body": found.body.decode(),
+        "delivered": came.outcome.is_success,
+        "outcome": came.outcome.value,
+        "status": came.status,
+        "error": came.error,
+        "connect_ms": came.connect_ms,
+        "first_byte_ms": came.first_byte_ms,
+        "total_ms": came.total_ms,
+        "remote_address": came.remote_address,
+        "answer": answer(came.headers, came.excerpt),
+    }
+
+
+def url(path: str) -> str:
+    """Where people and programs find it."""
+    return f"{conf().public_url}/api/v1/{path}"
+
+
+def _text(instant: datetime | None) -> str | None:
+    return None if instant is None else times.text(instant)

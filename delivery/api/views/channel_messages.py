@@ -1,0 +1,58 @@
+"""Messages of a channel: the list, at the address where they are published."""
+
+from typing import Any
+
+from django.db.models import Q
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock
+from channels_app.api import cursor
+from channels_app.api.cursor import Page
+from channels_app.api.views.publish import PublishView
+from channels_app.models import Message
+from delivery.api import documents, pages, reach, shapes
+from delivery.steps.replay.filters import LARGEST_ID, SKEW, id_at
+
+MESSAGE_FILTERS = ("event_type", "from", "state", "to")
+STATES: dict[str, Q] = {
+    **{state.value: Q(state=state.value) for state in Message.State},
+    **{state.label: Q(state=state.value) for state in Message.State},
+}
+
+
+class ChannelMessagesView(PublishView):
+    """The messages of a channel: publishing is the parent's part of the address."""
+
+    scopes = PublishView.scopes | {"GET": ("read",)}
+
+    @documents.list_messages
+    def get(self, request: Request, channel: str) -> Response:
+        """Messages of a channel, newest first.
+
+        With a filter a page may hold fewer items than asked for, even none, while `next` is set:
+        each request looks at a bounded number of rows.
+        """
+        view = reach.channel_of(channel)
+        page = cursor.read(request, filters=MESSAGE_FILTERS)
+        now = clock.now()
+        wanted = pages.common(page) & reach.messages_on(self.caller, view.id)
+        if "state" in page.filters:
+            states = {**STATES, "scheduled": Q(due_at__gt=now) & ~Q(state="cancelled")}
+            wanted &= pages.choose(page, "state", states)
+        return Response(
+            pages.answer(
+                page,
+                [_between(page, view.id)],
+                wanted,
+                lambda row: shapes.message(row, channel, now),
+            )
+        )
+
+
+def _between(page: Page, channel_id: int) -> Any:
+    """The channel's messages; keys rise with time, so a time range is a range of the index."""
+    begins, ends = pages.instant_of(page, "from"), pages.instant_of(page, "to")
+    first = id_at(begins - SKEW) if begins else 0
+    last = id_at(ends + SKEW) if ends else LARGEST_ID
+    return Message.objects.filter(channel_id=channel_id, id__gte=first, id__lte=last)

@@ -1,0 +1,183 @@
+"""Deliveries: lists of a consumer, one with its attempts, replay and cancel it."""
+
+import os
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from django.db.models import Q, QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock
+from channels_app.api import cursor, etags
+from channels_app.api.base import ApiView
+from channels_app.api.cursor import Page
+from channels_app.models import Consumer
+from channels_app.rules import ids, times
+from delivery.api import bodies, documents, pages, reach, shapes
+from delivery.models import Attempt, Delivery
+from delivery.rules.lifecycle import DeliveryState
+from delivery.steps import cancel, replay
+from delivery.steps.replay.filters import SKEW, id_at
+
+MOST_ATTEMPTS = 200
+"""Shown with one delivery, the newest ones."""
+FILTERS = ("event_type", "from", "outcome", "to")
+SETTLED_S = 2.0
+"""Rows younger than this may still be joined by older ones, whose transaction is longer."""
+
+
+class DeliveryView(ApiView):
+    """One delivery with its attempts."""
+
+    scopes: ClassVar = {"GET": ("read",)}
+
+    @documents.get_delivery
+    def get(self, request: Request, delivery_id: str) -> Response:
+        """A delivery and its attempts."""
+        row = reach.delivery_of(self.caller, delivery_id)
+        newest = Attempt.objects.filter(delivery_id=row.id).order_by("-number")[:MOST_ATTEMPTS]
+        operator = self.caller.tenant.everything
+        attempts = [shapes.attempt(attempt, for_operator=operator) for attempt in newest]
+        body = shapes.delivery(row, row.channel.slug, row.consumer.client_id)
+        return etags.fresh(request, body | {"attempts": attempts[::-1]}, row.version)
+
+
+class DeliveryReplayView(ApiView):
+    """Send one delivery again."""
+
+    scopes: ClassVar = {"POST": ("replay",)}
+
+    @documents.replay_delivery
+    def post(self, request: Request, delivery_id: str) -> Response:
+        """Send a finished delivery again, now and with a fresh budget of attempts.
+
+        Its history stays. Refused (409) while it is not finished, after the message's last
+        instant, and for a consumer that was removed.
+        """
+        row = reach.delivery_of(self.caller, delivery_id)
+        reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
+        asker = reach.asker_of(self.caller, reason)
+        after = replay.replay_one(row.id, asker, now=clock.now(), slot=os.getpid())
+        reach.hurry([after.consumer_id])
+        body = shapes.delivery(after, row.channel.slug, row.consumer.client_id)
+        return etags.tagged(body, after.version, status=202, location=body["url"])
+
+
+class DeliveryCancelView(ApiView):
+    """Take one delivery back."""
+
+    scopes: ClassVar = {"POST": ("replay",)}
+
+    @documents.cancel_delivery
+    def post(self, request: Request, delivery_id: str) -> Response:
+        """Take back a queued delivery; 409 for one that is not queued."""
+        row = reach.delivery_of(self.caller, delivery_id)
+        reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
+        asker = reach.asker_of(self.caller, reason)
+        after = cancel.cancel_one(row.id, asker, now=clock.now(), slot=os.getpid())
+        body = shapes.delivery(after, row.channel.slug, row.consumer.client_id)
+        return etags.tagged(body, after.version)
+
+
+class ConsumerDeliveriesView(ApiView):
+    """A consumer's deliveries."""
+
+    scopes: ClassVar = {"GET": ("read",)}
+
+    @documents.list_deliveries
+    def get(self, request: Request, channel: str, client_id: str) -> Response:
+        """Deliveries of a consumer, newest first.
+
+        With a filter other than the state a page may hold fewer items than asked for, even none,
+        while `next` is set: each request looks at a bounded number of rows.
+        """
+        consumer = reach.consumer_of(self.caller, channel, client_id)
+        page = cursor.read(request, filters=(*FILTERS, "state"))
+        return Response(_listed(page, consumer, *pages.states_of(page)))
+
+
+class DeadLettersView(ApiView):
+    """A consumer's dead letters."""
+
+    scopes: ClassVar = {"GET": ("read",)}
+
+    @documents.list_dead_letters
+    def get(self, request: Request, channel: str, client_id: str) -> Response:
+        """Deliveries to a consumer that were given up, newest first.
+
+        With a filter a page may hold fewer items than asked for, even none, while `next` is set.
+        """
+        consumer = reach.consumer_of(self.caller, channel, client_id)
+        page = cursor.read(request, filters=FILTERS)
+        return Response(_listed(page, consumer, [DeliveryState.DEAD.value], Q()))
+
+
+class ConsumerMessagesView(ApiView):
+    """What a consumer was sent, oldest first, so that it can compare notes with what it holds."""
+
+    scopes: ClassVar = {"GET": ("read", "receive")}
+
+    @documents.compare_notes
+    def get(self, request: Request, channel: str, client_id: str) -> Response:
+        """What a consumer was meant to get, oldest first, up to two seconds ago.
+
+        Compare it with what arrived, and replay what did not. Keep the last `message_id`, and
+        send it as `after` the next time.
+        """
+        consumer = reach.consumer_of(self.caller, channel, client_id)
+        page = cursor.read(request, filters=("after",))
+        place = page.place if page.place is not None else _place(page, consumer)
+        settled = id_at(clock.now() - timedelta(seconds=SETTLED_S))
+        ranges = [
+            part.filter(id__gt=place, id__lt=settled)
+            for part in _ranges(consumer, [state.value for state in DeliveryState])
+        ]
+        forward = Page(page.list_name, page.filters, page.limit, "gt", place)
+        found = forward.answer(ranges, lambda row: _note(row))
+        # The page machinery turns backward pages newest first; here time goes on.
+        return Response({"items": found["items"][::-1], "next": found["previous"]})
+
+
+def _listed(page: Page, consumer: Consumer, states: list[str], wanted: Q) -> dict[str, Any]:
+    channel, client_id = consumer.channel.slug, consumer.client_id
+    ranges = _ranges(consumer, states)
+    if begins := pages.instant_of(page, "from"):
+        # A delivery is made after its message was accepted; how long after, nobody can say.
+        ranges = [part.filter(id__gte=id_at(begins - SKEW)) for part in ranges]
+    return pages.answer(
+        page,
+        ranges,
+        wanted & pages.common(page),
+        lambda row: shapes.delivery(row, channel, client_id),
+    )
+
+
+def _ranges(consumer: Consumer, states: list[str]) -> list[QuerySet[Delivery]]:
+    """One range of the index (consumer, state, id) per state."""
+    return [Delivery.objects.filter(consumer_id=consumer.id, state=state) for state in states]
+
+
+def _place(page: Page, consumer: Consumer) -> int:
+    """Where ``after=`` stands among the consumer's deliveries."""
+    text = page.filters.get("after")
+    if text is None:
+        return 0
+    number = ids.from_public(ids.MESSAGE, text)
+    if number is None:
+        raise pages.refuse("after", "An id of a message is needed, like msg_0cz9k3v8m0001.")
+    known = Delivery.objects.filter(message_id=number, consumer_id=consumer.id)
+    found = known.values_list("id", flat=True).first()
+    # One that was deleted since, or was never sent: everything from its millisecond on.
+    return found if found is not None else ids.first_id_at(ids.created_ms(number)) - 1
+
+
+def _note(row: Delivery) -> dict[str, Any]:
+    return {
+        "message_id": ids.to_public(ids.MESSAGE, row.message_id),
+        "delivery_id": ids.to_public(ids.DELIVERY, row.id),
+        "state": shapes.state(row),
+        "event_type": row.event_type,
+        "accepted_at": times.text(row.accepted_at),
+        "finished_at": times.text(row.finished_at) if row.finished_at else None,
+    }

@@ -1,0 +1,131 @@
+"""Messages: look at them and their deliveries, read the body, reschedule, cancel."""
+
+import os
+from typing import Any, ClassVar
+
+from django.db.models import Q
+from django.http import HttpResponse
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock
+from channels_app.api import etags
+from channels_app.api.authentication import Caller
+from channels_app.api.base import ApiView
+from channels_app.errors import Invalid, NotFound
+from channels_app.models import Message
+from channels_app.rules import ids
+from delivery.api import bodies, documents, pages, reach, shapes
+from delivery.models import Delivery
+from delivery.steps import cancel, parcels, reschedule
+
+MOST_DELIVERIES = 1000
+"""Shown with one message."""
+
+
+class MessageView(ApiView):
+    """One message."""
+
+    scopes: ClassVar = {"GET": ("read",), "PATCH": ("publish",), "DELETE": ("publish",)}
+
+    @documents.get_message
+    def get(self, request: Request, message_id: str) -> Response:
+        """A message, and how each consumer received it."""
+        row = reach.message_of(self.caller, message_id)
+        return etags.tagged(_with_deliveries(self.caller, row), row.version)
+
+    @documents.patch_message
+    def patch(self, request: Request, message_id: str) -> Response:
+        """Change priority or instant of a message that waits.
+
+        Its queued deliveries move with it, waiting retries too. Only the message's own producer
+        may, and only while nothing of it is in flight (409).
+        """
+        row = self._own(message_id)
+        condition = etags.condition_of(request)
+        values = bodies.read(request, bodies.RESCHEDULE)
+        asker = reach.asker_of(self.caller, values.pop("reason", ""))
+        if not values:
+            raise Invalid("invalid_fields", "Send a priority, a due_at, or both.")
+        changed = reschedule.reschedule(
+            row.id, asker, now=clock.now(), condition=condition, **values
+        )
+        consumers = Delivery.objects.filter(message_id=row.id, state="queued")
+        reach.hurry(consumers.values_list("consumer_id", flat=True))
+        return etags.tagged(_with_deliveries(self.caller, changed), changed.version)
+
+    @documents.delete_message
+    def delete(self, request: Request, message_id: str) -> Response:
+        """Cancel what is still queued of a message.
+
+        What is in flight finishes its attempt, and is queued again if that fails: repeat the
+        request then. Doing it twice is harmless.
+        """
+        row = self._own(message_id)
+        asker = reach.asker_of(self.caller, _reason(request))
+        done = cancel.cancel_message(
+            row.id,
+            asker,
+            now=clock.now(),
+            slot=os.getpid(),
+            condition=etags.condition_of(request),
+        )
+        shown = _with_deliveries(self.caller, done.message)
+        return etags.tagged(shown | {"cancelled_count": done.cancelled_count}, done.message.version)
+
+    def _own(self, message_id: str) -> Message:
+        row = reach.message_of(self.caller, message_id)
+        if not reach.may_change(self.caller, row):
+            raise PermissionDenied("Only its producer may change a message.", "not_the_producer")
+        return row
+
+
+class MessageBodyView(ApiView):
+    """The exact bytes of one message."""
+
+    scopes: ClassVar = {"GET": ("read",)}
+
+    @documents.get_body
+    def get(self, request: Request, message_id: str) -> HttpResponse:
+        """The exact bytes, with the content type that the producer sent, as an attachment."""
+        row = reach.message_of(self.caller, message_id)
+        parcel = parcels.load([row.id]).get(row.id)
+        if parcel is None or parcel.body is None:
+            sentence = parcel.error if parcel else "The message was deleted."
+            raise NotFound("body_unreadable", sentence)
+        name = ids.to_public(ids.MESSAGE, row.id)
+        return HttpResponse(
+            parcel.body,
+            content_type=parcel.content_type or "application/octet-stream",
+            # A producer's HTML must not run under this address in somebody's browser.
+            headers={
+                "Content-Disposition": f'attachment; filename="{name}"',
+                "Content-Security-Policy": "default-src 'none'; sandbox",
+                "X-Content-Type-Options": "nosniff",
+            },
+        )
+
+
+def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
+    """A message and how each consumer that the caller may know of received it."""
+    deliveries = Delivery.objects.filter(message_id=row.id).select_related("consumer")
+    if not reach.is_own(caller, row):
+        deliveries = deliveries.filter(Q(consumer__team_id=caller.tenant.team_id))
+    channel = row.channel.slug
+    shown = [
+        shapes.delivery(delivery, channel, delivery.consumer.client_id)
+        for delivery in deliveries.order_by("id")[:MOST_DELIVERIES]
+    ]
+    producer = row.producer.slug if row.producer else None
+    return shapes.message(row, channel, clock.now()) | {"producer": producer, "deliveries": shown}
+
+
+def _reason(request: Request) -> str:
+    unknown = sorted(set(request.query_params) - {"reason"})
+    if unknown:
+        raise pages.refuse(unknown[0][:100], "There is no such parameter; choose from reason.")
+    reason = request.query_params.get("reason", "")
+    if len(reason) > 500 or "\x00" in reason:
+        raise pages.refuse("reason", "At most 500 characters, and no NUL.")
+    return reason

@@ -1,0 +1,175 @@
+"""Replays and backfills: look before leaping, ask, follow, stop."""
+
+from typing import Any, ClassVar
+
+from django.db.models import Q
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock
+from channels_app.api import cursor, etags
+from channels_app.api.authentication import Caller
+from channels_app.api.base import ApiView
+from channels_app.errors import Conflict, NotFound
+from channels_app.models import Consumer
+from channels_app.rules import ids
+from delivery.api import bodies, documents, pages, reach, shapes
+from delivery.models import Replay
+from delivery.steps import replay
+from delivery.steps.replay import ReplayFilter
+
+
+class ReplaysView(ApiView):
+    """All replays, and a new one."""
+
+    scopes: ClassVar = {"GET": ("read", "replay"), "POST": ("replay",)}
+
+    @documents.list_replays
+    def get(self, request: Request) -> Response:
+        """Replays and backfills, newest first."""
+        page = cursor.read(request, filters=("state",))
+        wanted = _visible(self.caller)
+        if "state" in page.filters:
+            known = {state.value: Q(state=state.value) for state in Replay.State}
+            wanted &= pages.choose(page, "state", known)
+        return Response(pages.answer(page, [Replay.objects.all()], wanted, shapes.replayed))
+
+    @documents.create_replay
+    def post(self, request: Request) -> Response:
+        """Send again everything that matches.
+
+        Finished deliveries that match now are queued with a fresh budget of attempts, oldest
+        first and each at most once, at `rate_per_second` if that is given. `dry_run` counts and
+        shows a sample instead. Messages whose last instant has passed are left alone.
+        """
+        values = bodies.read(request, bodies.REPLAY)
+        wanted = replay.parse(values.pop("filter", None), at="filter")
+        caller = self.caller
+        if wanted.channel:
+            _check_granted(caller, wanted.channel)
+        consumers = replay.consumers_of(wanted, channels=_granted(caller), tenant=caller.tenant)
+        return _answer(caller, wanted, consumers, values)
+
+
+class BackfillView(ApiView):
+    """Past messages for a consumer that came late."""
+
+    scopes: ClassVar = {"POST": ("replay",)}
+
+    @documents.create_backfill
+    def post(self, request: Request, channel: str, client_id: str) -> Response:
+        """Send past messages to a consumer that came late.
+
+        Makes a delivery of every stored message that the consumer's own filter lets through and
+        that it has none of. Asking twice makes nothing twice. `dry_run` counts instead.
+        """
+        consumer = reach.consumer_of(self.caller, channel, client_id)
+        values = bodies.read(request, bodies.BACKFILL)
+        form = {name: values.pop(name, None) for name in replay.BACKFILL_FIELDS}
+        wanted = replay.parse(form, names=replay.BACKFILL_FIELDS, kind="missing")
+        if consumer.state == Consumer.State.RETIRED:
+            raise Conflict(
+                "consumer_retired", "The consumer was removed: nothing is sent to it any more."
+            )
+        return _answer(self.caller, wanted.within(channel, client_id), [consumer], values)
+
+
+class ReplayView(ApiView):
+    """One replay with its progress."""
+
+    scopes: ClassVar = {"GET": ("read", "replay")}
+
+    @documents.get_replay
+    def get(self, request: Request, replay_id: str) -> Response:
+        """A replay's progress."""
+        row = _replay_of(self.caller, replay_id)
+        return etags.fresh(request, shapes.replayed(row), row.version)
+
+
+class ReplayCancelView(ApiView):
+    """Stop a replay."""
+
+    scopes: ClassVar = {"POST": ("replay",)}
+
+    @documents.cancel_replay
+    def post(self, request: Request, replay_id: str) -> Response:
+        """Stop a replay.
+
+        What it has queued already is sent all the same; with a rate that is at most a minute's
+        worth.
+        """
+        row = _replay_of(self.caller, replay_id)
+        reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
+        asker = reach.asker_of(self.caller, reason)
+        after = replay.cancel(row.id, asker, now=clock.now())
+        return etags.tagged(shapes.replayed(after), after.version)
+
+
+def _answer(
+    caller: Caller, wanted: ReplayFilter, consumers: list[Consumer], values: dict[str, Any]
+) -> Response:
+    """What would be replayed, or the replay."""
+    now = clock.now()
+    if values.get("dry_run"):
+        return Response(_preview(wanted, consumers))
+    row = replay.create(
+        wanted,
+        consumers,
+        reach.asker_of(caller, values.get("reason", "")),
+        now=now,
+        rate_per_second=values.get("rate_per_second"),
+    )
+    shown = shapes.replayed(row)
+    return etags.tagged(shown, row.version, status=202, location=shown["url"])
+
+
+def _preview(wanted: ReplayFilter, consumers: list[Consumer]) -> dict[str, Any]:
+    now = clock.now()
+    count = replay.count(wanted, consumers, now)
+    names = {consumer.id: (consumer.channel.slug, consumer.client_id) for consumer in consumers}
+    sample = [
+        shapes.delivery(row, *names[row.consumer_id])
+        for row in replay.sample(wanted, consumers, now)
+    ]
+    if wanted.kind == "missing":
+        messages = replay.message_sample(wanted, consumers, now)
+        sample = [shapes.message(row, wanted.channel, now) for row in messages]
+    return {
+        "dry_run": True,
+        "filter": wanted.to_json(),
+        "matched_count": count.number,
+        "exact": count.exact,
+        "sample": sample,
+    }
+
+
+def _granted(caller: Caller) -> list[str] | None:
+    """The channels the caller may touch; None for all."""
+    if caller.tenant.everything or not caller.key.channels:
+        return None
+    return list(caller.key.channels)
+
+
+def _check_granted(caller: Caller, channel: str) -> None:
+    view = reach.channel_of(channel)
+    if not caller.may_use(view.slug):
+        raise NotFound("unknown_channel", f"There is no channel {channel}.")
+
+
+def _visible(caller: Caller) -> Q:
+    """The replays that exist for the caller: its tenant's, on channels it was granted."""
+    if caller.tenant.everything:
+        return Q()
+    wanted = Q(team_id=caller.tenant.team_id)
+    granted = _granted(caller)
+    if granted is not None:
+        wanted &= Q(filter__channel__in=granted) | Q(requested_by=caller.actor)
+    return wanted
+
+
+def _replay_of(caller: Caller, text: str) -> Replay:
+    number = ids.from_public(ids.REPLAY, text)
+    row = Replay.objects.filter(_visible(caller), id=number).first() if number is not None else None
+    if row is None:
+        raise NotFound("unknown_replay", "There is no such replay.")
+    return row
