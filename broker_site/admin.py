@@ -21,11 +21,16 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+    # Two lists side by side do not fit: one field that finds what is typed does.
+    filter_horizontal = ()
+    autocomplete_fields = ("groups",)
 
 
 @admin.register(Group)
 class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
     """What groups of people may do."""
+
+    filter_horizontal = ()
 
 
 def restyle(model: Any) -> None:

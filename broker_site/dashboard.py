@@ -86,7 +86,8 @@ def search(request: HttpRequest, term: str) -> list[SearchResult]:
             continue
         page, title = f"admin:channels_app_{kind}_change", str(model._meta.verbose_name)
         for row in model._default_manager.filter(**{f"{name}__startswith": term})[:FOUND]:
-            found.append(SearchResult(str(row), title, reverse(page, args=[row.pk]), "tag"))
+            where = f"{title} of {row.channel}" if isinstance(row, Consumer) else title
+            found.append(SearchResult(str(row), where, reverse(page, args=[row.pk]), "tag"))
     return found
 
 

@@ -114,6 +114,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 USE_I18N = False
+FORMAT_MODULE_PATH = "broker_site.formats"
 # Django's own limit guards form posts; message bodies have their own (MAX_BODY_BYTES).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 

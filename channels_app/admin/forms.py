@@ -79,6 +79,8 @@ class StepForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if "description" in self.fields:
+            self.fields["description"].widget = UnfoldAdminTextareaWidget(attrs={"rows": 2})
         if self.instance.pk:
             self.initial["seen"] = self.instance.version
 

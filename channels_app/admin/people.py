@@ -60,6 +60,7 @@ class Members(TabularInline):
     readonly_fields = fields
     extra = 0
     can_delete = False
+    hide_title = True
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Not here."""

@@ -85,6 +85,7 @@ class Migration(migrations.Migration):
                 ('after', models.JSONField(blank=True, null=True)),
             ],
             options={
+                'verbose_name_plural': 'audit entries',
                 'indexes': [models.Index(fields=['target', 'id'], name='audit_target')],
             },
         ),
@@ -211,6 +212,9 @@ class Migration(migrations.Migration):
                 ('producer', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='keys', to='channels_app.producer')),
                 ('team', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='keys', to='channels_app.team')),
             ],
+            options={
+                'verbose_name': 'API key',
+            },
         ),
         migrations.CreateModel(
             name='ConsumerSecret',

@@ -21,6 +21,7 @@ class AuditEntry(models.Model):
     after = models.JSONField(null=True, blank=True)
 
     class Meta:
+        verbose_name_plural = "audit entries"
         indexes = [models.Index(fields=["target", "id"], name="audit_target")]
 
     def __str__(self) -> str:

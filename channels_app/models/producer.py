@@ -61,6 +61,7 @@ class ApiKey(Versioned):
     last_used_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        verbose_name = "API key"
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(producer__isnull=True) | models.Q(team__isnull=True),

@@ -54,13 +54,13 @@ class AttemptAdmin(base.BigList):
         ("name", "shown_delivery"),
         ("number", "started"),
         ("ended", "status_code"),
-        ("took", "remote_address"),
+        ("where", "remote_address"),
         "error",
         "answer_headers",
         "answer",
         "worker",
     )
-    readonly_fields = ("name", "shown_delivery", "started", "ended", "took", "answer")
+    readonly_fields = ("name", "shown_delivery", "started", "ended", "where", "answer")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
@@ -99,6 +99,11 @@ class AttemptAdmin(base.BigList):
 
     @display(description="Took")
     def took(self, attempt: Attempt) -> str:
+        """The whole exchange."""
+        return f"{attempt.total_ms:,} ms"
+
+    @display(description="Timings")
+    def where(self, attempt: Attempt) -> str:
         """Where the time went."""
         return timings(attempt)
 

@@ -41,8 +41,7 @@ class DeliveryAdmin(base.BigList):
     list_display = (
         "name",
         "accepted",
-        "channel",
-        "consumer",
+        "route",
         "event_type",
         "state_now",
         "ended",
@@ -165,6 +164,11 @@ class DeliveryAdmin(base.BigList):
         """Its message, a click away."""
         url = reverse("admin:channels_app_message_change", args=[delivery.message_id])
         return base.linked(url, ids.to_public(ids.MESSAGE, delivery.message_id))
+
+    @display(description="Channel / consumer")
+    def route(self, delivery: Delivery) -> str:
+        """From where to whom."""
+        return f"{delivery.channel.slug} / {delivery.consumer.client_id}"
 
     @display(description="State")
     def state_now(self, delivery: Delivery) -> str:

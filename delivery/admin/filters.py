@@ -10,7 +10,7 @@ from unfold.contrib.filters.admin import DropdownFilter
 from channels_app.admin import base
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
-from delivery.admin.newest import newest
+from delivery.admin.newest import MOST, newest
 from delivery.models import Delivery
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
@@ -80,7 +80,7 @@ class SinceFilter(_Held):
 class OutcomeFilter(_Held):
     """How the last attempt ended; there is no index, so it looks among what the others leave."""
 
-    title = "outcome (of the newest that the others leave)"
+    title = f"outcome (of the newest {MOST:,})"
     parameter_name = "outcome"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:

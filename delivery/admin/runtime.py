@@ -66,7 +66,6 @@ class ConsumerHealthAdmin(base.ReadOnly):
         "failing",
         "last_outcome",
         "succeeded",
-        "failed",
     )
     list_select_related = ("consumer__channel",)
     list_filter = (("circuit", ChoicesDropdownFilter),)
