@@ -129,14 +129,14 @@ def _check_channel(caller: Caller, slug: str) -> None:
             raise NotFound("unknown_channel", f"There is no channel {slug}.")
 
 
-_noted: dict[int, float] = {}
+_noted: dict[str, float] = {}
 
 
 def _note_use(key: KeyView) -> None:
     ticks = time.monotonic()
-    if ticks - _noted.get(key.id, float("-inf")) < USE_NOTED_EVERY_S:
+    if ticks - _noted.get(key.key_id, float("-inf")) < USE_NOTED_EVERY_S:
         return
-    _noted[key.id] = ticks
+    _noted[key.key_id] = ticks
     now = clock.now()
     horizon = now - timedelta(seconds=USE_NOTED_EVERY_S)
     stale = Q(last_used_at=None) | Q(last_used_at__lt=horizon)
@@ -145,4 +145,4 @@ def _note_use(key: KeyView) -> None:
         ApiKey.objects.filter(stale, id=key.id).update(last_used_at=now)
     except DatabaseError:
         # A note, no more: the request itself will say what is wrong with the database.
-        _noted.pop(key.id, None)
+        _noted.pop(key.key_id, None)

@@ -1,0 +1,103 @@
+"""A caller of the API: Django's own request path, from the WSGI environment on."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from django.http.response import HttpResponseBase
+from django.test import Client
+
+from channels_app.models import ApiKey
+from tests import factories
+
+BASE = "/api/v1/"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    response: HttpResponseBase
+
+    @property
+    def status(self) -> int:
+        return self.response.status_code
+
+    @property
+    def body(self) -> bytes:
+        return bytes(getattr(self.response, "content", b""))
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def header(self, name: str) -> str | None:
+        return self.response.headers.get(name)
+
+    @property
+    def etag(self) -> str:
+        tag = self.header("ETag")
+        assert tag is not None
+        return tag
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether this is a complete RFC 9457 problem with a sentence for people."""
+        if self.header("Content-Type") != "application/problem+json":
+            return False
+        problem = self.json
+        return (
+            problem["status"] == self.status
+            and problem["type"] == f"urn:hookstation:problem:{problem['code']}"
+            and bool(problem["title"])
+            and " " in problem["detail"]
+        )
+
+
+class Api:
+    """Calls with one key, or without any."""
+
+    def __init__(self, key: ApiKey | None = None) -> None:
+        self._client = Client()
+        self._headers = {"Authorization": factories.bearer(key)} if key else {}
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str | None = None,
+        **headers: str,
+    ) -> Answer:
+        """``body`` is JSON unless it is bytes; ``If_Match="..."`` is a header."""
+        data = body if isinstance(body, bytes) else b"" if body is None else _json(body)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        kind = "application/json" if content_type is None else content_type
+        response = self._client.generic(
+            method,
+            path if path.startswith("/") else BASE + path,
+            data,
+            content_type=kind,
+            headers=self._headers | named,
+        )
+        return Answer(response)
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.call("GET", path, **headers)
+
+    def put(self, path: str, body: object = None, **headers: str) -> Answer:
+        return self.call("PUT", path, body, **headers)
+
+    def patch(self, path: str, body: object = None, **headers: str) -> Answer:
+        return self.call("PATCH", path, body, **headers)
+
+    def post(self, path: str, body: object = None, **headers: str) -> Answer:
+        return self.call("POST", path, body, **headers)
+
+    def delete(self, path: str, **headers: str) -> Answer:
+        return self.call("DELETE", path, **headers)
+
+
+def _json(body: object) -> bytes:
+    return json.dumps(body).encode()
