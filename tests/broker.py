@@ -58,7 +58,7 @@ class Broker:
     def set_up(self) -> None:
         """Tables and the key."""
         self.manage("migrate", "--verbosity", "0")
-        key = self.manage("issue_key", "e2e", "--create", "--scope", "admin").strip()
+        key = self.manage("issue_key", "e2e", "--scope", "admin").strip()
         self.http.headers["Authorization"] = f"Bearer {key}"
 
     def start(self, *arguments: str) -> None:

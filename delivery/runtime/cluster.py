@@ -53,6 +53,7 @@ def run(cluster_name: str | None = None) -> int:
     global _cluster
     _cluster = cluster_name or uuid.uuid4().hex
     schedules.ensure()
+    slots.note_task()
     sweeps.orphans()
     post_spawn.connect(_host, dispatch_uid="hookstation")
     os.register_at_fork(after_in_child=_die_with_parent)

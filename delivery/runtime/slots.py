@@ -12,11 +12,15 @@ from django.db import IntegrityError, close_old_connections, transaction
 from channels_app import clock
 from channels_app.models import new_id
 from delivery.conf import conf
-from delivery.models import PumpSlot
+from delivery.models import PumpSlot, SweepRun
 
 BEAT_S = 0.5
 STANDSTILL_S = 20.0
 """How long a cluster may lack a pump until it is killed and started afresh."""
+TASKLESS_S = 300.0
+"""django-q2 runs a task each minute. Without one for so long its queue is stuck, which happens
+when a worker is killed while it holds the queue's lock: it too is then started afresh."""
+TASK = "second belt"
 STALE_S = 5.0
 """A slot without a heartbeat for so long has lost its owner, wherever that ran."""
 
@@ -96,18 +100,31 @@ class Watch:
     def __init__(self, cluster: str, places: int) -> None:
         self._cluster = cluster
         self._places = places
-        self._complete_at = time.monotonic()
+        self._complete_at = self._started_at = time.monotonic()
 
     def __call__(self) -> bool:
-        """False once a place had no heartbeat for ``STANDSTILL_S``; a gap while one pump hands
-        over to the next is no reason to kill them all."""
+        """False once a place had no heartbeat for ``STANDSTILL_S``, or the queue is stuck; a gap
+        while one pump hands over to the next is no reason to kill them all."""
         # The asking thread lives as long as the supervisor and ends no request that would do it: a
         # connection that broke with the database has to be dropped before the next question.
         close_old_connections()
         beating = sum(slot.cluster == self._cluster for slot in living())
         if beating >= self._places:
             self._complete_at = time.monotonic()
+        if time.monotonic() - self._started_at > STANDSTILL_S and not _task_ran_lately():
+            return False
         return time.monotonic() - self._complete_at < STANDSTILL_S
+
+
+def note_task() -> None:
+    """Called when a cluster starts and by each scheduled task: django-q2's queue moves."""
+    now = clock.now()
+    SweepRun.objects.update_or_create(name=TASK, defaults={"next_at": now, "last_started_at": now})
+
+
+def _task_ran_lately() -> bool:
+    horizon = clock.now() - timedelta(seconds=TASKLESS_S)
+    return SweepRun.objects.filter(name=TASK, last_started_at__gte=horizon).exists()
 
 
 def _take(

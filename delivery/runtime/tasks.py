@@ -1,8 +1,9 @@
 """What django-q2 calls: entry points by name, each a line."""
 
-from delivery.runtime import sweeps
+from delivery.runtime import slots, sweeps
 
 
 def sweep() -> int:
     """The second belt: run the sweeps that are due even if every steward is dead."""
+    slots.note_task()
     return sweeps.run_due()

@@ -49,7 +49,6 @@ def test_scopes_channels_label_and_expiry_are_kept() -> None:
 
     issue(
         "shop",
-        create=True,
         scopes=["publish", "read", "read"],
         channels=["orders"],
         expires_days=1.5,
@@ -64,11 +63,19 @@ def test_scopes_channels_label_and_expiry_are_kept() -> None:
 
 
 @pytest.mark.django_db
-def test_an_unknown_producer_is_not_made_unasked() -> None:
+def test_the_first_key_of_an_installation_makes_its_producer() -> None:
+    out, err = issue("ops", scopes=["admin"])
+
+    assert len(out.splitlines()) == 1
+    assert "There was no producer ops: it was created." in err
+
+
+@pytest.mark.django_db
+def test_existing_refuses_to_make_a_producer() -> None:
     Producer.objects.create(slug="shop")
 
-    with pytest.raises(CommandError, match=r"no producer 'shup'. There are: shop. .* --create"):
-        issue("shup")
+    with pytest.raises(CommandError, match=r"no producer 'shup'. There are: shop. .* --existing"):
+        issue("shup", existing=True)
 
     assert Producer.objects.count() == 1
 
@@ -76,16 +83,16 @@ def test_an_unknown_producer_is_not_made_unasked() -> None:
 @pytest.mark.django_db
 def test_a_refused_key_leaves_no_producer_behind() -> None:
     with pytest.raises(CommandError, match="There is no channel nowhere"):
-        issue("shop", create=True, channels=["nowhere"])
+        issue("shop", channels=["nowhere"])
 
     assert not Producer.objects.exists()
 
 
 @pytest.mark.django_db
-def test_create_leaves_an_existing_producer_as_it_is() -> None:
+def test_a_producer_that_exists_stays_as_it_is() -> None:
     Producer.objects.create(slug="shop", description="mine", disabled=True)
 
-    _, err = issue("shop", create=True)
+    _, err = issue("shop")
 
     assert Producer.objects.get().description == "mine"
     assert "created" not in err
@@ -96,7 +103,7 @@ def test_create_leaves_an_existing_producer_as_it_is() -> None:
 @pytest.mark.parametrize("days", [0, -1, float("nan"), float("inf"), 1e9])
 def test_an_expiry_that_is_none(days: float) -> None:
     with pytest.raises(CommandError, match="--expires-days must be above 0"):
-        issue("shop", create=True, expires_days=days)
+        issue("shop", expires_days=days)
 
 
 def test_an_unknown_scope_is_told_with_those_that_exist() -> None:

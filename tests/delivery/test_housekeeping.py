@@ -1,5 +1,6 @@
 """Retention, recounting, sweeps and slots: what keeps the house in order while nobody looks."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from channels_app.models import IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids
 from channels_app.steps import accept
 from delivery.models import Attempt, Counter, Delivery, PumpSlot, SweepRun
-from delivery.runtime import schedules, slots, sweeps
+from delivery.runtime import schedules, slots, sweeps, tasks
 from delivery.steps import claim, dispatch, recount, retention
 from delivery.steps.claim import Want
 from tests import pumping
@@ -163,3 +164,28 @@ def test_without_any_hint_everything_is_still_delivered(receiver: Receiver) -> N
         accept.accept(view_of(channel), None, [accept.Publication(b"x")])
         pump_until(pump, all_finished)
     assert len(receiver.requests()) == 1
+
+
+def test_the_watch_notices_missing_pumps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = slots.acquire("c", "pump", 1)
+    watch = slots.Watch("c", 1)
+    assert watch()
+    assert held is not None
+    slots.leave(held)
+    assert watch()  # a gap between two pumps
+    monkeypatch.setattr(slots, "STANDSTILL_S", 0.0)
+    assert not watch()
+
+
+def test_the_watch_notices_a_queue_that_runs_no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = slots.acquire("c", "pump", 1)
+    assert held is not None
+    watch = slots.Watch("c", 1)
+    monkeypatch.setattr(slots, "STANDSTILL_S", 0.01)
+    time.sleep(0.02)
+    assert not watch()
+    tasks.sweep()
+    monkeypatch.setattr(slots, "STANDSTILL_S", 0.02)
+    assert watch()

@@ -28,14 +28,18 @@ class Command(BaseCommand):
     )
     examples = (
         "  manage.py issue_key shop > shop.key\n"
-        "  manage.py issue_key shop --create --channel orders --expires-days 90\n"
-        "  manage.py issue_key ops --create --scope admin --label 'deploy script'"
+        "  manage.py issue_key shop --existing --channel orders --expires-days 90\n"
+        "  manage.py issue_key ops --scope admin --label 'deploy script'"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Whose key, and what it may do."""
         parser.add_argument("producer", metavar="PRODUCER", help="name of the producer")
-        parser.add_argument("--create", action="store_true", help="make the producer if need be")
+        parser.add_argument(
+            "--existing",
+            action="store_true",
+            help="refuse a producer that does not exist yet instead of making it",
+        )
         parser.add_argument(
             "--scope",
             action="append",
@@ -61,7 +65,7 @@ class Command(BaseCommand):
         self,
         *,
         producer: str,
-        create: bool,
+        existing: bool,
         scopes: list[str] | None,
         channels: list[str],
         expires_days: float | None,
@@ -77,7 +81,7 @@ class Command(BaseCommand):
         if expires_days is not None:
             values["expires_at"] = _in_days(expires_days)
         known = Producer.objects.filter(slug=producer).first()
-        if known is None and not create:
+        if known is None and existing:
             raise Error(_unknown(producer))
         try:
             # A key that is refused leaves no producer behind.
@@ -88,7 +92,7 @@ class Command(BaseCommand):
         except BrokerError as error:
             raise Error(error.detail) from None
         if known is None:
-            self.stderr.write(f"Producer {producer} was created.", self.style.NOTICE)
+            self.stderr.write(f"There was no producer {producer}: it was created.", self.style.NOTICE)
         elif known.disabled:
             text = f"Producer {producer} is disabled: the key works once it is enabled."
             self.stderr.write(text, self.style.WARNING)
@@ -112,4 +116,4 @@ def _described(key: ApiKey, producer: str) -> str:
 def _unknown(producer: str) -> str:
     slugs = list(Producer.objects.order_by("slug").values_list("slug", flat=True)[:LISTED])
     known = f"There are: {', '.join(slugs)}." if slugs else "There are none yet."
-    return f"There is no producer {producer!r}. {known} To make it, add --create."
+    return f"There is no producer {producer!r}. {known} To make it, leave --existing out."
