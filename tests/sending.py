@@ -19,7 +19,13 @@ _KEYS = count(1)
 class Loop:
     """A sender with a selector of its own, and the loop that a pump would run."""
 
-    def __init__(self, *, allowed: Networks = LOOPBACK, ca_file: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        allowed: Networks = LOOPBACK,
+        ca_file: str | None = None,
+        max_connections: int = 1024,
+    ) -> None:
         self.selector = selectors.DefaultSelector()
         self.sender = Sender(
             selector=self.selector,
@@ -27,6 +33,7 @@ class Loop:
             excerpt_bytes=EXCERPT_BYTES,
             max_answer_bytes=MAX_ANSWER_BYTES,
             ca_file=ca_file,
+            max_connections=max_connections,
         )
         self._resting = len(self.selector.get_map())
 

@@ -1,6 +1,7 @@
 """What the sender puts on the wire, and what it makes of the answers."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -58,6 +59,15 @@ def test_an_empty_body_says_so_and_no_header_is_made_up(loop: Loop, receiver: Re
     assert request.header("Content-Length") == "0"
 
 
+def test_an_idle_handle_keeps_no_large_body(loop: Loop, receiver: Receiver) -> None:
+    body = os.urandom(100_000)
+    references = sys.getrefcount(body)
+
+    loop.post(receiver.url(), body=body)
+
+    assert sys.getrefcount(body) == references
+
+
 def test_a_large_body_goes_out_without_asking_first(loop: Loop, receiver: Receiver) -> None:
     body = os.urandom(3 << 20)
 
@@ -89,9 +99,9 @@ def test_a_large_body_goes_out_without_asking_first(loop: Loop, receiver: Receiv
 def test_a_header_that_would_break_the_request_is_refused(
     loop: Loop, receiver: Receiver, header: tuple[str, str]
 ) -> None:
-    bad, good = loop.run(
-        a_call(receiver.url("/bad"), headers=[("X-B", "2"), header]), a_call(receiver.url("/good"))
-    )
+    loop.sender.start(a_call(receiver.url("/bad"), headers=[("X-B", "2"), header]))
+    assert loop.sender.next_timeout() == 0.0
+    bad, good = loop.run(a_call(receiver.url("/good")))
 
     assert bad.outcome is Outcome.PROTOCOL_ERROR
     assert bad.error.endswith(".")
@@ -179,6 +189,19 @@ def test_an_answer_is_described(loop: Loop, receiver: Receiver) -> None:
     assert answer.first_byte_ms is not None
     assert 0 <= answer.connect_ms < 50
     assert 60 <= answer.first_byte_ms <= answer.total_ms < 1000
+
+
+def test_nothing_of_an_answer_is_left_for_the_next(loop: Loop, receiver: Receiver) -> None:
+    loop.post(receiver.url("/huge-headers"))
+    loop.post(receiver.url("/oversized"))
+    loop.post(receiver.url("/status/503?retry_after=3"))
+    loop.post("http://127.0.0.9:1/")
+
+    answer = loop.post(receiver.url("/status/500"))
+
+    assert answer.headers == "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n"
+    assert (answer.outcome, answer.excerpt) == (Outcome.SERVER_ERROR, b"ok")
+    assert answer.retry_after is None
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

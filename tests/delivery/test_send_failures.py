@@ -37,6 +37,13 @@ def test_no_answer_in_time(loop: Loop, receiver: Receiver) -> None:
     assert 200 <= answer.total_ms < 1000
 
 
+def test_no_limit_is_no_way_to_wait_for_ever(loop: Loop, receiver: Receiver) -> None:
+    answer = loop.post(receiver.url("/hang"), timeout_ms=0, connect_timeout_ms=0)
+
+    assert answer.outcome in (Outcome.TIMEOUT, Outcome.CONNECT_TIMEOUT)
+    assert answer.total_ms < 1000
+
+
 def test_an_answer_that_drips_is_cut_off_at_the_total(loop: Loop, receiver: Receiver) -> None:
     answer = loop.post(receiver.url("/drip?ms=20"), timeout_ms=300)
 

@@ -31,6 +31,23 @@ def test_one_connection_for_many_posts(loop: Loop, receiver: Receiver) -> None:
     assert {answer.connect_ms for answer in answers[1:]} == {None}
 
 
+def test_only_so_many_connections_are_kept(receiver: Receiver) -> None:
+    with closing(Loop(max_connections=3)) as loop:
+        first = loop.run(*(a_call(receiver.url()) for _ in range(20)))
+        again = loop.run(*(a_call(receiver.url()) for _ in range(20)))
+
+    assert {answer.outcome for answer in first + again} == {Outcome.DELIVERED}
+    assert receiver.connections >= 37
+
+
+def test_a_call_that_waits_for_its_answer_costs_nothing(loop: Loop, receiver: Receiver) -> None:
+    loop.sender.start(a_call(receiver.url("/hang"), body=os.urandom(3 << 20)))
+    loop.until(lambda: len(receiver.requests()) == 1)
+    loop.turn()
+
+    assert loop.selector.select(0.1) == []
+
+
 def test_a_kept_connection_that_the_consumer_closed_is_replaced(
     loop: Loop, receiver: Receiver
 ) -> None:

@@ -108,6 +108,50 @@ def test_each_address_of_a_name_is_tried(
     assert (answer.outcome, answer.remote_address) == (Outcome.DELIVERED, "127.0.0.1")
 
 
+def test_a_blocked_address_hides_no_failure_of_the_others(loop: Loop, resolver: Resolver) -> None:
+    resolver.answers["hook.test"] = ["169.254.169.254", "127.0.0.9"]
+
+    answer = loop.post("http://hook.test:1/")
+
+    assert answer.outcome is Outcome.CONNECTION_REFUSED
+
+
+def test_no_call_goes_back_to_where_a_name_led_before(
+    loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two calls are given up when they were about to tell libcurl the first address.
+    monkeypatch.setattr(names, "FRESH_S", 0.0)
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    url = receiver.url(host="hook.test")
+    loop.sender.start(a_call(url))
+    loop.sender.start(a_call(url))
+    for key, mask in loop.selector.select(5):
+        key.data(key.fd, mask)
+    assert len(loop.sender.abort_all()) == 2
+    resolver.answers["hook.test"] = ["169.254.169.254"]
+    monkeypatch.setattr(names, "FRESH_S", 60.0)
+    wait(lambda: loop.post(url).outcome is Outcome.BLOCKED_ADDRESS)
+
+    answers = [*loop.run(a_call(url), a_call(url)), *loop.run(a_call(url), a_call(url))]
+
+    assert {answer.outcome for answer in answers} == {Outcome.BLOCKED_ADDRESS}
+
+
+def test_a_call_given_up_before_it_began_has_told_nobody_where_the_name_leads(
+    loop: Loop, resolver: Resolver, receiver: Receiver
+) -> None:
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    url = receiver.url(host="hook.test")
+    loop.sender.start(a_call(url))
+    for key, mask in loop.selector.select(5):
+        key.data(key.fd, mask)
+
+    assert len(loop.sender.abort_all()) == 1
+    loop.post(receiver.url())
+
+    assert loop.post(url).outcome is Outcome.DELIVERED
+
+
 def test_a_name_that_leads_inside_is_blocked(resolver: Resolver, receiver: Receiver) -> None:
     resolver.answers["evil.test"] = ["127.0.0.1"]
     resolver.answers["metadata.test"] = ["169.254.169.254"]
@@ -165,9 +209,11 @@ def test_more_names_than_threads(
     resolver.delay_s = 0.01
 
     answers = loop.run(*(a_call(receiver.url(host=host)) for host in resolver.answers))
+    resolver.answers["one-more.test"] = ["127.0.0.1"]
+    answers.append(loop.post(receiver.url(host="one-more.test")))
 
     assert {answer.outcome for answer in answers} == {Outcome.DELIVERED}
-    assert len(resolver.asked) == 20
+    assert len(resolver.asked) == 21
 
 
 def test_waiting_for_a_name_counts_against_the_limits(
@@ -205,12 +251,14 @@ def test_old_knowledge_serves_while_it_is_renewed_and_is_given_up_when_that_fail
 
 def test_the_end_does_not_wait_for_a_dead_name(resolver: Resolver, receiver: Receiver) -> None:
     loop = Loop()
+    before = set(threading.enumerate())
     resolver.answers["hook.test"] = ["127.0.0.1"]
     dead = [a_call(f"http://dead-{n}.test/") for n in range(5)]
     for call in dead:
         loop.sender.start(call)
     assert loop.sender.in_flight == 5
 
+    names_threads = set(threading.enumerate()) - before
     aborted = loop.sender.abort_all()
     alive = loop.post(receiver.url(host="hook.test"))
     loop.sender.start(a_call("http://dead.test/"))
@@ -218,6 +266,7 @@ def test_the_end_does_not_wait_for_a_dead_name(resolver: Resolver, receiver: Rec
     loop.close()
     resolver.closing.set()  # the threads answer a sender that is gone
 
+    assert all(thread.daemon for thread in names_threads)
     assert sorted(aborted) == [call.key for call in dead]
     assert alive.outcome is Outcome.DELIVERED
     assert time.monotonic() - began < 0.5

@@ -105,8 +105,7 @@ class Handle:
             (pycurl.WRITEFUNCTION, self._on_body),
         ):
             curl.setopt(option, value)
-        # With a directory set (the build's default) libcurl reads the CA file anew for every
-        # connection instead of keeping it parsed.
+        # The CA file says who is trusted, and no directory that the library was built with.
         curl.unsetopt(pycurl.CAPATH)
         return curl
 
@@ -116,7 +115,6 @@ class Handle:
         lines = wire.header_lines(call.headers)
         try:
             if call.url != self._url:
-                self._url = ""  # stays so if the new one is refused half-way
                 curl.setopt(pycurl.URL, call.url)
                 # Waiting for a connection under way pays where it can carry many calls.
                 curl.setopt(pycurl.PIPEWAIT, call.url.startswith("https:"))
@@ -128,10 +126,10 @@ class Handle:
             raise wire.CallRefused(f"The call cannot be sent: {error}.") from error
         self.call = call
 
-    def lead(self, place: Place, addresses: list[str]) -> None:
+    def lead(self, place: Place, ips: list[str]) -> None:
         """Tell libcurl where a name leads; it remembers, for all handles of the sender."""
         host, port = place
-        listed = ",".join(f"[{ip}]" if ":" in ip else ip for ip in addresses)
+        listed = ",".join(f"[{ip}]" if ":" in ip else ip for ip in ips)
         self.curl.setopt(pycurl.RESOLVE, [f"{host}:{port}:{listed}"])
         self._leads = True
 
@@ -153,8 +151,8 @@ class Handle:
     def unload(self) -> None:
         """Make the handle ready for the next call."""
         if self._leads:
-            # It would be told again at each call, when it may have become old.
-            self.curl.setopt(pycurl.RESOLVE, [])
+            # Not yet told if the call was given up before it began; it must not be told later.
+            self.curl.unsetopt(pycurl.RESOLVE)
             self._leads = False
         if len(self.call.body) > _SMALL_BODY:
             # An idle handle must not hold on to a large body.

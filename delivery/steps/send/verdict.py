@@ -110,10 +110,7 @@ def _outcome(failure: Failure) -> Outcome:
     if code == pycurl.E_COULDNT_CONNECT:
         return _CONNECT_ERRORS.get(failure.os_errno, Outcome.CONNECTION_ERROR)
     if code == pycurl.E_OPERATION_TIMEDOUT:
-        if failure.sent:
-            return Outcome.TIMEOUT
-        resolving = failure.detail.startswith("Resolving")
-        return Outcome.DNS_ERROR if resolving else Outcome.CONNECT_TIMEOUT
+        return Outcome.TIMEOUT if failure.sent else Outcome.CONNECT_TIMEOUT
     if code == pycurl.E_RECV_ERROR:
         # Also what libcurl calls a malformed chunk or too many headers; then no read had failed.
         broken = failure.os_errno or "SSL_read" in failure.detail
