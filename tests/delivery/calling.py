@@ -18,7 +18,7 @@ class Api:
     """A caller with a key, or without."""
 
     def __init__(self, key: ApiKey | None = None, **values: Any) -> None:
-        self.key = key if key is not None or not values else ApiKeyFactory(**values)
+        self.key = key if key is not None or not values else ApiKeyFactory.create(**values)
         self._client = Client()
 
     def get(self, path: str, **headers: str) -> Any:
@@ -35,7 +35,7 @@ class Api:
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         """The answer, with its JSON at ``.data``; headers with underscores for hyphens."""
-        extra = {"HTTP_" + name.upper(): value for name, value in headers.items()}
+        extra: dict[str, Any] = {f"HTTP_{name.upper()}": value for name, value in headers.items()}
         if self.key is not None:
             extra["HTTP_AUTHORIZATION"] = bearer(self.key)
         if isinstance(body, bytes):

@@ -35,13 +35,13 @@ def reader() -> Api:
 
 
 def test_a_message_shows_how_each_consumer_received_it(reader: Api) -> None:
-    message = MessageFactory(
+    message = MessageFactory.create(
         dispatched=True, event_type="order.paid", ordering_key="k", headers={"traceparent": "00-1"}
     )
-    consumers = [ConsumerFactory(channel=message.channel) for _ in range(3)]
-    DeliveryFactory(message=message, consumer=consumers[0], delivered=True)
-    retry = DeliveryFactory(message=message, consumer=consumers[1], retrying=True)
-    DeliveryFactory(message=message, consumer=consumers[2])
+    consumers = [ConsumerFactory.create(channel=message.channel) for _ in range(3)]
+    DeliveryFactory.create(message=message, consumer=consumers[0], delivered=True)
+    retry = DeliveryFactory.create(message=message, consumer=consumers[1], retrying=True)
+    DeliveryFactory.create(message=message, consumer=consumers[2])
 
     answer = reader.get(f"/messages/{public(message)}")
 
@@ -61,12 +61,13 @@ def test_a_message_shows_how_each_consumer_received_it(reader: Api) -> None:
         consumers[2].client_id: "Queued",
     }
     shown = next(row for row in body["deliveries"] if row["id"] == public(retry))
+    assert retry.due_at is not None
     assert shown["next_attempt_at"] == times.text(retry.due_at)
     assert (shown["attempt_count"], shown["outcome"], shown["status"]) == (1, "server_error", 500)
 
 
 def test_a_message_that_waits_for_its_time_says_so(reader: Api) -> None:
-    message = MessageFactory(scheduled=True)
+    message = MessageFactory.create(scheduled=True)
 
     body = reader.get(f"/messages/{public(message)}").json()
 
@@ -95,7 +96,7 @@ def test_a_message_that_is_not_there_is_not_found(reader: Api) -> None:
     ],
 )
 def test_a_key_needs_the_scope(method: str, path: str, scopes: list[str]) -> None:
-    address = path.format(public(MessageFactory()))
+    address = path.format(public(MessageFactory.create()))
 
     assert problem(Api(scopes=scopes).call(method, address))[:2] == (403, "missing_scope")
     assert problem(Api().call(method, address))[0] == 401
@@ -103,7 +104,7 @@ def test_a_key_needs_the_scope(method: str, path: str, scopes: list[str]) -> Non
 
 
 def test_the_list_needs_read_and_the_channels_grant() -> None:
-    channel = ChannelFactory()
+    channel = ChannelFactory.create()
     path = f"/channels/{channel.slug}/messages"
 
     assert problem(Api(scopes=["publish"]).get(path))[:2] == (403, "missing_scope")
@@ -116,7 +117,7 @@ def test_the_list_needs_read_and_the_channels_grant() -> None:
 
 
 def test_a_channel_that_was_not_granted_hides_its_messages() -> None:
-    message = MessageFactory()
+    message = MessageFactory.create()
     granted = Api(scopes=["read", "publish"], channels=[message.channel.slug])
     other = Api(scopes=["read", "publish"], channels=["other"])
     path = f"/messages/{public(message)}"
@@ -128,22 +129,24 @@ def test_a_channel_that_was_not_granted_hides_its_messages() -> None:
 
 
 def test_a_team_sees_what_it_published_and_what_its_consumers_were_sent() -> None:
-    channel = ChannelFactory(external=True)
-    mine, theirs = TeamFactory(), TeamFactory()
-    my_consumer = ConsumerFactory(channel=channel, team=mine)
-    their_consumer = ConsumerFactory(channel=channel, team=theirs)
-    published = MessageFactory(
-        channel=channel, producer=ProducerFactory(team=mine), dispatched=True
+    channel = ChannelFactory.create(external=True)
+    mine, theirs = TeamFactory.create(), TeamFactory.create()
+    my_consumer = ConsumerFactory.create(channel=channel, team=mine)
+    their_consumer = ConsumerFactory.create(channel=channel, team=theirs)
+    published = MessageFactory.create(
+        channel=channel, producer=ProducerFactory.create(team=mine), dispatched=True
     )
-    DeliveryFactory(message=published, consumer=their_consumer)
-    received = MessageFactory(
-        channel=channel, producer=ProducerFactory(team=theirs), dispatched=True
+    DeliveryFactory.create(message=published, consumer=their_consumer)
+    received = MessageFactory.create(
+        channel=channel, producer=ProducerFactory.create(team=theirs), dispatched=True
     )
     for consumer in (my_consumer, their_consumer):
-        DeliveryFactory(message=received, consumer=consumer)
-    hidden = MessageFactory(channel=channel, producer=ProducerFactory(team=theirs), dispatched=True)
-    DeliveryFactory(message=hidden, consumer=their_consumer)
-    teamless = MessageFactory(channel=channel, dispatched=True)
+        DeliveryFactory.create(message=received, consumer=consumer)
+    hidden = MessageFactory.create(
+        channel=channel, producer=ProducerFactory.create(team=theirs), dispatched=True
+    )
+    DeliveryFactory.create(message=hidden, consumer=their_consumer)
+    teamless = MessageFactory.create(channel=channel, dispatched=True)
     api = Api(team=mine, scopes=["read"])
 
     def consumers(message: Message) -> list[str]:
@@ -163,8 +166,8 @@ def test_a_team_sees_what_it_published_and_what_its_consumers_were_sent() -> Non
 
 
 def test_only_its_producer_changes_a_message() -> None:
-    producer = ProducerFactory()
-    message = MessageFactory(producer=producer)
+    producer = ProducerFactory.create()
+    message = MessageFactory.create(producer=producer)
     path = f"/messages/{public(message)}"
     stranger = Api(scopes=["publish", "read"])
 
@@ -182,8 +185,10 @@ def test_only_its_producer_changes_a_message() -> None:
 @pytest.mark.parametrize("encrypt", [True, False])
 def test_the_body_comes_back_byte_for_byte_and_is_not_run(reader: Api, encrypt: bool) -> None:
     data = b"<script>alert(1)</script>\x00\xff\r\n"
-    channel = ChannelFactory(encrypt_bodies=encrypt)
-    message = MessageFactory(channel=channel, body=data, content_type="text/html; charset=latin-1")
+    channel = ChannelFactory.create(encrypt_bodies=encrypt)
+    message = MessageFactory.create(
+        channel=channel, body=data, content_type="text/html; charset=latin-1"
+    )
 
     answer = reader.get(f"/messages/{public(message)}/body")
 
@@ -195,7 +200,7 @@ def test_the_body_comes_back_byte_for_byte_and_is_not_run(reader: Api, encrypt: 
 
 
 def test_a_body_without_a_type_is_bytes(reader: Api) -> None:
-    message = MessageFactory(content_type="", body=b"")
+    message = MessageFactory.create(content_type="", body=b"")
 
     answer = reader.get(f"/messages/{public(message)}/body")
 
@@ -203,7 +208,7 @@ def test_a_body_without_a_type_is_bytes(reader: Api) -> None:
 
 
 def test_a_body_that_cannot_be_opened_is_not_found(reader: Api) -> None:
-    broken, missing = MessageFactory(), MessageFactory()
+    broken, missing = MessageFactory.create(), MessageFactory.create()
     MessageBody.objects.filter(message_id=broken.id).update(data=b"\x01" + b"x" * 40)
     MessageBody.objects.filter(message_id=missing.id).delete()
 
@@ -222,7 +227,7 @@ def owner() -> Api:
 
 def own_delivery(owner: Api, **traits: Any) -> Delivery:
     assert owner.key is not None
-    return DeliveryFactory(message__producer=owner.key.producer, **traits)
+    return DeliveryFactory.create(message__producer=owner.key.producer, **traits)
 
 
 def test_a_waiting_message_is_moved(owner: Api) -> None:
@@ -355,8 +360,8 @@ def test_if_match_guards_a_change(owner: Api, method: str) -> None:
 
 def test_a_message_is_cancelled(owner: Api) -> None:
     row = own_delivery(owner)
-    DeliveryFactory(
-        message=row.message, consumer=ConsumerFactory(channel=row.channel), delivered=True
+    DeliveryFactory.create(
+        message=row.message, consumer=ConsumerFactory.create(channel=row.channel), delivered=True
     )
     path = f"/messages/{public(row.message)}"
 
@@ -373,7 +378,7 @@ def test_a_message_is_cancelled(owner: Api) -> None:
 
 def test_a_message_that_nobody_fanned_out_is_cancelled_as_such(owner: Api) -> None:
     assert owner.key is not None
-    message = MessageFactory(producer=owner.key.producer)
+    message = MessageFactory.create(producer=owner.key.producer)
 
     assert owner.delete(f"/messages/{public(message)}").json()["state"] == "Cancelled"
     assert problem(owner.patch(f"/messages/{public(message)}", {"priority": 1})) == (
@@ -403,9 +408,9 @@ def listed(api: Api, channel: str, query: str = "") -> list[str]:
 
 
 def test_the_list_goes_newest_first_page_by_page_and_back(reader: Api) -> None:
-    channel = ChannelFactory()
-    rows = [MessageFactory(channel=channel) for _ in range(5)]
-    MessageFactory()
+    channel = ChannelFactory.create()
+    rows = [MessageFactory.create(channel=channel) for _ in range(5)]
+    MessageFactory.create()
     newest_first = [public(row) for row in reversed(rows)]
     path = f"/channels/{channel.slug}/messages"
 
@@ -420,7 +425,7 @@ def test_the_list_goes_newest_first_page_by_page_and_back(reader: Api) -> None:
 
 
 def test_each_filter_of_the_list_restricts(reader: Api) -> None:
-    consumer = ConsumerFactory()
+    consumer = ConsumerFactory.create()
     slug = consumer.channel.slug
     now = clock.now()
     (old,) = make_messages(consumer, 1, accepted_at=now - timedelta(days=2))
@@ -464,7 +469,7 @@ def test_each_filter_of_the_list_restricts(reader: Api) -> None:
     ],
 )
 def test_a_filter_that_cannot_be_used_is_refused(reader: Api, query: str, field: str) -> None:
-    channel = ChannelFactory()
+    channel = ChannelFactory.create()
 
     answer = reader.get(f"/channels/{channel.slug}/messages?{query}")
 
@@ -476,7 +481,7 @@ def test_an_unknown_channel_has_no_list(reader: Api) -> None:
 
 
 def test_publishing_still_works_at_the_lists_address() -> None:
-    channel = ChannelFactory()
+    channel = ChannelFactory.create()
     api = Api(scopes=["publish", "read"])
 
     answer = api.post(f"/channels/{channel.slug}/messages", {"id": 1})
@@ -491,11 +496,13 @@ def test_a_filter_that_matches_little_looks_at_a_bounded_stretch(
 ) -> None:
     monkeypatch.setattr(pages, "SCAN", 10)
     monkeypatch.setattr(pages, "LOOKS", 2)
-    consumer = ConsumerFactory()
+    consumer = ConsumerFactory.create()
     path = f"/channels/{consumer.channel.slug}/messages"
     at = clock.now() - timedelta(hours=1)
     wanted = [
-        MessageFactory(channel=consumer.channel, id=key_at(at), accepted_at=at, event_type="a.b")
+        MessageFactory.create(
+            channel=consumer.channel, id=key_at(at), accepted_at=at, event_type="a.b"
+        )
     ]
     make_messages(consumer, 50)
     wanted += make_messages(consumer, 1, event_type="a.b")

@@ -39,7 +39,7 @@ def reload(row: Delivery) -> Delivery:
 
 @pytest.mark.parametrize("traits", [{}, {"retrying": True}])
 def test_a_queued_delivery_is_taken_back(traits: dict[str, bool]) -> None:
-    row = DeliveryFactory(**traits)
+    row = DeliveryFactory.create(**traits)
     now = clock.now()
 
     after = cancel.cancel_one(row.id, BOB, now=now)
@@ -59,7 +59,7 @@ def test_a_queued_delivery_is_taken_back(traits: dict[str, bool]) -> None:
 
 @pytest.mark.parametrize("trait", ["in_flight", "delivered", "dead", "cancelled"])
 def test_nothing_but_a_queued_delivery_is_taken_back(trait: str) -> None:
-    row = DeliveryFactory(**{trait: True})
+    row = DeliveryFactory.create(**{trait: True})
 
     with pytest.raises(Conflict, match="only a queued one"):
         cancel.cancel_one(row.id, BOB, now=clock.now())
@@ -68,7 +68,7 @@ def test_nothing_but_a_queued_delivery_is_taken_back(trait: str) -> None:
 
 
 def test_a_cancelled_delivery_is_not_claimed_and_can_be_replayed() -> None:
-    row = DeliveryFactory()
+    row = DeliveryFactory.create()
     cancel.cancel_one(row.id, BOB, now=clock.now())
     wants = [Want(row.consumer_id, 10, 1000)]
 
@@ -83,8 +83,8 @@ def test_a_cancelled_delivery_is_not_claimed_and_can_be_replayed() -> None:
 
 
 def test_a_message_that_was_not_fanned_out_never_is() -> None:
-    consumer = ConsumerFactory()
-    message = MessageFactory(channel=consumer.channel)
+    consumer = ConsumerFactory.create()
+    message = MessageFactory.create(channel=consumer.channel)
 
     done = take_back(message)
 
@@ -96,10 +96,10 @@ def test_a_message_that_was_not_fanned_out_never_is() -> None:
 
 
 def test_only_what_is_queued_of_a_message_is_taken_back() -> None:
-    message = MessageFactory(dispatched=True)
+    message = MessageFactory.create(dispatched=True)
     rows = {
-        name: DeliveryFactory(
-            message=message, consumer=ConsumerFactory(channel=message.channel), **traits
+        name: DeliveryFactory.create(
+            message=message, consumer=ConsumerFactory.create(channel=message.channel), **traits
         )
         for name, traits in {
             "first": {},
@@ -109,7 +109,7 @@ def test_only_what_is_queued_of_a_message_is_taken_back() -> None:
             "dead": {"dead": True},
         }.items()
     }
-    bystander = DeliveryFactory()
+    bystander = DeliveryFactory.create()
 
     done = take_back(message)
 
@@ -128,7 +128,7 @@ def test_only_what_is_queued_of_a_message_is_taken_back() -> None:
 
 
 def test_cancelling_twice_is_harmless_and_written_down_once() -> None:
-    row = DeliveryFactory()
+    row = DeliveryFactory.create()
 
     assert take_back(row.message).cancelled_count == 1
     again = take_back(row.message)
@@ -138,7 +138,7 @@ def test_cancelling_twice_is_harmless_and_written_down_once() -> None:
 
 
 def test_a_retry_that_comes_back_after_the_cancellation_is_caught_by_the_next() -> None:
-    row = DeliveryFactory(in_flight=True)
+    row = DeliveryFactory.create(in_flight=True)
     take_back(row.message)
     Delivery.objects.filter(id=row.id).update(state="queued", lease_owner=None)
 
@@ -146,8 +146,8 @@ def test_a_retry_that_comes_back_after_the_cancellation_is_caught_by_the_next() 
 
 
 def test_a_cancelled_message_is_not_given_to_a_consumer_that_comes_later() -> None:
-    early = DeliveryFactory(delivered=True)
-    late = ConsumerFactory(channel=early.channel)
+    early = DeliveryFactory.create(delivered=True)
+    late = ConsumerFactory.create(channel=early.channel)
     (open_one,) = make_messages(late, 1)
     take_back(early.message)
 
@@ -162,7 +162,7 @@ def test_a_cancelled_message_is_not_given_to_a_consumer_that_comes_later() -> No
 
 
 def test_an_older_version_is_not_cancelled() -> None:
-    row = DeliveryFactory()
+    row = DeliveryFactory.create()
 
     with pytest.raises(Stale):
         take_back(row.message, condition=conditions.parse('"7"'))
@@ -175,10 +175,10 @@ def test_an_older_version_is_not_cancelled() -> None:
 
 
 def test_a_removed_consumers_pile_is_cancelled_in_batches() -> None:
-    removed, active = ConsumerFactory(retired=True), ConsumerFactory()
+    removed, active = ConsumerFactory.create(retired=True), ConsumerFactory.create()
     make_deliveries(removed, 25, state="queued", reason="accepted", due_at=clock.now())
     make_deliveries(active, 3, state="queued", reason="accepted", due_at=clock.now())
-    DeliveryFactory(consumer=removed, delivered=True)
+    DeliveryFactory.create(consumer=removed, delivered=True)
 
     sizes = [cancel.cancel_retired(clock.now(), 3, 10) for _ in range(4)]
 
@@ -191,7 +191,7 @@ def test_a_removed_consumers_pile_is_cancelled_in_batches() -> None:
 
 
 def test_without_removed_consumers_there_is_nothing_to_sweep() -> None:
-    DeliveryFactory()
+    DeliveryFactory.create()
 
     assert cancel.cancel_retired(clock.now(), 0, 10) == 0
 
@@ -204,10 +204,10 @@ def move(message: Message, **changes: Any) -> Message:
 
 
 def test_a_message_and_all_that_waits_of_it_move_together() -> None:
-    message = MessageFactory(dispatched=True)
+    message = MessageFactory.create(dispatched=True)
     first, retry, done = (
-        DeliveryFactory(
-            message=message, consumer=ConsumerFactory(channel=message.channel), **traits
+        DeliveryFactory.create(
+            message=message, consumer=ConsumerFactory.create(channel=message.channel), **traits
         )
         for traits in ({}, {"retrying": True}, {"delivered": True})
     )
@@ -227,8 +227,8 @@ def test_a_message_and_all_that_waits_of_it_move_together() -> None:
 
 
 def test_an_accepted_message_takes_its_new_place_into_the_fan_out() -> None:
-    consumer = ConsumerFactory()
-    message = MessageFactory(channel=consumer.channel)
+    consumer = ConsumerFactory.create()
+    message = MessageFactory.create(channel=consumer.channel)
     later = clock.now() + timedelta(hours=1)
     directory.refresh(now=True)
 
@@ -240,7 +240,7 @@ def test_an_accepted_message_takes_its_new_place_into_the_fan_out() -> None:
 
 
 def test_the_past_means_now() -> None:
-    row = DeliveryFactory(retrying=True)
+    row = DeliveryFactory.create(retrying=True)
     before = clock.now()
 
     move(row.message, due_at=before - timedelta(days=1))
@@ -260,7 +260,7 @@ def test_the_past_means_now() -> None:
     ],
 )
 def test_what_is_in_flight_or_finished_does_not_move(traits: dict[str, Any], code: str) -> None:
-    row = DeliveryFactory(**traits)
+    row = DeliveryFactory.create(**traits)
 
     with pytest.raises(Conflict) as caught:
         move(row.message, priority=5)
@@ -269,9 +269,11 @@ def test_what_is_in_flight_or_finished_does_not_move(traits: dict[str, Any], cod
 
 
 def test_one_delivery_in_flight_holds_the_whole_message() -> None:
-    waiting = DeliveryFactory()
-    DeliveryFactory(
-        message=waiting.message, consumer=ConsumerFactory(channel=waiting.channel), in_flight=True
+    waiting = DeliveryFactory.create()
+    DeliveryFactory.create(
+        message=waiting.message,
+        consumer=ConsumerFactory.create(channel=waiting.channel),
+        in_flight=True,
     )
 
     with pytest.raises(Conflict, match="right now"):
@@ -280,9 +282,9 @@ def test_one_delivery_in_flight_holds_the_whole_message() -> None:
 
 
 def test_a_move_stays_within_its_limits() -> None:
-    producer = ProducerFactory(max_priority=6)
+    producer = ProducerFactory.create(max_priority=6)
     now = clock.now()
-    message = MessageFactory(producer=producer, expires_at=now + timedelta(hours=1))
+    message = MessageFactory.create(producer=producer, expires_at=now + timedelta(hours=1))
 
     assert move(message, priority=6).priority == 6
     with pytest.raises(Invalid, match="up to 6"):
@@ -299,7 +301,7 @@ def test_a_move_stays_within_its_limits() -> None:
 
 
 def test_consumers_stay_as_they_are() -> None:
-    row = DeliveryFactory()
+    row = DeliveryFactory.create()
     version = Consumer.objects.get().version
 
     take_back(row.message)

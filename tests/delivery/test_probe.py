@@ -24,7 +24,7 @@ def view_of(consumer: Consumer) -> ConsumerView:
 
 
 def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> None:
-    consumer = ConsumerFactory(url=receiver.url("/hook"))
+    consumer = ConsumerFactory.create(url=receiver.url("/hook"))
     receiver.script("/hook", [Reply(202, b"thanks")])
 
     found = probe.probe(view_of(consumer))
@@ -56,7 +56,7 @@ def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> Non
 def test_a_bad_answer_is_shown_as_it_is(
     receiver: Receiver, path: str, outcome: Outcome, status: int | None
 ) -> None:
-    consumer = ConsumerFactory(url=receiver.url(path), timeout_ms=300)
+    consumer = ConsumerFactory.create(url=receiver.url(path), timeout_ms=300)
 
     answer = probe.probe(view_of(consumer)).answer
 
@@ -65,21 +65,21 @@ def test_a_bad_answer_is_shown_as_it_is(
 
 
 def test_an_address_that_may_not_be_called_is_not_called() -> None:
-    consumer = ConsumerFactory(url="http://10.0.0.1/hook")
+    consumer = ConsumerFactory.create(url="http://10.0.0.1/hook")
 
     assert probe.probe(view_of(consumer)).answer.outcome is Outcome.BLOCKED_ADDRESS
 
 
 def test_a_paused_consumer_is_tested_too(receiver: Receiver) -> None:
-    consumer = ConsumerFactory(url=receiver.url("/hook"), paused=True)
+    consumer = ConsumerFactory.create(url=receiver.url("/hook"), paused=True)
 
     assert probe.probe(view_of(consumer)).answer.outcome is Outcome.DELIVERED
 
 
 def test_a_pull_consumer_and_one_with_unreadable_secrets_cannot_be_tested() -> None:
     with pytest.raises(Conflict, match="pulls"):
-        probe.probe(view_of(ConsumerFactory(pull=True)))
-    broken = ConsumerFactory()
+        probe.probe(view_of(ConsumerFactory.create(pull=True)))
+    broken = ConsumerFactory.create()
     ConsumerSecret.objects.filter(consumer=broken).update(sealed=b"\x01nonsense")
     with pytest.raises(Conflict, match="secrets"):
         probe.probe(view_of(broken))
@@ -98,13 +98,13 @@ def test_a_pull_consumer_and_one_with_unreadable_secrets_cannot_be_tested() -> N
 def test_the_sample_is_the_example_of_a_type_that_the_consumer_wants(
     wants: list[str], event_type: str, body: dict[str, Any] | None
 ) -> None:
-    consumer = ConsumerFactory(event_types=wants)
-    EventTypeFactory(channel=consumer.channel, name="order.created")
-    EventTypeFactory(channel=consumer.channel, name="order.paid", example={"order": 7})
-    EventTypeFactory(
+    consumer = ConsumerFactory.create(event_types=wants)
+    EventTypeFactory.create(channel=consumer.channel, name="order.created")
+    EventTypeFactory.create(channel=consumer.channel, name="order.paid", example={"order": 7})
+    EventTypeFactory.create(
         channel=consumer.channel, name="user.old", example={"user": 1}, deprecated=True
     )
-    EventTypeFactory(name="elsewhere.a", example={"no": "no"})
+    EventTypeFactory.create(name="elsewhere.a", example={"no": "no"})
 
     name, text = probe.sample(view_of(consumer), clock.now())
 
