@@ -12,6 +12,10 @@ from prometheus_client.registry import Collector
 
 from broker_site import backlog, env
 from broker_site.metric_files import Files
+
+# Counters exist, as zeros, from the first scrape on: not only once something was counted.
+from channels_app import metrics as accepting  # noqa: F401
+from delivery import metrics as delivering  # noqa: F401
 from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime import slots
 

@@ -1,0 +1,228 @@
+"""Diagnosis: what an operator should know about a running installation, finding by finding.
+
+System checks (checks.py) judge settings; this looks at what is there: tables, pumps, clocks, disks.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from django.conf import settings
+from django.db import Error as DatabaseFailure
+from django.db import connection
+
+from broker_site import backlog, health
+from channels_app.conf import keyring
+from channels_app.models import Consumer, ConsumerSecret, MessageBody
+from delivery.models import ConsumerHealth
+from delivery.rules.lifecycle import DeliveryState
+
+Level = Literal["error", "warning", "info"]
+OLDEST_BODIES = 200
+"""Bodies looked at for old encryption keys: the oldest ones are resealed, or pruned, first."""
+MOST_DRIFT_S = 1.0
+LITTLE_DISK = 1024**3
+NO_DISK = 100 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that an operator should know."""
+
+    level: Level
+    id: str
+    """Stable, for scripts."""
+    sentence: str
+    hint: str = ""
+    """The way out, where one is needed."""
+
+
+def find() -> list[Finding]:
+    """Every finding. Without a database those that need none, and that it is away."""
+    found = [*data_dir(), *disk()]
+    try:
+        outdated = list(migrations())
+        found += outdated
+        # Without its tables nothing else can be asked.
+        for look in () if outdated else LOOKS:
+            found += look()
+    except DatabaseFailure as error:
+        found.append(
+            Finding(
+                "error",
+                "database",
+                f"The database does not answer: {error}",
+                "Look whether it runs, and at host, port, user and password in DATABASE_URL.",
+            )
+        )
+    return found
+
+
+def migrations() -> Iterable[Finding]:
+    """Tables that are older than the code."""
+    missing = health.unapplied_migrations()
+    if missing:
+        names = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        yield Finding(
+            "error",
+            "migrations",
+            f"{len(missing)} migrations are not applied: {names}.",
+            "Run `manage.py migrate`.",
+        )
+
+
+def pumps() -> Iterable[Finding]:
+    """Nobody who delivers."""
+    check = health.pumps()
+    if not check.ok:
+        yield Finding("error", "pumps", check.detail, check.hint)
+
+
+def late() -> Iterable[Finding]:
+    """Deliveries that the broker keeps waiting."""
+    check = health.oldest_due()
+    if not check.ok:
+        yield Finding("warning", "oldest_due", check.detail, check.hint)
+
+
+def books() -> Iterable[Finding]:
+    """Counts that do not add up, and dead letters."""
+    now = backlog.read()
+    if now.gap:
+        yield Finding(
+            "warning",
+            "accounting_gap",
+            f"The counters miss {now.gap} deliveries.",
+            "The sweep `counters` mends them within a minute; if it does not, look at its last "
+            "error on the console's page of sweeps.",
+        )
+    if dead := now.by_state[DeliveryState.DEAD]:
+        yield Finding(
+            "info",
+            "dead_letters",
+            f"{dead} deliveries are dead letters.",
+            "Replay them on the console, or with POST /api/v1/replays.",
+        )
+
+
+def durability() -> Iterable[Finding]:
+    """A MySQL that may lose what it committed."""
+    if connection.vendor != "mysql":
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@innodb_flush_log_at_trx_commit, @@sync_binlog, @@log_bin")
+        flushes, syncs, has_log = cursor.fetchone()
+    if flushes != 1 or (has_log and syncs != 1):
+        yield Finding(
+            "warning",
+            "durability",
+            f"innodb_flush_log_at_trx_commit is {flushes} and sync_binlog is {syncs}: a message "
+            "that was acknowledged may be lost when the machine loses power.",
+            "SET PERSIST innodb_flush_log_at_trx_commit = 1; SET PERSIST sync_binlog = 1; "
+            "(MariaDB: in its configuration file).",
+        )
+
+
+def consumers() -> Iterable[Finding]:
+    """Consumers that get nothing now."""
+    disabled = Consumer.objects.filter(state=Consumer.State.DISABLED).count()
+    if disabled:
+        yield Finding(
+            "info",
+            "consumers_disabled",
+            f"{disabled} consumers are disabled; their messages wait.",
+            "The reason stands on each consumer's page; resume it there when it is mended.",
+        )
+    failing = ConsumerHealth.objects.exclude(circuit=ConsumerHealth.Circuit.CLOSED)
+    if count := failing.exclude(consumer__state=Consumer.State.RETIRED).count():
+        yield Finding(
+            "info",
+            "circuits_open",
+            f"{count} consumers fail again and again and are only probed now and then.",
+            "The console's page of consumer health shows since when and how.",
+        )
+
+
+def encryption() -> Iterable[Finding]:
+    """Rows that an old key sealed."""
+    primary = keyring().primary_id
+    oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[:OLDEST_BODIES]
+    used = {*oldest, *ConsumerSecret.objects.values_list("key_id", flat=True).distinct()}
+    if old := sorted(used - {"", primary}):
+        yield Finding(
+            "warning",
+            "key_rotation",
+            f"Rows are still sealed by former encryption keys ({', '.join(old)}).",
+            "Keep those keys in HOOKSTATION_ENCRYPTION_KEYS, run `manage.py reencrypt`, and only "
+            "then take them away.",
+        )
+
+
+def clocks() -> Iterable[Finding]:
+    """A clock of this host that disagrees with the database's."""
+    if connection.vendor != "mysql":
+        return
+    connection.ensure_connection()
+    before = datetime.now(UTC)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT UTC_TIMESTAMP(6)")
+        (there,) = cursor.fetchone()
+    after = datetime.now(UTC)
+    # The answer was true at some instant between the two.
+    there = there.replace(tzinfo=UTC)
+    drift_s = max((before - there).total_seconds(), (there - after).total_seconds())
+    if drift_s > MOST_DRIFT_S:
+        yield Finding(
+            "warning",
+            "clock",
+            f"The clocks of this host and of the database differ by {drift_s:.1f} s.",
+            "Synchronise both (chrony, systemd-timesyncd): signatures carry this host's time, and "
+            "consumers refuse those that are minutes off.",
+        )
+
+
+def disk() -> Iterable[Finding]:
+    """Little room for the SQLite file."""
+    if connection.vendor != "sqlite":
+        return
+    folder = Path(connection.settings_dict["NAME"]).parent
+    free = shutil.disk_usage(folder if folder.is_dir() else settings.DATA_DIR).free
+    if free < LITTLE_DISK:
+        yield Finding(
+            "error" if free < NO_DISK else "warning",
+            "disk",
+            f"{free // 1024**2} MiB are free in {folder}.",
+            "Make room, or let messages go earlier (HOOKSTATION_RETENTION_DAYS): without room "
+            "nothing can be accepted.",
+        )
+
+
+def data_dir() -> Iterable[Finding]:
+    """A data folder that cannot be written."""
+    try:
+        with tempfile.TemporaryFile(dir=settings.DATA_DIR):
+            return
+    except OSError as error:
+        reason = error.strerror
+    yield Finding(
+        "error",
+        "data_dir",
+        f"Files cannot be made in {settings.DATA_DIR}: {reason}.",
+        "Give the broker's user the right to write there, or set HOOKSTATION_DATA_DIR.",
+    )
+
+
+LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
+    pumps,
+    late,
+    books,
+    durability,
+    consumers,
+    encryption,
+    clocks,
+)
+"""Those that ask the tables."""

@@ -1,0 +1,141 @@
+"""Diagnosis: each trouble of a running installation is found, and a healthy one is silent."""
+
+import shutil
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import OperationalError, connection
+from django.utils import timezone
+
+from broker_site import diagnosis
+from broker_site.diagnosis import Finding
+from channels_app.models import ConsumerSecret
+from delivery.models import ConsumerHealth, Counter, PumpSlot
+from tests.factories import ConsumerFactory, DeliveryFactory
+
+pytestmark = pytest.mark.django_db
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(autouse=True)
+def _pump() -> None:
+    now = timezone.now()
+    place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
+    PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
+
+
+def found(look: Callable[[], Iterable[Finding]]) -> list[tuple[str, str]]:
+    """Level and id of what one look finds; troubles come with a way out."""
+    findings = list(look())
+    assert all(finding.hint for finding in findings)
+    return [(finding.level, finding.id) for finding in findings]
+
+
+def test_a_healthy_installation_has_nothing_to_tell() -> None:
+    DeliveryFactory.create(delivered=True)
+
+    assert diagnosis.find() == []
+
+
+def test_tables_that_are_older_than_the_code_are_all_there_is_to_say() -> None:
+    PumpSlot.objects.all().delete()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'delivery'")
+
+    assert found(diagnosis.find) == [("error", "migrations")]
+
+
+def test_no_living_pump() -> None:
+    PumpSlot.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=1))
+
+    assert found(diagnosis.find) == [("error", "pumps")]
+
+
+def test_a_delivery_that_is_late() -> None:
+    DeliveryFactory.create(due_at=timezone.now() - timedelta(minutes=5))
+
+    assert found(diagnosis.find) == [("warning", "oldest_due")]
+
+
+def test_dead_letters_and_books_that_do_not_add_up() -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    Counter.add({(delivery.consumer_id, "delivered"): 1}, 0)
+
+    assert found(diagnosis.find) == [("warning", "accounting_gap"), ("info", "dead_letters")]
+
+
+def test_consumers_that_get_nothing() -> None:
+    ConsumerFactory.create(disabled=True)
+    ConsumerHealth.objects.create(consumer=ConsumerFactory.create(), circuit="open")
+    ConsumerHealth.objects.create(consumer=ConsumerFactory.create(retired=True), circuit="open")
+
+    findings = diagnosis.find()
+
+    assert [finding.id for finding in findings] == ["consumers_disabled", "circuits_open"]
+    assert findings[1].sentence.startswith("1 consumers")
+
+
+def test_a_rotation_that_is_not_finished() -> None:
+    ConsumerFactory.create()
+    assert found(diagnosis.encryption) == []
+
+    ConsumerSecret.objects.update(key_id="0badcafe")
+
+    assert found(diagnosis.encryption) == [("warning", "key_rotation")]
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(2 * 1024**3, None), (500 * 1024**2, "warning"), (1024, "error")]
+)
+def test_a_disk_that_fills(free: int, level: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(free * 2, free, free))
+    if connection.vendor != "sqlite":
+        level = None
+
+    assert found(diagnosis.disk) == ([(level, "disk")] if level else [])
+
+
+def test_a_data_folder_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert found(diagnosis.data_dir) == []
+
+    monkeypatch.setattr(settings, "DATA_DIR", tmp_path / "gone")
+
+    assert found(diagnosis.data_dir) == [("error", "data_dir")]
+
+
+def test_a_database_that_is_away() -> None:
+    def gone(*args: Any) -> Any:
+        raise OperationalError("no route")
+
+    with connection.execute_wrapper(gone):
+        assert found(diagnosis.find) == [("error", "database")]
+
+
+@pytest.mark.mariadb
+def test_a_server_that_may_lose_commits() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@innodb_flush_log_at_trx_commit")
+        (before,) = cursor.fetchone()
+        for value, told in ((1, []), (2, [("warning", "durability")])):
+            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = %s", [value])
+            assert found(diagnosis.durability) == told
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = %s", [before])
+
+
+@pytest.mark.mariadb
+def test_clocks_that_disagree() -> None:
+    assert found(diagnosis.clocks) == []
+
+    with connection.cursor() as cursor:
+        # This session's UTC_TIMESTAMP from now on.
+        cursor.execute("SET timestamp = 1000000000")
+        assert found(diagnosis.clocks) == [("warning", "clock")]
+        cursor.execute("SET timestamp = DEFAULT")
