@@ -15,6 +15,7 @@ from threading import Thread
 
 import pytest
 import requests
+from django.core.management import CommandError
 
 from delivery.management.demo import events, pages, stage
 from delivery.management.demo.numbers import Counts
@@ -253,7 +254,7 @@ def test_a_busy_port_is_told_with_what_helps() -> None:
         busy.listen()
         port = busy.getsockname()[1]
 
-        with pytest.raises(stage.Error, match=rf"in use.*--port {port + 1}"):
+        with pytest.raises(CommandError, match=rf"in use.*--port {port + 1}"):
             stage.find_ports(port)
 
 

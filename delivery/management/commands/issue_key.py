@@ -92,7 +92,9 @@ class Command(BaseCommand):
         except BrokerError as error:
             raise Error(error.detail) from None
         if known is None:
-            self.stderr.write(f"There was no producer {producer}: it was created.", self.style.NOTICE)
+            self.stderr.write(
+                f"There was no producer {producer}: it was created.", self.style.NOTICE
+            )
         elif known.disabled:
             text = f"Producer {producer} is disabled: the key works once it is enabled."
             self.stderr.write(text, self.style.WARNING)

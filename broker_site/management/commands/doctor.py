@@ -1,0 +1,93 @@
+"""``manage.py doctor``: what is misconfigured, and how to mend it."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import run_checks
+from django.core.checks.messages import ERROR, WARNING
+from django.core.management.base import CommandParser
+from django.db import Error as DatabaseFailure
+from django.db import connection
+
+from broker_site import diagnosis
+from broker_site.diagnosis import Finding, Level
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import counted
+
+WIDTH = 70
+LEVELS: tuple[Level, ...] = ("error", "warning", "info")
+
+
+class Command(BaseCommand):
+    """Shows what system checks and broker_site/diagnosis.py found."""
+
+    help = (
+        "Look at settings, database, workers, sweeps and keys, and say what is wrong and what "
+        "mends it. Changes nothing.\n\n"
+        "The exit code is 1 when there is an error, 0 when there are at most warnings."
+    )
+    examples = "  manage.py doctor\n  manage.py doctor --json | jq -r '.findings[].sentence'"
+    # It runs them itself, and goes on when one fails.
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """``--json``."""
+        parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+    def handle(self, *, json: bool, **options: Any) -> None:
+        """Exit code 1 when there is an error."""
+        found = sorted([*_system_checks(), *diagnosis.find()], key=lambda f: LEVELS.index(f.level))
+        if json:
+            self._print_json(found)
+        else:
+            self._print(found)
+        if any(finding.level == "error" for finding in found):
+            raise SystemExit(1)
+
+    def _print_json(self, found: list[Finding]) -> None:
+        document = {
+            "status": found[0].level if found else "ok",
+            "version": settings.VERSION,
+            "findings": [asdict(finding) for finding in found],
+        }
+        self.stdout.write(json.dumps(document, indent=2))
+
+    def _print(self, found: list[Finding]) -> None:
+        self.stdout.write(f"Hookstation {settings.VERSION} on {connection.vendor}")
+        paint = {
+            "error": self.style.ERROR,
+            "warning": self.style.WARNING,
+            "info": self.style.NOTICE,
+        }
+        for finding in found:
+            first, *others = textwrap.wrap(finding.sentence, WIDTH) or [""]
+            if finding.hint:
+                others += textwrap.wrap(f"-> {finding.hint}", WIDTH, subsequent_indent="   ")
+            self.stdout.write(f"\n{paint[finding.level](f'{finding.level:<8}')} {first}")
+            for line in others:
+                self.stdout.write(f"{'':8} {line}")
+        self.stdout.write(f"\n{self._sum_up([finding.level for finding in found])}")
+
+    def _sum_up(self, levels: list[Level]) -> str:
+        errors, warnings = levels.count("error"), levels.count("warning")
+        if errors:
+            return f"{counted(errors, 'error')}, {counted(warnings, 'warning')}."
+        if warnings:
+            return f"Nothing is broken. {counted(warnings, 'warning')}."
+        return self.style.SUCCESS("All is well: settings, database, workers and data fit together.")
+
+
+def _system_checks() -> Iterator[Finding]:
+    """What Django and this site check at each start."""
+    try:
+        messages = run_checks(databases=["default"])
+    except DatabaseFailure:
+        messages = run_checks()  # that it is away, the diagnosis says
+    for message in messages:
+        if message.level >= WARNING and not message.is_silenced():
+            level: Level = "error" if message.level >= ERROR else "warning"
+            yield Finding(level, str(message.id), str(message.msg), str(message.hint or ""))
