@@ -1,4 +1,4 @@
-"""A caller of the API: Django's own request path, from the WSGI environment on."""
+"""A caller of the API: the path that requests take in production, from the WSGI environment on."""
 
 import json
 from dataclasses import dataclass
@@ -6,11 +6,27 @@ from typing import Any
 
 from django.http.response import HttpResponseBase
 from django.test import Client
+from django.test.client import ClientHandler
 
+from broker_site.lean import LeanHandler
 from channels_app.models import ApiKey
 from tests import factories
 
 BASE = "/api/v1/"
+
+
+class _Lean(ClientHandler):
+    """The handler of programs' requests (broker_site/lean.py)."""
+
+    load_middleware = LeanHandler.load_middleware
+
+
+class LeanClient(Client):
+    """Django's test client with the middleware that the API has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handler = _Lean()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +74,7 @@ class Api:
     """Calls with one key, or without any."""
 
     def __init__(self, key: ApiKey | None = None) -> None:
-        self._client = Client()
+        self._client = LeanClient()
         self._headers = {"Authorization": factories.bearer(key)} if key else {}
 
     def call(
@@ -80,6 +96,7 @@ class Api:
             data,
             content_type=kind,
             headers=self._headers | named,
+            CONTENT_TYPE=kind,
         )
         return Answer(response)
 

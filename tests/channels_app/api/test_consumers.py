@@ -217,8 +217,7 @@ def test_writes_honour_if_match(service: Api) -> None:
 
 def test_the_list_holds_the_channels_own(service: Api) -> None:
     names = [
-        ConsumerFactory.create(channel__slug="many", client_id=name).client_id
-        for name in ["a"]
+        ConsumerFactory.create(channel__slug="many", client_id=name).client_id for name in ["a"]
     ]
     service.put(URL, {"url": HOOK})
     assert [item["client_id"] for item in service.get("channels/many/consumers").json["items"]] == (

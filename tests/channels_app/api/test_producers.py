@@ -51,9 +51,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("field", "value"), BAD, ids=lambda part: ascii(part)[:40])
-def test_a_bad_field_is_named_and_nothing_is_stored(
-    admin: Api, field: str, value: object
-) -> None:
+def test_a_bad_field_is_named_and_nothing_is_stored(admin: Api, field: str, value: object) -> None:
     answer = admin.put(URL, {field: value})
     assert answer.status == 422
     assert answer.json["field"] == ("default_priority" if value == 3 else field)
