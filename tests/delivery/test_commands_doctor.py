@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _good_sqlite(settings: LazySettings) -> None:
-    settings.SILENCED_SYSTEM_CHECKS = ["hookstation.W002"]
+    settings.SILENCED_SYSTEM_CHECKS = [*settings.SILENCED_SYSTEM_CHECKS, "hookstation.W002"]
 
 
 def doctor(*arguments: str) -> tuple[int, str]:

@@ -90,4 +90,6 @@ def _system_checks() -> Iterator[Finding]:
     for message in messages:
         if message.level >= WARNING and not message.is_silenced():
             level: Level = "error" if message.level >= ERROR else "warning"
-            yield Finding(level, str(message.id), str(message.msg), str(message.hint or ""))
+            meta = getattr(message.obj, "_meta", None)
+            sentence = f"{meta.label}: {message.msg}" if meta else str(message.msg)
+            yield Finding(level, str(message.id), sentence, str(message.hint or ""))
