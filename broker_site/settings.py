@@ -149,7 +149,7 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SERVE_AUTHENTICATION": [],
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    "POSTPROCESSING_HOOKS": ["channels_app.api.openapi.add_components"],
+    "POSTPROCESSING_HOOKS": ["channels_app.api.openapi.complete"],
 }
 
 UNFOLD = console.UNFOLD

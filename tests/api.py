@@ -75,6 +75,8 @@ class Api:
 
     def __init__(self, key: ApiKey | None = None) -> None:
         self._client = LeanClient()
+        self.raises = True
+        """Whether a bug in a view ends the test; else it is a 500, as in production."""
         self._headers = {"Authorization": factories.bearer(key)} if key else {}
 
     def call(
@@ -90,6 +92,7 @@ class Api:
         data = body if isinstance(body, bytes) else b"" if body is None else _json(body)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         kind = "application/json" if content_type is None else content_type
+        self._client.raise_request_exception = self.raises
         response = self._client.generic(
             method,
             path if path.startswith("/") else BASE + path,

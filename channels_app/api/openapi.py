@@ -79,11 +79,16 @@ def query(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> Open
     return OpenApiParameter(name, dict(schema), OpenApiParameter.QUERY, description=description)
 
 
-def add_components(result: Schema, generator: Any, request: Any, public: bool) -> Schema:
-    """drf-spectacular's hook: the named schemas that operations refer to."""
+def complete(result: Schema, generator: Any, request: Any, public: bool) -> Schema:
+    """drf-spectacular's hook: the named schemas, and what every operation has in common."""
     schemas = result.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(components)
     result["components"]["schemas"] = dict(sorted(schemas.items()))
+    for methods in result["paths"].values():
+        for described in methods.values():
+            for status in {"429", "503"} & set(described["responses"]):
+                answer = described["responses"][status]
+                answer["headers"] = answer.get("headers", {}) | RETRY_AFTER
     return result
 
 
@@ -130,9 +135,7 @@ ETAG = OpenApiParameter(
 LOCATION = OpenApiParameter(
     "Location", str, OpenApiParameter.HEADER, description="Where it is.", response=[201]
 )
-RETRY_AFTER = OpenApiParameter(
-    "Retry-After", int, OpenApiParameter.HEADER, description="Seconds.", response=[429, 503]
-)
+RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
 CHANNEL, CLIENT_ID, PRODUCER = (
     OpenApiParameter(name, dict(fields.slug.schema), OpenApiParameter.PATH)
     for name in ("channel", "client_id", "producer")
@@ -168,5 +171,5 @@ def operation(
         tags=[tag],
         request=dict(body) if body else None,
         responses=responses,
-        parameters=[*parameters, RETRY_AFTER],
+        parameters=list(parameters),
     )
