@@ -63,17 +63,13 @@ class Page(ModelAdmin):
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """The page of a row. What a step refuses is a message above it, not a server error."""
+        """The page of a row, under its key."""
         number = (
             ids.from_public(self.id_prefix, object_id) if self.id_prefix and object_id else None
         )
         if number is not None:
             return redirect(self.page_of(number))
-        try:
-            return super().changeform_view(request, object_id, *args, **kwargs)  # type: ignore[no-any-return]
-        except BrokerError as refused:
-            messages.error(request, refused.detail)
-            return redirect(request.get_full_path())
+        return super().changeform_view(request, object_id, *args, **kwargs)  # type: ignore[no-any-return]
 
     def page_of(self, key: Any) -> str:
         """Address of a row's page."""
@@ -239,8 +235,22 @@ class Stepped(Page):
         """Never by default: history hangs on these rows."""
         return False
 
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """The form; what the step refused stands in it, with everything that was typed."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except BrokerError as refused:
+            request.refused = refused  # type: ignore[attr-defined]
+        return super().changeform_view(request, *args, **kwargs)
+
+    def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """The form, told what the step refused a moment ago."""
+        form = super().get_form(request, *args, **kwargs)
+        form.refused = getattr(request, "refused", None)
+        return form
+
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Let the step write; what it refuses is told by changeform_view."""
+        """Let the step write, and judge."""
         done = form.write(actor(request))
         obj.pk = done.row.pk
         obj.refresh_from_db()
@@ -257,7 +267,7 @@ class Stepped(Page):
             "secrets": secrets,
             "next_url": self.page_of(obj.pk),
         }
-        return uncached(TemplateResponse(request, "channels_app/shown_once.html", context))
+        return TemplateResponse(request, "channels_app/shown_once.html", context)
 
 
 def show_once(request: HttpRequest, secrets: tuple[str, ...]) -> None:
@@ -266,15 +276,9 @@ def show_once(request: HttpRequest, secrets: tuple[str, ...]) -> None:
 
 
 def secret_dialog(request: HttpRequest, title: str, secrets: tuple[str, ...]) -> HttpResponse:
-    """Replace a dialog by the secrets that it made."""
+    """Replace a dialog by the secrets that it made. The admin's answers are never cached."""
     context = {"title": title, "secrets": secrets}
     response = TemplateResponse(request, "channels_app/secret_dialog.html", context)
     for name, value in (("Retarget", "#dialog"), ("Reselect", "#dialog"), ("Reswap", "outerHTML")):
         response[f"HX-{name}"] = value
-    return uncached(response)
-
-
-def uncached(response: TemplateResponse) -> HttpResponse:
-    """An answer that no cache and no history keeps."""
-    response["Cache-Control"] = "no-store"
     return response

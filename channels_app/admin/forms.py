@@ -1,7 +1,7 @@
 """Forms that write through the registering steps: console and API accept the same values."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django import forms
@@ -11,10 +11,11 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
+from channels_app.errors import BrokerError
 from channels_app.models import Channel, Consumer, EventType, Producer
 from channels_app.rules import backoff, fields
 from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Field
+from channels_app.rules.fields import BadValues, Fault, Field
 from channels_app.rules.registered import Registered
 from channels_app.steps import (
     register_channel,
@@ -22,6 +23,9 @@ from channels_app.steps import (
     register_event_type,
     register_producer,
 )
+
+PLACES = {"rate_limit": "rate_per_second", "channel": "slug", "producer": "slug"}
+"""Form fields of what the steps call otherwise."""
 
 
 class Lines(forms.CharField):
@@ -69,7 +73,26 @@ def _json(rows: int, text: str = "") -> forms.JSONField:
     return forms.JSONField(required=False, widget=widget, help_text=text)
 
 
-class StepForm(forms.ModelForm):  # type: ignore[type-arg]
+class Refusable(forms.ModelForm):  # type: ignore[type-arg]
+    """A form that can show what a step refused."""
+
+    refused: ClassVar[BrokerError | None] = None
+
+    def clean(self) -> dict[str, Any] | None:
+        """Each fault beside its field."""
+        cleaned = super().clean()
+        if self.refused is not None:
+            self.blame(self.refused.faults or [Fault("", self.refused.detail)])
+        return cleaned
+
+    def blame(self, faults: Sequence[Fault]) -> None:
+        """Show faults beside their fields, or above the form where there is no such field."""
+        for fault in faults:
+            place = fault.field if fault.field in self.fields else PLACES.get(fault.field)
+            self.add_error(place if place in self.fields else None, fault.detail)
+
+
+class StepForm(Refusable):
     """A form whose values a step reads, judges and stores; nothing is saved here."""
 
     known: ClassVar[Mapping[str, Field]]
@@ -102,9 +125,7 @@ class StepForm(forms.ModelForm):  # type: ignore[type-arg]
             try:
                 fields.clean(self.known, self.values(), partial=True)
             except BadValues as bad:
-                for fault in bad.faults:
-                    place = "rate_per_second" if fault.field == "rate_limit" else fault.field
-                    self.add_error(place if place in self.fields else None, fault.detail)
+                self.blame(bad.faults)
         return cleaned
 
     def condition(self) -> Condition:

@@ -13,7 +13,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminI
 from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import action, dialog, display
-from channels_app.admin.forms import Lines, ProducerForm
+from channels_app.admin.forms import Lines, ProducerForm, Refusable
 from channels_app.errors import BrokerError
 from channels_app.models import ApiKey, Producer, ProducerRate
 from channels_app.rules import keys, times
@@ -77,7 +77,7 @@ class ProducerRateAdmin(base.ReadOnly):
     ordering = ("producer__slug",)
 
 
-class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
+class ApiKeyForm(Refusable):
     """A new key; afterwards it can only be rotated or revoked."""
 
     scopes = forms.MultipleChoiceField(
@@ -94,8 +94,6 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
         cleaned = super().clean()
         if self.cleaned_data.get("producer") and self.cleaned_data.get("team"):
             raise ValidationError("Choose a producer or a team, not both.")
-        if not self.errors:
-            self._judge()
         return cleaned
 
     def write(self, actor: str) -> Registered[ApiKey]:
@@ -114,13 +112,6 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
             **{name: self.cleaned_data[name] for name in ("label", "scopes", "channels")},
             "expires_at": times.text(ends) if ends else None,
         }
-
-    def _judge(self) -> None:
-        for name, value in self._values().items():
-            try:
-                issue_key.FIELDS[name].read(value)
-            except ValueError as refused:
-                self.add_error(name, str(refused))
 
 
 class RotateKeyForm(base.ReasonForm):

@@ -61,7 +61,5 @@ def _ahead(delivery: Delivery) -> list[Moment]:
     if delivery.due_at is None:
         return []
     if delivery.state == "in_flight":
-        return [
-            Moment("wait", "In flight", delivery.due_at, "Until then its worker has to answer.")
-        ]
+        return [Moment("wait", "In flight", delivery.due_at, "Its worker has until then.")]
     return [Moment("wait", "Next", delivery.due_at, "Not sent before this instant.")]

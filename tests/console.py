@@ -1,0 +1,126 @@
+"""Helpers for tests of the console: who looks, a row of every kind, and what no page may hold."""
+
+import re
+from typing import Any
+
+from django.apps import apps
+from django.contrib.auth.models import Permission, User
+from django.db.models import Model
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from channels_app.models import (
+    AuditEntry,
+    DirectoryVersion,
+    IdempotencyRecord,
+    Membership,
+    ProducerRate,
+    new_id,
+)
+from delivery.models import ConsumerHealth, PumpSlot, Replay, SweepRun
+from tests.factories import (
+    ApiKeyFactory,
+    AttemptFactory,
+    ChannelFactory,
+    ConsumerFactory,
+    DeliveryFactory,
+    EventTypeFactory,
+    ProducerFactory,
+    TeamFactory,
+)
+
+# The page's own address may be absolute; nothing else that is loaded or called may be.
+_LOADED = re.compile(
+    r"""(?:src|href|action|hx-\w+|data-url)\s*=\s*["']?((?:https?:)?//[^"'\s>]+)"""
+)
+_CSS = re.compile(r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)""")
+OWN = "http://testserver/"
+
+
+def models_of(app: str) -> list[type[Model]]:
+    """Every table of an app."""
+    return list(apps.get_app_config(app).get_models())
+
+
+def operator() -> Client:
+    """Somebody who may do everything."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("olga"))
+    return client
+
+
+def onlooker() -> Client:
+    """Somebody who may look at everything and change nothing."""
+    user = User.objects.create_user("otto", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def fill() -> None:
+    """At least one row in every table of both apps."""
+    now = timezone.now()
+    team = TeamFactory.create()
+    producer = ProducerFactory.create(team=team, rate_per_second=5.0)
+    channel = ChannelFactory.create()
+    consumer = ConsumerFactory.create(channel=channel, team=team)
+    EventTypeFactory.create(channel=channel, schema={"type": "object"})
+    ApiKeyFactory.create(producer=producer)
+    ProducerRate.objects.create(producer=producer)
+    Membership.objects.create(team=team, user=User.objects.create_user("mia"), role="owner")
+    AuditEntry.record("user:mia", "channel.create", f"channel:{channel.slug}", after={"a": 1})
+    DirectoryVersion.objects.get_or_create(id=1)
+    dead = DeliveryFactory.create(consumer=consumer, dead=True)
+    DeliveryFactory.create(consumer=consumer, in_flight=True)
+    AttemptFactory.create(
+        delivery=dead,
+        number=1,
+        answer_headers="HTTP/1.1 500 Oh no",
+        answer_excerpt=b"<script>alert(1)</script>",
+    )
+    IdempotencyRecord.objects.create(
+        digest="0" * 64, message_id=dead.message_id, body_digest="1" * 64, expires_at=now
+    )
+    ConsumerHealth.objects.create(consumer=consumer, circuit="open", consecutive_failures=3)
+    SweepRun.objects.create(name="orphans", next_at=now)
+    place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
+    PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
+    Replay.objects.create(
+        id=new_id(),
+        filter={"channel": channel.slug},
+        requested_by="user:mia",
+        upper_id=dead.id,
+        next_due_at=now,
+        created_at=now,
+    )
+
+
+def list_url(model: type[Model], query: str = "") -> str:
+    """Address of a table's list."""
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") + query
+
+
+def page_url(row: Model) -> str:
+    """Address of a row's page."""
+    name = f"admin:{row._meta.app_label}_{row._meta.model_name}_change"
+    return reverse(name, args=[row.pk])
+
+
+def look(client: Client, url: str) -> str:
+    """A page as text. It must be there and load nothing from elsewhere."""
+    answer = client.get(url)
+    assert answer.status_code == 200, (url, answer.status_code, answer.headers.get("Location"))
+    text = answer.content.decode()
+    foreign = [found for found in (*_LOADED.findall(text), *_CSS.findall(text)) if OWN not in found]
+    assert foreign == [], url
+    assert "script-src 'self' 'unsafe-eval';" in answer["Content-Security-Policy"]
+    return text
+
+
+def told(client: Client) -> list[str]:
+    """Messages that the next page shows."""
+    answer = client.get(reverse("admin:index"))
+    messages: Any = answer.context["messages"]
+    return [str(message) for message in messages]
