@@ -26,7 +26,7 @@ def prepare(arguments: Sequence[str]) -> None:
     """Set the variables for ``manage.py demo`` with these arguments; makes keys on first use.
 
     Only asked for help, it makes nothing. Whether the arguments are any good is the command's to
-    say.
+    say. Raises BadEnvironment where it cannot write.
     """
     if {"-h", "--help"} & set(arguments):
         return
@@ -34,7 +34,13 @@ def prepare(arguments: Sequence[str]) -> None:
     parser.add_argument("--port", default=DEFAULT_PORT)
     known, _ = parser.parse_known_args(arguments)
     folder = env.read().data_dir.absolute() / FOLDER
-    kept = _keep(folder)
+    try:
+        kept = _keep(folder)
+    except OSError as error:
+        raise env.BadEnvironment(
+            f"The demo cannot write to {folder}: {error.strerror}. Set HOOKSTATION_DATA_DIR to a "
+            "folder of yours."
+        ) from None
     env.replace(
         kept
         | {

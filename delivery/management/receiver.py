@@ -120,7 +120,6 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], consumer: Consumer) -> None:
         self.consumer = consumer
-        self.closing = threading.Event()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, Handler)
 
@@ -128,11 +127,6 @@ class Server(ThreadingHTTPServer):
         """A peer that goes away is its own business; anything else is shown."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
-
-    def close(self) -> None:
-        """Stop listening and wake whoever hangs on purpose."""
-        self.closing.set()
-        self.server_close()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -196,12 +190,11 @@ class Handler(BaseHTTPRequestHandler):
         kind = path.strip("/").partition("/")[0]
         wanted = _number(query, "status", 500)
         if kind == "hang":
-            self.server.closing.wait(LONGEST_PAUSE_S)
+            time.sleep(LONGEST_PAUSE_S)
             self.close_connection = True
             return None
         if kind == "slow":
-            pause_s = min(_number(query, "ms", 500) / 1000, LONGEST_PAUSE_S)
-            self.server.closing.wait(pause_s)
+            time.sleep(min(_number(query, "ms", 500) / 1000, LONGEST_PAUSE_S))
         if kind == "failing":
             return wanted
         if kind == "recovering":

@@ -8,7 +8,7 @@ from django.db import transaction
 from django.db.models import ProtectedError
 
 from channels_app import clock
-from channels_app.models import AuditEntry, Channel, Consumer, EventType, Message, MessageBody
+from channels_app.models import AuditEntry, Channel, Consumer, EventType, Message
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
 
@@ -83,6 +83,8 @@ def finish(channel: Channel, *, actor: str, reason: str) -> bool:
 def stragglers(channel_id: int, consumer_ids: list[int]) -> int:
     """Rows of processes that did not know yet that the channel is gone; call a second later."""
     late = [batch for consumer_id in consumer_ids for batch in _deliveries(consumer_id)]
+    # A sweep that was cancelling rows meanwhile may have counted them once more.
+    Counter.objects.filter(consumer_id__in=consumer_ids).delete()
     return sum(late) + sum(_messages(channel_id))
 
 
@@ -109,8 +111,7 @@ def _messages(channel_id: int) -> Iterator[int]:
                 .order_by("id")
                 .values_list("id", flat=True)[:BATCH]
             )
-            MessageBody.objects.filter(message_id__in=ids).delete()
-            Message.objects.filter(id__in=ids).delete()
+            Message.objects.filter(id__in=ids).delete()  # and their bodies
         if not ids:
             return
         yield len(ids)

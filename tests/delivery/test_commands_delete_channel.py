@@ -1,5 +1,6 @@
 """``manage.py delete_channel``: asks, deletes everything of one channel, and nothing of another."""
 
+from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
@@ -122,6 +123,26 @@ def test_it_is_audited() -> None:
         "deliveries": 6,
         "waiting": 3,
     }
+
+
+def test_nothing_is_sent_any_more_before_the_first_row_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_channel("orders")
+    real = erase.rows
+    seen: list[tuple[bool, set[str], int]] = []
+
+    def rows(channel: Channel) -> Iterator[int]:
+        states = set(Consumer.objects.values_list("state", flat=True))
+        paused = Channel.objects.get().paused
+        seen.append((paused, states, Delivery.objects.count()))
+        return real(channel)
+
+    monkeypatch.setattr(erase, "rows", rows)
+
+    delete("orders", yes_delete="orders")
+
+    assert seen == [(True, {"retired"}, 6)]
 
 
 @pytest.mark.parametrize("answer", [None, "order", ""])

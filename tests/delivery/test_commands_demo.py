@@ -213,7 +213,7 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
     demo.process.send_signal(signal.SIGINT)
     said = demo.finish()
     assert demo.process.returncode == 0, said
-    assert "messages in 0:" in said
+    assert "messages from the shop in 0:" in said
     assert not [pid for pid in everybody if runs(pid)]
 
 
@@ -256,6 +256,22 @@ def test_a_busy_port_is_told_with_what_helps() -> None:
 
         with pytest.raises(CommandError, match=rf"in use.*--port {port + 1}"):
             stage.find_ports(port)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+
+    done = subprocess.run(
+        [sys.executable, "manage.py", "demo"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOOKSTATION_DATA_DIR": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: The demo cannot write to {tmp_path}/data/demo: ")
 
 
 def test_a_rate_that_is_none(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             pass
         finally:
-            server.close()
+            server.server_close()
         total = sum(tally["requests"] for tally in consumer.stats().values())
         if not quiet:
             self.stdout.write(f"Stopped after {counted(total, 'request')}.")

@@ -75,7 +75,11 @@ def summary(
     where = f" ({', '.join(dead)})" if dead else ""
     forged = f", {checked.invalid:,} refused" if checked.invalid else ""
     rows = [
-        ("accepted", accepted, f"messages in {clock(seconds)}, each stored before its answer"),
+        (
+            "accepted",
+            accepted,
+            f"messages from the shop in {clock(seconds)}, each stored before its answer",
+        ),
         ("repeated", repeats, "second sendings recognised by their idempotency key"),
         ("delivered", total, f"deliveries{took}"),
         ("waiting", waiting, "go on at the next start"),
