@@ -42,7 +42,7 @@ class ApiView(APIView):
     parser_classes = ()
     renderer_classes = (JSONRenderer,)
     content_negotiation_class = Always
-    metadata_class = None  # OPTIONS: 405
+    http_method_names = ("get", "head", "post", "put", "patch", "delete")
 
     @property
     def caller(self) -> Caller:

@@ -33,6 +33,8 @@ def only(value: object, sentence: str) -> Described:
 
 
 def _retry_policy(value: object) -> Any:
+    if value is None:
+        raise ValueError("A retry policy is a preset's name, a list of seconds or an object.")
     backoff.parse_policy(value)
     return value
 

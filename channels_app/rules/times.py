@@ -10,6 +10,8 @@ _RFC_3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_MS = 946_684_800_000
+"""2000-01-01. A number below it was meant as seconds; next year would become long ago."""
 _HOW = "Write an instant like 2027-01-31T08:00:00.000Z, or as milliseconds since 1970."
 
 
@@ -53,6 +55,8 @@ def _is_digits(value: str) -> bool:
 
 
 def _from_ms(value: int) -> datetime:
+    if value < _FIRST_MS:
+        raise ValueError("A number is milliseconds since 1970, from 2000 on; seconds are too few.")
     try:
         return _EPOCH + timedelta(milliseconds=value)
     except OverflowError:
