@@ -162,6 +162,9 @@ class Migration(migrations.Migration):
                 ('data', models.BinaryField()),
                 ('key_id', models.CharField(blank=True, default='', max_length=8)),
             ],
+            options={
+                'verbose_name_plural': 'message bodies',
+            },
         ),
         migrations.AddField(
             model_name='message',

@@ -79,6 +79,9 @@ class MessageBody(models.Model):
     key_id = models.CharField(max_length=8, blank=True, default="")
     """Which encryption key sealed it; empty when stored plain."""
 
+    class Meta:
+        verbose_name_plural = "message bodies"
+
     def __str__(self) -> str:
         return f"body of {ids.to_public(ids.MESSAGE, self.message_id)}"
 
