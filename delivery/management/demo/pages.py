@@ -78,7 +78,7 @@ def summary(
         (
             "accepted",
             accepted,
-            f"messages from the shop in {clock(seconds)}, each stored before its answer",
+            f"messages of the shop in {clock(seconds)}, stored before the answer",
         ),
         ("repeated", repeats, "second sendings recognised by their idempotency key"),
         ("delivered", total, f"deliveries{took}"),

@@ -31,7 +31,7 @@ CONSUMERS = {
 }
 SHOP = Path(__file__).with_name("shop.toml")
 SECRETS = "receiver.secrets"
-SCOPES = ["publish", "read", "replay"]
+SCOPES = ["publish", "register", "read", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
