@@ -1,0 +1,58 @@
+"""One object of each kind, so that an address made of real names has something behind it."""
+
+from dataclasses import dataclass
+
+from channels_app import clock
+from channels_app.models import ApiKey, Consumer, Producer, Team
+from channels_app.rules import ids
+from delivery.models import Delivery, Replay
+from delivery.rules.asker import Asker
+from delivery.steps import replay
+from tests import factories
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What one tenant owns, with the words of the URLconf for it."""
+
+    consumer: Consumer
+    producer: Producer
+    key: ApiKey
+    """The producer's."""
+    dead: Delivery
+    queued: Delivery
+    """Of the same message."""
+    replay: Replay
+    parameters: dict[str, str]
+    """By the names that the addresses use."""
+
+
+def make(team: Team | None = None, *, scopes: tuple[str, ...] = ("publish",)) -> World:
+    """A channel with an event type, a consumer, a producer with a key, a message and a replay."""
+    channel = factories.ChannelFactory.create(exposure="external")
+    producer = factories.ProducerFactory.create(team=team)
+    key = factories.ApiKeyFactory.create(producer=producer, scopes=list(scopes))
+    schema = {"type": "object", "required": ["id"]}
+    kind = factories.EventTypeFactory.create(channel=channel, schema=schema, example={"id": 1})
+    consumer = factories.ConsumerFactory.create(channel=channel, team=team)
+    other = factories.ConsumerFactory.create(channel=channel, team=team)
+    message = factories.MessageFactory.create(
+        channel=channel, producer=producer, event_type=kind.name, dispatched=True, consumer_count=2
+    )
+    dead = factories.DeliveryFactory.create(consumer=consumer, message=message, dead=True)
+    queued = factories.DeliveryFactory.create(consumer=other, message=message)
+    factories.AttemptFactory.create(delivery=dead, answer_excerpt=b"private answer")
+    wanted = replay.parse({"channel": channel.slug, "consumer": consumer.client_id})
+    asker = Asker(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
+    asked = replay.create(wanted, [consumer], asker, now=clock.now())
+    parameters = {
+        "channel": channel.slug,
+        "client_id": consumer.client_id,
+        "name": kind.name,
+        "producer": producer.slug,
+        "key_id": key.key_id,
+        "message_id": ids.to_public(ids.MESSAGE, message.id),
+        "delivery_id": ids.to_public(ids.DELIVERY, dead.id),
+        "replay_id": ids.to_public(ids.REPLAY, asked.id),
+    }
+    return World(consumer, producer, key, dead, queued, asked, parameters)
