@@ -1,38 +1,54 @@
 """The one clock that decisions use: the database's, carried forward by this process's own ticks."""
 
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 
+from django.db import Error as DatabaseFailure
 from django.db import connection
 
 RESYNC_S = 10.0
+RETRY_S = 1.0
+"""How long a database that did not answer is not asked again."""
 
 
 class DatabaseClock:
     """Time of the database without a query for each look.
 
-    The estimate is never ahead of the database, so nothing is judged due before its time.
+    The estimate is never ahead of the database, so nothing is judged due before its time. Threads
+    share it.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._base = datetime.min.replace(tzinfo=UTC)
-        self._ticks = float("-inf")
+        self._known: tuple[datetime, float] | None = None
+        """The last answer and when it came. One value: no thread sees half of a new pair."""
+        self._ask_at = float("-inf")
 
     def now(self) -> datetime:
-        """The database's time in UTC; asks it at most every ``RESYNC_S`` seconds."""
-        ticks = time.monotonic()
-        if ticks - self._ticks > RESYNC_S:
-            self.sync()
-            ticks = time.monotonic()
-        return self._base + timedelta(seconds=ticks - self._ticks)
+        """The database's time in UTC; asks it at most every ``RESYNC_S`` seconds.
+
+        While the database is away the last answer is carried on, so that whoever only wants to
+        know the time need not fail. Raises what the database raises before its first answer.
+        """
+        known = self._known
+        if known is None or time.monotonic() > self._ask_at:
+            known = self._asked(known)
+        base, ticks = known
+        return base + timedelta(seconds=time.monotonic() - ticks)
 
     def sync(self) -> None:
         """Ask the database. The answer was true before it arrived: late is safe, early is not."""
-        base = _ask()
-        with self._lock:
-            self._base, self._ticks = base, time.monotonic()
+        self._known = _ask(), time.monotonic()
+        self._ask_at = time.monotonic() + RESYNC_S
+
+    def _asked(self, known: tuple[datetime, float] | None) -> tuple[datetime, float]:
+        try:
+            self.sync()
+        except DatabaseFailure:
+            if known is None:
+                raise
+            self._ask_at = time.monotonic() + RETRY_S
+        assert self._known is not None
+        return self._known
 
 
 def _ask() -> datetime:
