@@ -1,9 +1,10 @@
 """Accept: store messages in one transaction, once per idempotency key, then say yes (S0-26, S0-30)."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from django.db import transaction
 
@@ -11,6 +12,12 @@ from channels_app import clock, metrics, sealing, transactions
 from channels_app.directory import ChannelView
 from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id
 from channels_app.signals import message_accepted
+
+Row = TypeVar("Row")
+
+STATEMENT_BYTES = 4 * 1024 * 1024
+"""Content of one INSERT, unless a single row has more. Quoted it may take twice as much, and
+servers refuse what is above ``max_allowed_packet`` (16 MiB on MariaDB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +84,16 @@ def _store(
     bodies: list[MessageBody] = []
     records: list[IdempotencyRecord] = []
     results: list[Accepted] = []
+    due: dict[int, datetime] = {}
     for publication in publications:
         digest = _digest(channel.id, producer_id, publication.idempotency_key)
         body_digest = hashlib.sha256(publication.body).hexdigest() if digest else ""
         if digest and (record := taken.get(digest)):
-            results.append(_repeated(record, body_digest, now))
+            results.append(_repeated(record, body_digest, due.get(record.message_id), now))
             continue
         message = _message(channel, producer_id, publication, now)
         messages.append(message)
+        due[message.id] = message.due_at
         bodies.append(_body(channel, message.id, publication.body))
         if digest:
             window = timedelta(seconds=channel.idempotency_window_s)
@@ -97,9 +106,25 @@ def _store(
             records.append(taken[digest])
         results.append(Accepted(message.id, False, False, message.due_at))
     IdempotencyRecord.objects.bulk_create(records)
-    Message.objects.bulk_create(messages)
-    MessageBody.objects.bulk_create(bodies)
+    for some in _statements(messages, lambda message: len(str(message.headers))):
+        Message.objects.bulk_create(some)
+    for part in _statements(bodies, lambda body: len(body.data)):
+        MessageBody.objects.bulk_create(part)
     return results
+
+
+def _statements(rows: Sequence[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """``rows`` in order, in parts that one statement can carry."""
+    part: list[Row] = []
+    room = STATEMENT_BYTES
+    for row in rows:
+        room -= size(row)
+        if part and room < 0:
+            yield part
+            part, room = [], STATEMENT_BYTES - size(row)
+        part.append(row)
+    if part:
+        yield part
 
 
 def _taken(
@@ -129,9 +154,13 @@ def _digest(channel_id: int, producer_id: int | None, key: str) -> str:
     return hashlib.sha256(f"{channel_id}:{producer_id}:{key}".encode()).hexdigest()
 
 
-def _repeated(record: IdempotencyRecord, body_digest: str, now: datetime) -> Accepted:
+def _repeated(
+    record: IdempotencyRecord, body_digest: str, due_at: datetime | None, now: datetime
+) -> Accepted:
     same = record.body_digest == body_digest
-    due_at = Message.objects.filter(id=record.message_id).values_list("due_at", flat=True).first()
+    if due_at is None:  # not of this batch
+        earlier = Message.objects.filter(id=record.message_id)
+        due_at = earlier.values_list("due_at", flat=True).first()
     return Accepted(record.message_id, same, not same, due_at or now)
 
 
