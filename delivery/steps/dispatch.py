@@ -13,12 +13,19 @@ from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState, Reason
 
+MOST_ROWS = 10_000
+"""Deliveries that one transaction makes, unless a single message has more consumers."""
+INSERT_ROWS = 1000
+"""Of one statement: servers refuse statements above ``max_allowed_packet``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
     """What one batch of fan-out made."""
 
     message_count: int = 0
+    more: bool = False
+    """Whether others may be waiting."""
     oldest_accepted_at: datetime | None = None
     due: dict[int, datetime] = field(default_factory=dict)
     """Earliest instant at which each consumer has something new to send."""
@@ -54,8 +61,14 @@ def _dispatch(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
     # is in the answer, and a half-read list of consumers cannot exist.
     directory.refresh(now=True)
     channels = {view.id: view for view in directory.channels()}
-    deliveries = [delivery for message in messages for delivery in _deliveries(message, channels)]
-    Delivery.objects.bulk_create(deliveries)
+    found, deliveries = len(messages), list[Delivery]()
+    for place, message in enumerate(messages):
+        made = _deliveries(message, channels)
+        if place and len(deliveries) + len(made) > MOST_ROWS:
+            messages = messages[:place]
+            break
+        deliveries += made
+    Delivery.objects.bulk_create(deliveries, batch_size=INSERT_ROWS)
     _mark(messages, deliveries)
     tally: Tally[tuple[int, str]] = Tally()
     due: dict[int, datetime] = {}
@@ -66,7 +79,8 @@ def _dispatch(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
         tally[consumer_id, MADE] += 1
         due[consumer_id] = min(due.get(consumer_id, delivery.due_at), delivery.due_at)
     Counter.add(tally, slot)
-    return Dispatched(len(messages), messages[0].accepted_at, due)
+    more = found == limit or len(messages) < found
+    return Dispatched(len(messages), more, messages[0].accepted_at, due)
 
 
 def _deliveries(message: Message, channels: dict[int, ChannelView]) -> list[Delivery]:

@@ -85,7 +85,8 @@ def _settle(
         tally[consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
         tally[consumer_id, result.transition.state.value] += 1
     _move(ours, now)
-    Attempt.objects.bulk_create([_attempt(result, worker) for result in ours])
+    # They carry what consumers answered: not all in one statement, which servers limit in size.
+    Attempt.objects.bulk_create([_attempt(result, worker) for result in ours], batch_size=100)
     Counter.add(tally, slot)
     return [(result, held[result.delivery_id][3]) for result in ours]
 
