@@ -1,7 +1,9 @@
 """Recount: compare the counters with the rows they count, and mend what does not agree."""
 
+from collections import Counter as Tally
+
 from django.db import transaction
-from django.db.models import Count
+from django.db.models import Count, Sum, Value
 
 from channels_app.models import Consumer
 from delivery.models import Counter, Delivery
@@ -34,21 +36,19 @@ def mend() -> int:
 def recount(consumer_id: int) -> None:
     """Make one consumer's counters equal to its rows.
 
-    Whoever changes rows writes the counters last, in the same transaction: with the counter rows
-    locked, every change is either committed with both or not visible at all.
+    Whoever changes rows changes the counters in the same transaction, so one statement that reads
+    both sees what is wrong and nothing else, without holding anybody up.
     """
+    rows = Delivery.objects.filter(consumer_id=consumer_id).order_by()
+    shares = Counter.objects.filter(consumer_id=consumer_id).order_by()
     with transaction.atomic():
-        shares = Counter.objects.filter(consumer_id=consumer_id).order_by("id")
-        known: dict[str, int] = {}
-        for share in shares.select_for_update():
-            known[share.state] = known.get(share.state, 0) + share.count
-        rows = Delivery.objects.filter(consumer_id=consumer_id).values_list("state")
-        actual: dict[str, int] = dict(rows.annotate(number=Count("id")).order_by())
-        actual[MADE] = sum(actual.values())
-        Counter.add(
-            {
-                (consumer_id, state): actual.get(state, 0) - known.get(state, 0)
-                for state in known.keys() | actual.keys()
-            },
-            SLOT,
-        )
+        # Two who recount the same consumer would both mend it.
+        Consumer.objects.select_for_update().get(id=consumer_id)
+        wrong: Tally[tuple[int, str]] = Tally()
+        actual = rows.values_list("state").annotate(number=Count("id"), side=Value(1))
+        known = shares.values_list("state").annotate(number=Sum("count"), side=Value(-1))
+        for state, number, side in actual.union(known, all=True):
+            wrong[consumer_id, state] += side * int(number)
+            if side > 0:
+                wrong[consumer_id, MADE] += number
+        Counter.add(wrong, SLOT)
