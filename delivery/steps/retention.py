@@ -3,6 +3,7 @@
 import time
 from collections import Counter as Tally
 from datetime import datetime, timedelta
+from random import sample
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef
@@ -43,7 +44,9 @@ def prune(now: datetime, slot: int) -> int:
     """
     end = time.monotonic() + BUDGET_S
     total = 0
-    for channel in Channel.objects.all():
+    channels = list(Channel.objects.all())
+    # In another order each time: one that takes the whole budget must not starve the others.
+    for channel in sample(channels, len(channels)):
         finished = now - timedelta(days=channel.retention_days or conf().retention_days)
         dead = now - timedelta(days=channel.dead_retention_days or conf().dead_retention_days)
         for consumer in Consumer.objects.filter(channel=channel):
