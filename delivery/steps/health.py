@@ -1,10 +1,12 @@
 """Health: what delivery learnt of a consumer, kept over restarts, and the broker's own switch."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 
-from django.db import transaction
+from django.db import IntegrityError
 
+from channels_app import transactions
 from channels_app.models import AuditEntry, Consumer
 from delivery.models import ConsumerHealth
 from delivery.rules.breaker import Circuit
@@ -38,30 +40,41 @@ def save(consumer_id: int, circuit: Circuit, *, outcome: str, success: bool, now
         "last_success_at" if success else "last_failure_at": now,
     }
     if not ConsumerHealth.objects.filter(consumer_id=consumer_id).update(**values):
-        ConsumerHealth.objects.update_or_create(consumer_id=consumer_id, defaults=values)
+        # There is no health to keep of a consumer that was deleted meanwhile.
+        with suppress(IntegrityError):
+            ConsumerHealth.objects.update_or_create(consumer_id=consumer_id, defaults=values)
 
 
-def disable(consumer_id: int, *, reason: str, now: datetime) -> bool:
+def disable(
+    consumer_id: int, *, reason: str, now: datetime, active_since: datetime | None = None
+) -> bool:
     """Stop calling a consumer that is gone or failed for days; its backlog waits (S0-13).
 
+    One that a person switched on after ``active_since`` is left alone: it is given as long again.
     Returns whether it was active until now.
     """
-    with transaction.atomic():
-        consumer = Consumer.objects.select_for_update().filter(id=consumer_id).first()
-        if consumer is None or consumer.state != Consumer.State.ACTIVE:
-            return False
-        consumer.state = Consumer.State.DISABLED
-        consumer.state_reason = reason[:200]
-        consumer.state_changed_at = now
-        consumer.save()
-        AuditEntry.objects.create(
-            actor="broker",
-            action="consumer.disable",
-            target=f"consumer:{consumer.channel.slug}/{consumer.client_id}",
-            reason=reason,
-            before={"state": "active"},
-            after={"state": "disabled"},
-        )
+    return transactions.run(lambda: _disable(consumer_id, reason, now, active_since))
+
+
+def _disable(consumer_id: int, reason: str, now: datetime, active_since: datetime | None) -> bool:
+    consumer = Consumer.objects.select_for_update().filter(id=consumer_id).first()
+    if consumer is None or consumer.state != Consumer.State.ACTIVE:
+        return False
+    changed_at = consumer.state_changed_at
+    if active_since is not None and changed_at is not None and changed_at > active_since:
+        return False
+    consumer.state = Consumer.State.DISABLED
+    consumer.state_reason = reason[:200]
+    consumer.state_changed_at = now
+    consumer.save()
+    AuditEntry.objects.create(
+        actor="broker",
+        action="consumer.disable",
+        target=f"consumer:{consumer.channel.slug}/{consumer.client_id}",
+        reason=reason,
+        before={"state": "active"},
+        after={"state": "disabled"},
+    )
     return True
 
 
