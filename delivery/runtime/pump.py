@@ -1,5 +1,6 @@
 """Pump: the loop that takes due deliveries, sends them all at once and records what came back."""
 
+import itertools
 import logging
 import selectors
 import time
@@ -11,7 +12,7 @@ from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
 from channels_app import clock
-from channels_app.directory import directory
+from channels_app.directory import Signer, directory
 from channels_app.rules.encryption import Unreadable
 from delivery import failpoints, metrics
 from delivery.conf import conf
@@ -59,7 +60,9 @@ class Pump:
         )
         self.roster = Roster(held.generation)
         self.open: dict[int, tuple[Claimed, Line, datetime]] = {}
-        """Attempts on their way, by delivery id, with the instant they started."""
+        """Attempts on their way, with the instant they started. Not by delivery: one whose lease
+        ended by a step of the clock may be taken again while its request is still open."""
+        self.tickets = itertools.count(1)
         self.claimed: list[tuple[Claimed, Line]] = []
         """Leased and not sent yet."""
         self.recorder = Recorder(held, self.roster)
@@ -93,7 +96,7 @@ class Pump:
         self._record()
         now = clock.now()
         if time.monotonic() >= self.next_beat:
-            self._beat(now)
+            self._beat()
         self._fan_out(now)
         self._take(now)
         self._send_claimed(now)
@@ -103,16 +106,17 @@ class Pump:
     def drain(self, seconds: float) -> None:
         """Wait for what is on its way, then give the rest back; the budgets are not charged."""
         end = time.monotonic() + seconds
+        self._patiently(lambda: slots.hush(self.held))
         while self.open and (left := end - time.monotonic()) > 0:
+            self._patiently(self._show_life)
             self._wait(min(left, 0.1))
-            self._record_patiently()
-        for row, line in self.claimed:
-            self.open[row.id] = (row, line, datetime.now(UTC))
-            self._interrupted(row.id)
-        self.claimed = []
-        for delivery_id in self.sender.abort_all():
-            self._interrupted(delivery_id)
-        self._record_patiently()
+            self._patiently(self._record)
+        claimed, self.claimed = self.claimed, []
+        for row, line in claimed:
+            self._interrupted(self._begin(row, line))
+        for ticket in self.sender.abort_all():
+            self._interrupted(ticket)
+        self._patiently(self._record)
 
     def close(self) -> None:
         """Free sockets; nothing may be open any more."""
@@ -122,12 +126,17 @@ class Pump:
 
     # -- stations --------------------------------------------------------------------------------
 
-    def _beat(self, now: datetime) -> None:
+    def _beat(self) -> None:
+        self._show_life()
+        if self.roster.refresh():
+            self.next_poll = 0.0
+
+    def _show_life(self) -> None:
+        if time.monotonic() < self.next_beat:
+            return
         self.next_beat = time.monotonic() + slots.BEAT_S
         if not slots.beat(self.held, len(self.open)):
             raise Replaced
-        if self.roster.refresh():
-            self.next_poll = 0.0
 
     def _fan_out(self, now: datetime) -> None:
         poll = time.monotonic() >= self.next_poll
@@ -135,7 +144,7 @@ class Pump:
             return
         hinted, self.accepted_hint = self.accepted_hint, False
         made = dispatch.dispatch(DISPATCH_BATCH, self.held.ordinal)
-        if made.message_count == DISPATCH_BATCH:
+        if made.more:
             self.accepted_hint = True
         if made.oldest_accepted_at is not None and not hinted:
             late = (now - made.oldest_accepted_at).total_seconds() * 1000
@@ -171,13 +180,18 @@ class Pump:
         if not self.claimed:
             return
         contents = parcels.load(row.message_id for row, _ in self.claimed)
+        lines = {row.consumer_id: line for row, line in self.claimed}
+        signers = {consumer_id: self._signer(line) for consumer_id, line in lines.items()}
+        # From here on nothing asks the database: either all of them begin, or none has.
         claimed, self.claimed = self.claimed, []
         for row, line in claimed:
-            self.open[row.id] = (row, line, datetime.now(UTC))
+            ticket, signer = self._begin(row, line), signers[row.consumer_id]
             if now + timedelta(milliseconds=line.view.timeout_ms) > row.lease_until:
-                self._interrupted(row.id)  # too late to be sure that it is still ours at the end
+                self._interrupted(ticket)  # too late to be sure that it is still ours at the end
+            elif isinstance(signer, Unreadable):
+                self._finish(ticket, Outcome.INTERRUPTED, str(signer))
             else:
-                self._send(row, line, contents.get(row.message_id), now)
+                self._send(ticket, signer, contents.get(row.message_id), now)
 
     def _wants(self, now: datetime) -> list[Want]:
         free = conf().pump_in_flight - len(self.open)
@@ -199,30 +213,37 @@ class Pump:
             for line, room in rooms[:free]
         ]
 
-    def _send(self, row: Claimed, line: Line, parcel: Parcel | None, now: datetime) -> None:
-        if parcel is None or parcel.body is None:
-            error = parcel.error if parcel else "The stored message is missing."
-            self._finish(row.id, Outcome.BODY_UNREADABLE, error=error)
-            return
+    def _signer(self, line: Line) -> Signer | Unreadable:
         try:
-            signer = directory.signer(row.consumer_id)
+            return directory.signer(line.view.id)
         except Unreadable as error:
             logger.error("secrets of consumer %s cannot be opened: %s", line.view.client_id, error)
-            self.roster.suspend(row.consumer_id)
-            self._finish(row.id, Outcome.INTERRUPTED, error=str(error))
+            self.roster.suspend(line)
+            return error
+
+    def _begin(self, row: Claimed, line: Line) -> int:
+        ticket = next(self.tickets)
+        self.open[ticket] = (row, line, datetime.now(UTC))
+        return ticket
+
+    def _send(self, ticket: int, signer: Signer, parcel: Parcel | None, now: datetime) -> None:
+        if parcel is None or parcel.body is None:
+            error = parcel.error if parcel else "The stored message is missing."
+            self._finish(ticket, Outcome.BODY_UNREADABLE, error)
             return
+        row, line, _ = self.open[ticket]
         mark = outgoing.stamp(row)
-        self.sender.start(outgoing.call(row.id, line.view, signer, parcel, mark, now))
+        self.sender.start(outgoing.call(ticket, line.view, signer, parcel, mark, now))
         failpoints.reach("after_send")
 
     # -- results ---------------------------------------------------------------------------------
 
-    def _finish(self, delivery_id: int, outcome: Outcome, error: str) -> None:
+    def _finish(self, ticket: int, outcome: Outcome, error: str) -> None:
         """Close an attempt that never reached the consumer."""
-        self._close(recorder.unsent(delivery_id, outcome, error))
+        self._close(recorder.unsent(ticket, outcome, error))
 
-    def _interrupted(self, delivery_id: int) -> None:
-        self._finish(delivery_id, Outcome.INTERRUPTED, "The broker stopped during the attempt.")
+    def _interrupted(self, ticket: int) -> None:
+        self._finish(ticket, Outcome.INTERRUPTED, "The broker stopped during the attempt.")
 
     def _close(self, answer: Answer) -> None:
         row, line, started_at = self.open.pop(answer.key)
@@ -234,12 +255,12 @@ class Pump:
             self._close(answer)
         self.recorder.flush()
 
-    def _record_patiently(self) -> None:
+    def _patiently(self, work: Callable[[], object]) -> None:
         """While stopping: a database that is away leaves the rows to their leases."""
         try:
-            self._record()
+            work()
         except DatabaseFailure as error:
-            logger.warning("results wait for the database: %s", error)
+            logger.warning("a stopping pump waits for the database: %s", error)
             close_old_connections()
 
     # -- waiting ---------------------------------------------------------------------------------

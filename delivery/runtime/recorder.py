@@ -83,10 +83,10 @@ class Recorder:
         settle.settle(results, now=clock.now(), slot=self._held.ordinal, worker=self._held.worker)
 
 
-def unsent(delivery_id: int, outcome: Outcome, error: str) -> Answer:
+def unsent(key: int, outcome: Outcome, error: str) -> Answer:
     """The answer to an attempt that never reached the consumer."""
     return Answer(
-        key=delivery_id,
+        key=key,
         outcome=outcome,
         status=None,
         headers="",

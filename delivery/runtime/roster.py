@@ -27,6 +27,8 @@ class Roster:
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.lines: dict[int, Line] = {}
+        self._former: dict[int, Line] = {}
+        """Given up with requests still open: should they come back, these count."""
         self._basis: object = None
         self._news: dict[int, tuple[Line, Answer]] = {}
         self._saved: dict[int, float] = {}
@@ -34,7 +36,9 @@ class Roster:
     def refresh(self) -> bool:
         """Follow configuration and the living pumps; True when something changed."""
         number = directory.refresh()
-        members = {slot.generation for slot in slots.living()} | {self.generation}
+        # One without an address finishes what it has and takes nothing more.
+        takers = {slot.generation for slot in slots.living() if slot.wake_address}
+        members = takers | {self.generation}
         basis = (number, frozenset(members))
         if basis == self._basis:
             return False
@@ -44,7 +48,8 @@ class Roster:
             if view.mode == "push" and sharding.owner(view.id, members) == self.generation
         }
         for consumer_id in self.lines.keys() - views.keys():
-            del self.lines[consumer_id]
+            self._former[consumer_id] = self.lines.pop(consumer_id)
+        self._former = {key: line for key, line in self._former.items() if line.in_flight}
         circuits = health.load(views.keys() - self.lines.keys())
         for consumer_id, view in views.items():
             self._adopt(view, circuits.get(consumer_id, Circuit()))
@@ -73,9 +78,9 @@ class Roster:
         instants = [at for line in self.lines.values() if (at := line.wake_at()) is not None]
         return min(instants, default=None)
 
-    def suspend(self, consumer_id: int) -> None:
+    def suspend(self, line: Line) -> None:
         """Leave a consumer alone for a while: we cannot sign for it."""
-        self.lines[consumer_id].ready_at = clock.now().timestamp() + SUSPEND_S
+        line.ready_at = clock.now().timestamp() + SUSPEND_S
 
     def learn(self, line: Line, answer: Answer, due_in: float | None) -> None:
         """What an answer says about its consumer."""
@@ -108,30 +113,33 @@ class Roster:
                 success=answer.outcome.is_success,
                 now=now,
             )
+            self._give_up(line, gone, now)
+            # Forgotten last: what the database refused above is said again.
             line.saved = line.circuit
             self._saved[consumer_id] = ticks
             del self._news[consumer_id]
-            self._give_up(line, gone, now)
 
     def _give_up(self, line: Line, gone: bool, now: datetime) -> None:
-        if gone:
-            reason = "It answered 410 Gone."
-        elif self._failed_for_days(line, now):
-            reason = f"Every attempt failed for {conf().disable_after_days} days."
-        else:
-            return
-        health.disable(line.view.id, reason=reason, now=now)
-
-    def _failed_for_days(self, line: Line, now: datetime) -> bool:
+        days = conf().disable_after_days
+        horizon = now - timedelta(days=days)
         since = line.circuit.failing_since
-        return since is not None and (now.timestamp() - since > conf().disable_after_days * 86_400)
+        if gone:
+            health.disable(line.view.id, reason="It answered 410 Gone.", now=now)
+        elif since is not None and since < horizon.timestamp():
+            reason = f"Every attempt failed for {days} days."
+            health.disable(line.view.id, reason=reason, now=now, active_since=horizon)
 
     def _adopt(self, view: ConsumerView, circuit: Circuit) -> None:
         line = self.lines.get(view.id)
         if line is None:
-            self.lines[view.id] = Line(
-                view, circuit, backoff.parse_policy(view.retry), arrival=_arrival(view)
-            )
+            policy, arrival = backoff.parse_policy(view.retry), _arrival(view)
+            line = Line(view, circuit, policy, arrival=arrival)
+            if former := self._former.pop(view.id, None):
+                # The same object: its open requests will be booked out of it.
+                former.view, former.circuit, former.policy = view, circuit, policy
+                former.arrival, former.next_due = arrival, None
+                line = former
+            self.lines[view.id] = line
             return
         if line.view.halted and not view.halted:
             # A person switched it on again: what was held against it is forgotten.

@@ -23,6 +23,8 @@ when a worker is killed while it holds the queue's lock: it too is then started 
 TASK = "second belt"
 STALE_S = 5.0
 """A slot without a heartbeat for so long has lost its owner, wherever that ran."""
+QUIET_S = 1.5
+"""Three beats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ def beat(held: Held, in_flight: int) -> bool:
     )
 
 
+def hush(held: Held) -> None:
+    """Take nothing more: from now on the other pumps look after its consumers."""
+    PumpSlot.objects.filter(id=held.id, generation=held.generation).update(wake_address="")
+
+
 def leave(held: Held) -> None:
     """Give the slot up on a clean stop."""
     PumpSlot.objects.filter(id=held.id, generation=held.generation).delete()
@@ -76,10 +83,32 @@ def living(kind: str = PumpSlot.Kind.PUMP) -> Sequence[PumpSlot]:
     return list(PumpSlot.objects.filter(kind=kind, heartbeat_at__gte=horizon).order_by("id"))
 
 
-def dead() -> Sequence[PumpSlot]:
-    """Slots whose owner is gone; their rows wait to be released."""
-    now = clock.now()
-    return [slot for slot in PumpSlot.objects.all() if is_dead(slot, now)]
+class Mourner:
+    """Finds slots whose owner is gone, and is not misled by a database that stood still.
+
+    While nobody could write, nobody could beat: whoever is silent now must stay so for three beats
+    in our sight. Nor is a missing process proof: a container of the same host name has process
+    numbers of its own.
+    """
+
+    def __init__(self) -> None:
+        self._silent: dict[tuple[int, datetime], float] = {}
+        """Since when (`time.monotonic`) we see a generation with that heartbeat."""
+
+    def dead(self) -> Sequence[PumpSlot]:
+        """Slots that seemed dead when last asked and did not beat since."""
+        now, ticks = clock.now(), time.monotonic()
+        suspects = [slot for slot in PumpSlot.objects.all() if is_dead(slot, now)]
+        keys = [(slot.generation, slot.heartbeat_at) for slot in suspects]
+        self._silent = {key: self._silent.get(key, ticks) for key in keys}
+        return [
+            slot
+            for slot, key in zip(suspects, keys, strict=True)
+            if ticks - self._silent[key] >= QUIET_S
+        ]
+
+
+mourner = Mourner()
 
 
 def is_dead(slot: PumpSlot, now: datetime) -> bool:

@@ -2,9 +2,10 @@
 
 from collections import Counter as Tally
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import F
+from django.db.models import F, Q, QuerySet
 
 from channels_app import transactions
 from channels_app.models import Consumer, new_id
@@ -21,24 +22,62 @@ def release_owner(owner: int, *, now: datetime, slot: int) -> int:
 
     The consumers' budgets are not charged: it was not their fault.
     """
-    consumer_ids = list(Consumer.objects.values_list("id", flat=True))
-    total = 0
-    while released := transactions.run(
-        lambda: _release(owner, consumer_ids, now, slot), on_collision=new_id.reseed
-    ):
-        total += released
+    everybody = Consumer.objects.values_list("id", flat=True)
+    total = _release_all(_held(everybody).filter(lease_owner=owner), _STOPPED, now, slot)
     metrics.SWEPT.labels("orphaned_lease").inc(total)
     return total
 
 
-def _release(owner: int, consumer_ids: Iterable[int], now: datetime, slot: int) -> int:
-    rows = list(
-        Delivery.objects.filter(
-            consumer_id__in=consumer_ids,  # the index begins with it
-            state=DeliveryState.IN_FLIGHT.value,
-            lease_owner=owner,
-        ).select_for_update(skip_locked=True)[:BATCH]
+def release_lapsed(*, now: datetime, slot: int) -> int:
+    """Queue again what lapsed at consumers that are switched off; returns how many.
+
+    No pump looks at them, so that no claim would ever find such a row: it could neither be
+    cancelled nor moved, and that of a removed consumer would stay in flight for ever.
+    """
+    off = Consumer.objects.filter(~Q(state=Consumer.State.ACTIVE) | Q(channel__paused=True))
+    rows = _held(off.values_list("id", flat=True)).filter(due_at__lte=now)
+    return _release_all(rows, _LAPSED, now, slot)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How an attempt ended that nobody closed."""
+
+    reason: Reason
+    outcome: Outcome
+    error: str
+
+
+_STOPPED = _Ending(
+    Reason.INTERRUPTED,
+    Outcome.INTERRUPTED,
+    "The worker stopped before it could record an answer.",
+)
+_LAPSED = _Ending(
+    Reason.LEASE_EXPIRED,
+    Outcome.LEASE_EXPIRED,
+    "The worker vanished before it could record an answer.",
+)
+
+
+def _held(consumer_ids: Iterable[int]) -> QuerySet[Delivery]:
+    return Delivery.objects.filter(
+        consumer_id__in=list(consumer_ids),  # the index begins with it
+        state=DeliveryState.IN_FLIGHT.value,
     )
+
+
+def _release_all(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int) -> int:
+    total = 0
+    while released := transactions.run(
+        lambda: _release(held, ending, now, slot), on_collision=new_id.reseed
+    ):
+        total += released
+    return total
+
+
+def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int) -> int:
+    rows = list(held.select_for_update(skip_locked=True)[:BATCH])
     if not rows:
         return 0
     Attempt.objects.bulk_create(
@@ -48,16 +87,16 @@ def _release(owner: int, consumer_ids: Iterable[int], now: datetime, slot: int) 
                 delivery_id=row.id,
                 number=row.attempt_count,
                 started_at=now,
-                outcome=Outcome.INTERRUPTED.value,
-                error="The worker stopped before it could record an answer.",
+                outcome=ending.outcome.value,
+                error=ending.error,
             )
             for row in rows
         ]
     )
     Delivery.objects.filter(id__in=[row.id for row in rows]).update(
         state=DeliveryState.QUEUED.value,
-        reason=Reason.INTERRUPTED.value,
-        outcome=Outcome.INTERRUPTED.value,
+        reason=ending.reason.value,
+        outcome=ending.outcome.value,
         due_at=now,
         lease_owner=None,
         interruption_count=F("interruption_count") + 1,

@@ -109,7 +109,8 @@ def test_fanning_out_twice_makes_no_second_delivery() -> None:
     assert Delivery.objects.count() == 1
 
 
-def test_the_orphans_of_a_dead_pump_are_queued_again() -> None:
+def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "QUIET_S", 0.0)
     consumer = make_consumer(make_channel(), NOWHERE)
     publish(consumer.channel, *[b"x"] * 3)
     dispatch.dispatch(10, slot=0)
