@@ -36,6 +36,27 @@ def _group(title: str, *items: dict[str, Any], collapsible: bool = False) -> dic
 _DELIVERIES = "/delivery/delivery/"
 _OVERVIEW = {"title": "Overview", "icon": "space_dashboard", "link": reverse_lazy("admin:index")}
 
+_LIST_OF_DELIVERIES = reverse_lazy("admin:delivery_delivery_changelist")
+
+
+def _state_tab(title: str, state: str) -> dict[str, Any]:
+    """A saved view of the deliveries: one state, or all."""
+    # With an empty parameter at the end: Unfold lights up every line of the sidebar whose link is
+    # also a tab's, and then Deliveries and Dead letters would both look chosen.
+    link = format_lazy("{}?state={}&", _LIST_OF_DELIVERIES, state)
+    return {
+        "title": title,
+        "link": link,
+        "active": lambda request: request.GET.get("state", "") == state,
+    }
+
+
+def _table_tab(title: str, model: str) -> dict[str, Any]:
+    """A table among its kin."""
+    item = _item(title, "", model)
+    return {key: item[key] for key in ("title", "link", "permission")}
+
+
 NAVIGATION: list[dict[str, Any]] = [
     {"items": [_OVERVIEW]},
     _group(
@@ -46,7 +67,7 @@ NAVIGATION: list[dict[str, Any]] = [
             "Dead letters",
             "unsubscribe",
             "delivery.delivery",
-            link=format_lazy("{}?state=dead", reverse_lazy("admin:delivery_delivery_changelist")),
+            link=format_lazy("{}?state=dead", _LIST_OF_DELIVERIES),
             active=_on(_DELIVERIES, dead=True),
             badge_variant="danger",
             badge_of="dead",
@@ -74,22 +95,48 @@ NAVIGATION: list[dict[str, Any]] = [
         _item("Pumps", "bolt", "delivery.pumpslot"),
         _item("Consumer health", "monitor_heart", "delivery.consumerhealth"),
         _item("Sweeps", "mop", "delivery.sweeprun"),
-        _item("Schedules", "schedule", "django_q.schedule"),
-        _item("Failed tasks", "error", "django_q.failure"),
+        _item("Background tasks", "schedule", "django_q.schedule"),
     ),
     _group(
         "Inner tables",
         _item("Message bodies", "draft", "channels_app.messagebody"),
         _item("Idempotency records", "fingerprint", "channels_app.idempotencyrecord"),
         _item("Consumer secrets", "lock", "channels_app.consumersecret"),
-        _item("Memberships", "group_add", "channels_app.membership"),
         _item("Producer rates", "speed", "channels_app.producerrate"),
         _item("Counters", "pin", "delivery.counter"),
         _item("Directory version", "update", "channels_app.directoryversion"),
-        _item("Finished tasks", "task_alt", "django_q.success"),
-        _item("Queued tasks", "pending", "django_q.ormq"),
         collapsible=True,
     ),
+]
+
+TABS: list[dict[str, Any]] = [
+    {
+        "models": ["delivery.delivery"],
+        "items": [
+            _state_tab("All", ""),
+            _state_tab("Queued", "queued"),
+            _state_tab("In flight", "in_flight"),
+            _state_tab("Delivered", "delivered"),
+            _state_tab("Dead letters", "dead"),
+            _state_tab("Cancelled", "cancelled"),
+        ],
+    },
+    {
+        "models": ["channels_app.team", "channels_app.membership"],
+        "items": [
+            _table_tab("Teams", "channels_app.team"),
+            _table_tab("Memberships", "channels_app.membership"),
+        ],
+    },
+    {
+        "models": ["django_q.schedule", "django_q.ormq", "django_q.success", "django_q.failure"],
+        "items": [
+            _table_tab("Schedules", "django_q.schedule"),
+            _table_tab("Queued", "django_q.ormq"),
+            _table_tab("Finished", "django_q.success"),
+            _table_tab("Failed", "django_q.failure"),
+        ],
+    },
 ]
 
 UNFOLD: dict[str, Any] = {
@@ -133,5 +180,6 @@ UNFOLD: dict[str, Any] = {
         "show_all_applications": False,
         "navigation": "broker_site.dashboard.navigation",
     },
+    "TABS": TABS,
     "COMMAND": {"search_callback": "broker_site.dashboard.search"},
 }

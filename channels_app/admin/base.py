@@ -79,7 +79,7 @@ class Page(ModelAdmin):
         """How the audit log names a row; '' where nothing is written down."""
         return ""
 
-    @action(description="Audit log", icon="history")
+    @action(description="Audit log", icon="history", permissions=["view"])
     def see_audit(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """What people did to this row."""
         obj = self.get_object(request, object_id)
@@ -197,12 +197,13 @@ def label(text: str, tone: str = "calm") -> SafeString:
     return format_html('<span class="hs-label hs-{}">{}</span>', tone, text)
 
 
-def instant(value: datetime | None) -> SafeString | str:
-    """A point in time, to the millisecond, in UTC."""
+def instant(value: datetime | None, *, exact: bool = True) -> SafeString | str:
+    """A point in time in UTC, to the millisecond; to the second where columns are narrow."""
     if value is None:
         return NONE
-    text = value.strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1000:03d}"
-    return format_html('<time class="hs-time" datetime="{}">{}</time>', value.isoformat(), text)
+    text = value.isoformat(" ", "milliseconds" if exact else "seconds").removesuffix("+00:00")
+    html = '<time class="hs-time" datetime="{}">{}</time>'
+    return format_html(html, value.isoformat(), text)
 
 
 def mono(text: str) -> SafeString | str:

@@ -121,7 +121,7 @@ class ConsumerAdmin(base.Stepped):
         schemes = consumer.secrets.order_by("-id").values_list("scheme", flat=True)
         return ", ".join(schemes) or base.NONE
 
-    @action(description="Deliveries", icon="send")
+    @action(description="Deliveries", icon="send", permissions=["view"])
     def see_deliveries(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Its deliveries, newest first."""
         url = reverse("admin:delivery_delivery_changelist")

@@ -40,13 +40,13 @@ class DeliveryAdmin(base.BigList):
     id_prefix = ids.DELIVERY
     list_display = (
         "name",
-        "accepted",
+        "accepted_short",
         "route",
         "event_type",
         "state_now",
         "ended",
-        "attempt_count",
-        "due",
+        "attempts",
+        "due_short",
     )
     list_select_related = ("channel", "consumer")
     list_filter = FILTERS
@@ -192,6 +192,21 @@ class DeliveryAdmin(base.BigList):
     def accepted(self, delivery: Delivery) -> str:
         """When the producer was told yes."""
         return base.instant(delivery.accepted_at)
+
+    @display(description="Accepted")
+    def accepted_short(self, delivery: Delivery) -> str:
+        """The same in a narrow column."""
+        return base.instant(delivery.accepted_at, exact=False)
+
+    @display(description="Next due")
+    def due_short(self, delivery: Delivery) -> str:
+        """The same in a narrow column."""
+        return base.instant(delivery.due_at, exact=False)
+
+    @display(description="Attempts")
+    def attempts(self, delivery: Delivery) -> int:
+        """Claims so far."""
+        return delivery.attempt_count
 
     @display(description="Finished")
     def finished(self, delivery: Delivery) -> str:
