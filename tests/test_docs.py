@@ -1,8 +1,12 @@
 """Documentation that cannot rot: what exists is written down, and what is written down exists."""
 
+import ast
 import re
+from collections.abc import Iterator
 from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -11,9 +15,31 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from prometheus_client import REGISTRY
 
 from broker_site.env import Environment
+from channels_app.api import publication
 from channels_app.models import Consumer, Message
+from channels_app.rules.backoff import PRESETS
+from channels_app.rules.keys import SCOPES
+from channels_app.steps import (
+    issue_key,
+    register_channel,
+    register_consumer,
+    register_event_type,
+    register_producer,
+    rotate_secret,
+)
+from delivery.api import bodies
+from delivery.rules import envelope
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.outcome import Outcome
+from delivery.steps.replay import filters
+
+CODE_AT = {
+    **dict.fromkeys(("Invalid", "NotFound", "Conflict", "Stale"), 0),
+    **dict.fromkeys(("ApiProblem", "PermissionDenied", "AuthenticationFailed"), 1),
+    **dict.fromkeys(("document", "answer", "_problem"), 1),
+}
+"""Where the calls that refuse something take their code."""
+FRAMEWORKS_OWN = {"not_authenticated", "method_not_allowed"}
 
 DOCS = Path(settings.BASE_DIR) / "docs"
 
@@ -74,14 +100,94 @@ def test_every_route_is_documented() -> None:
 
 def test_every_command_is_documented() -> None:
     text = page("commands.md")
-    ours = [name for name, app in get_commands().items() if app in ("channels_app", "delivery")]
+    own = ("broker_site", "channels_app", "delivery")
+    ours = [name for name, app in get_commands().items() if app in own]
     missing = [name for name in ours if f"manage.py {name}" not in text]
     assert not missing
 
 
-def _routes() -> set[str]:
-    """Paths under /api/v1 as the documentation writes them: ``/channels/{channel}``."""
-    found: set[str] = set()
+def test_every_method_is_documented_with_its_scopes() -> None:
+    rows = re.findall(r"^\| (?:`(/\S+)`)? ?\| ([A-Z, ]+) \| (.*?) \|", page("api.md"), re.MULTILINE)
+    documented: dict[tuple[str, str], set[str]] = {}
+    route = ""
+    for named, methods, scopes in rows:
+        route = named or route
+        for method in methods.split(", "):
+            documented[route, method] = set(re.findall(r"`(\w+)`", scopes) or [scopes])
+    actual = {
+        (route, method): {"any"} if set(scopes) == set(SCOPES) else set(scopes)
+        for route, view in _routes().items()
+        for method, scopes in view.scopes.items()
+    }
+    assert documented == actual
+
+
+def test_every_problem_code_is_documented_and_used() -> None:
+    rows = re.findall(r"^\| `([a-z_]+)` \| (\d{3}) \|", page("api.md"), re.MULTILINE)
+    documented = {code for code, _ in rows}
+    assert len(documented) == len(rows), "a code has two rows"
+    used = set(_codes()) | FRAMEWORKS_OWN
+    assert sorted(used) == sorted(documented)
+
+
+@pytest.mark.parametrize(
+    ("section", "names"),
+    [
+        pytest.param("## Channels", register_channel.FIELDS, id="channel"),
+        pytest.param("### Event types", register_event_type.FIELDS, id="event type"),
+        pytest.param("## Consumers", register_consumer.FIELDS, id="consumer"),
+        pytest.param("## Consumers", rotate_secret.FIELDS, id="secret"),
+        pytest.param("## Producers", register_producer.FIELDS, id="producer"),
+        pytest.param("### Keys\n", issue_key.FIELDS, id="key"),
+        pytest.param("### Keys\n", issue_key.OVERLAP, id="key rotation"),
+        pytest.param("### Keys and scopes", SCOPES, id="scopes"),
+        pytest.param("## Publish", publication._HEADER_OF.values(), id="publish headers"),
+        pytest.param("### Publish many", publication.ITEM_FIELDS, id="batch item"),
+        pytest.param("## Messages", bodies.RESCHEDULE, id="reschedule"),
+        pytest.param("## Replays", bodies.REPLAY, id="replay"),
+        pytest.param("## Replays", [f"filter.{name}" for name in filters.FIELDS], id="filter"),
+        pytest.param("### Backfill", bodies.BACKFILL, id="backfill"),
+        pytest.param("### Retries", [f'"{name}"' for name in PRESETS], id="retry presets"),
+    ],
+)
+def test_every_field_is_documented(section: str, names: Any) -> None:
+    depth = section.split()[0]
+    rest = page("api.md").partition(f"\n{section}")[2]
+    text = re.split(rf"^#{{2,{len(depth)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    known = set(re.findall(r"`([^`]+)`", prose))
+    known |= {name.partition(".")[0] for name in known}
+    assert not [name for name in names if name not in known]
+
+
+def test_every_header_of_a_delivery_is_documented() -> None:
+    sent = envelope.build(
+        envelope.Envelope(
+            message_id="msg_1",
+            timestamp=1,
+            signature="v1,",
+            content_type="text/plain",
+            channel="orders",
+            consumer="billing",
+            event_type="order.created",
+            priority=4,
+            attempt=1,
+            max_attempts=10,
+            accepted_at=datetime(2026, 1, 1, tzinfo=UTC),
+            user_agent="Hookstation/0",
+            ordering_key="customer-1",
+            replay=True,
+            test=True,
+        )
+    )
+    text = page("api.md").partition("## What a consumer receives")[2].partition("\n### ")[0]
+    known = set(re.findall(r"`([\w-]+)`", text))
+    assert not [name for name, _ in sent if name not in known]
+
+
+def _routes() -> dict[str, Any]:
+    """Views under /api/v1 by path as the documentation writes it: ``/channels/{channel}``."""
+    found: dict[str, Any] = {}
 
     def walk(patterns: list[URLPattern | URLResolver], prefix: str) -> None:
         for pattern in patterns:
@@ -89,7 +195,31 @@ def _routes() -> set[str]:
             if isinstance(pattern, URLResolver):
                 walk(pattern.url_patterns, path)
             elif path.startswith("api/v1/"):
-                found.add("/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path[len("api/v1/") :]))
+                route = "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path[len("api/v1/") :])
+                view: Any = pattern.callback
+                found.setdefault(route, view.view_class)
 
     walk(get_resolver().url_patterns, "")
     return found
+
+
+def _codes() -> Iterator[str]:
+    """Every code that some refusal in the source carries."""
+    for app in ("broker_site", "channels_app", "delivery"):
+        for path in (Path(settings.BASE_DIR) / app).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call):
+                    yield from _codes_of(node)
+
+
+def _codes_of(call: ast.Call) -> Iterator[str]:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    name = call.func.id if isinstance(call.func, ast.Name) else name
+    if name not in CODE_AT:
+        return
+    given = [*call.args[CODE_AT[name] : CODE_AT[name] + 1]]
+    given += [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+    for value in given:
+        # Other calls have these names too; what they are given is no code.
+        if isinstance(value, ast.Constant) and re.fullmatch(r"[a-z_]+", str(value.value)):
+            yield str(value.value)
