@@ -87,8 +87,8 @@ class Mourner:
     """Finds slots whose owner is gone, and is not misled by a database that stood still.
 
     While nobody could write, nobody could beat: whoever is silent now must stay so for three beats
-    in our sight. Nor is a missing process proof: a container of the same host name has process
-    numbers of its own.
+    in our sight. A missing process is believed after three missing beats, not at once: a container
+    of the same host name has process numbers of its own.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Mourner:
         """Since when (`time.monotonic`) we see a generation with that heartbeat."""
 
     def dead(self) -> Sequence[PumpSlot]:
-        """Slots that seemed dead when last asked and did not beat since."""
+        """Slots without a process or a heartbeat, beyond doubt."""
         now, ticks = clock.now(), time.monotonic()
         suspects = [slot for slot in PumpSlot.objects.all() if is_dead(slot, now)]
         keys = [(slot.generation, slot.heartbeat_at) for slot in suspects]
@@ -105,6 +105,7 @@ class Mourner:
             slot
             for slot, key in zip(suspects, keys, strict=True)
             if ticks - self._silent[key] >= QUIET_S
+            or (_is_gone(slot) and slot.heartbeat_at < now - timedelta(seconds=QUIET_S))
         ]
 
 
@@ -115,6 +116,10 @@ def is_dead(slot: PumpSlot, now: datetime) -> bool:
     """Whether the owner is gone: no process of that number on this host, or no heartbeat."""
     if slot.heartbeat_at < now - timedelta(seconds=STALE_S):
         return True
+    return _is_gone(slot)
+
+
+def _is_gone(slot: PumpSlot) -> bool:
     return slot.host == conf().host and not _runs(slot.pid)
 
 

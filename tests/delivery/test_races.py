@@ -121,16 +121,15 @@ def test_a_pump_that_could_not_beat_for_a_while_is_not_dead(
 def test_a_process_of_another_container_with_our_host_name_is_not_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slots, "QUIET_S", 0.1)
+    monkeypatch.setattr(slots, "QUIET_S", 0.5)
     held = slots.acquire("elsewhere", "pump", 1)
     assert held is not None
     PumpSlot.objects.update(pid=2**22 + 1)  # no process here can have that number
-    for _ in range(4):
-        sweeps.orphans()
+    for _ in range(7):
         assert slots.beat(held, 0)
-        time.sleep(0.06)
-    sweeps.orphans()
-    time.sleep(0.15)
+        time.sleep(0.1)
+        sweeps.orphans()
+    time.sleep(0.5)
     sweeps.orphans()
     assert not slots.beat(held, 0)
 
