@@ -11,8 +11,8 @@ from django.utils.module_loading import import_string
 class LeanHandler(WSGIHandler):
     """Django's handler with ``API_MIDDLEWARE`` in place of ``MIDDLEWARE``.
 
-    Sessions, CSRF, messages, static files and request metrics cost the publish path a third of
-    its throughput and do nothing for it (docs/decisions).
+    Sessions, CSRF, messages, static files and request metrics cost every request about 0.2 ms of
+    CPU, as much as a lean view needs for itself, and do nothing for programs.
     """
 
     PREFIXES = ("/api/v1/", "/livez", "/readyz", "/metrics")
