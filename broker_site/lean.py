@@ -11,8 +11,8 @@ from django.utils.module_loading import import_string
 class LeanHandler(WSGIHandler):
     """Django's handler with ``API_MIDDLEWARE`` in place of ``MIDDLEWARE``.
 
-    Sessions, CSRF, messages, static files and request metrics cost every request about 0.2 ms of
-    CPU, as much as a lean view needs for itself, and do nothing for programs.
+    Sessions, CSRF, messages, static files and request metrics cost every request 0.1 to 0.2 ms of
+    CPU, about what the shortest answer costs without them, and do nothing for programs.
     """
 
     PREFIXES = ("/api/v1/", "/livez", "/readyz", "/metrics")
