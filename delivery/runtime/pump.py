@@ -150,6 +150,8 @@ class Pump:
             late = (now - made.oldest_accepted_at).total_seconds() * 1000
             if late > conf().rational_delay_ms:
                 metrics.SWEPT.labels("message").inc(made.message_count)
+        if not made.due.keys() <= self.roster.lines.keys() and self.roster.is_behind():
+            self.roster.refresh()  # who registered a moment ago does not wait for the next beat
         others = [key for key, due in made.due.items() if not self.roster.expect(key, due)]
         if others and conf().wake:
             bell.due(others)

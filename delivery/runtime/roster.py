@@ -30,12 +30,17 @@ class Roster:
         self._former: dict[int, Line] = {}
         """Given up with requests still open: should they come back, these count."""
         self._basis: object = None
+        self._number = -1
         self._news: dict[int, tuple[Line, Answer]] = {}
         self._saved: dict[int, float] = {}
 
+    def is_behind(self) -> bool:
+        """Whether configuration changed since the last refresh."""
+        return directory.refresh() != self._number
+
     def refresh(self) -> bool:
         """Follow configuration and the living pumps; True when something changed."""
-        number = directory.refresh()
+        self._number = number = directory.refresh()
         # One without an address finishes what it has and takes nothing more.
         takers = {slot.generation for slot in slots.living() if slot.wake_address}
         members = takers | {self.generation}

@@ -1,5 +1,6 @@
 """The path of a message through a real pump, a real consumer and the real tables."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -256,3 +257,18 @@ def test_two_pumps_share_the_consumers() -> None:
         assert mine | theirs == {consumer.id for consumer in made}
         assert not mine & theirs
         assert min(len(mine), len(theirs)) >= 5
+
+
+def test_a_consumer_registered_a_moment_ago_does_not_wait_for_the_next_beat(
+    receiver: Receiver,
+) -> None:
+    channel = make_channel()
+    with pumping.pumping() as pump:
+        pump.round()
+        pump.next_beat = pump.next_poll = time.monotonic() + 0.4
+        make_consumer(channel, receiver.url("/ok"))
+        publish(channel, b"x")
+        for _ in range(2):
+            pump.accepted_hint = True
+            pump.round()
+    assert len(receiver.requests()) == 1
