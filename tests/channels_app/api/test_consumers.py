@@ -109,6 +109,15 @@ def test_headers_are_sealed_masked_and_kept_by_their_mask(service: Api) -> None:
     assert service.patch(URL, {"headers": {}}).json["headers"] == {}
 
 
+def test_another_value_of_the_same_header_is_a_change(service: Api) -> None:
+    first = service.put(URL, {"url": HOOK, "headers": {"X-Key": "old"}})
+    second = service.put(URL, {"url": HOOK, "headers": {"X-Key": "new"}})
+    assert second.etag != first.etag
+    consumer = Consumer.objects.get()
+    sealed = bytes(consumer.headers_sealed)
+    assert b"new" in sealing.open_for_consumer(consumer.channel_id, "billing", sealed)
+
+
 def test_v1a_makes_a_key_pair_whose_public_half_is_always_visible(service: Api) -> None:
     created = service.put(URL, {"url": HOOK, "signing": ["v1a"]}).json
     assert created["signing"] == ["v1", "v1a"]

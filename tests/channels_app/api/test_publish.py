@@ -107,6 +107,14 @@ def test_the_answer_says_what_happens_next(producer: Api, key: ApiKey) -> None:
     assert (message.producer_id, message.event_type) == (key.producer_id, "order.created")
 
 
+def test_a_consumer_that_came_since_is_counted(producer: Api) -> None:
+    channel = ChannelFactory.create(slug="growing")
+    url = "channels/growing/messages"
+    assert producer.post(url, b"x").json["matched_consumers"] == 0
+    ConsumerFactory.create(channel=channel)
+    assert producer.post(url, b"x").json["matched_consumers"] == 1
+
+
 def test_without_consumers_it_is_stored_and_says_so(producer: Api) -> None:
     answer = producer.post(URL, b"x")
     assert (answer.status, answer.json["matched_consumers"]) == (202, 0)

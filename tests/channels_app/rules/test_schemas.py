@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels_app.rules import schemas
+from tests.receiver import Receiver
 
 ORDER = {
     "type": "object",
@@ -81,6 +82,12 @@ def test_a_body_with_many_faults_is_left_at_the_first() -> None:
 def test_what_is_no_schema_is_refused_with_a_sentence(schema: object) -> None:
     with pytest.raises(ValueError, match=r"^[A-Z$].*"):
         schemas.check(schema)
+
+
+def test_nothing_is_fetched_even_for_a_schema_that_was_never_checked(receiver: Receiver) -> None:
+    schema = {"$ref": receiver.url("/schema.json")}
+    assert schemas.fault(schemas.compiled(schema), b"{}") is not None
+    assert receiver.connections == 0
 
 
 def test_a_schema_that_recurses_with_the_body_ends_with_it() -> None:
