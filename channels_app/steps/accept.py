@@ -1,4 +1,4 @@
-"""Accept: store messages in one transaction, once per idempotency key, then say yes (S0-26, S0-30)."""
+"""Accept: store messages in one transaction, once per idempotency key, then say yes (S0-26)."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

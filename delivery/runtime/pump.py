@@ -111,9 +111,8 @@ class Pump:
             self._patiently(self._show_life)
             self._wait(min(left, 0.1))
             self._patiently(self._record)
-        claimed, self.claimed = self.claimed, []
-        for row, line in claimed:
-            self._interrupted(self._begin(row, line))
+        while self.claimed:
+            self._interrupted(self._begin(*self.claimed.pop()))
         for ticket in self.sender.abort_all():
             self._interrupted(ticket)
         self._patiently(self._record)
@@ -198,7 +197,10 @@ class Pump:
     def _wants(self, now: datetime) -> list[Want]:
         free = conf().pump_in_flight - len(self.open)
         rooms = [
-            (line, room) for line in self.roster.lines.values() if (room := line.room(now)) > 0
+            (line, room)
+            for line in self.roster.lines.values()
+            # What we cannot sign is not taken either: it would wear out its deliveries.
+            if (room := line.room(now)) > 0 and isinstance(self._signer(line), Signer)
         ]
         if free <= 0 or not rooms:
             return []

@@ -9,6 +9,7 @@ from standardwebhooks import Webhook
 from channels_app import clock
 from channels_app.models import Consumer, Message, MessageBody
 from channels_app.rules import ids
+from channels_app.rules.encryption import Keyring, generate_key
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
 from delivery.runtime import slots
 from tests import pumping
@@ -201,6 +202,21 @@ def test_an_unreadable_body_is_dead_and_says_so(receiver: Receiver) -> None:
     delivery = Delivery.objects.get()
     assert (delivery.state, delivery.reason) == ("dead", "unreadable")
     assert receiver.requests() == []
+
+
+def test_what_cannot_be_signed_waits_unharmed(receiver: Receiver) -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/ok"))
+    healthy = make_consumer(channel, receiver.url("/healthy"))
+    strange = Keyring.from_texts([generate_key()]).seal(b"x" * 32, b"another installation")
+    consumer.secrets.update(sealed=strange)
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: healthy.deliveries.filter(state="delivered").exists())
+        pump.next_poll = 0.0
+        pump.round()
+    delivery = consumer.deliveries.get()
+    assert (delivery.state, delivery.attempt_count) == ("queued", 0)
 
 
 def test_a_consumer_registered_before_the_message_is_never_missed(receiver: Receiver) -> None:
