@@ -4,6 +4,9 @@ from collections import Counter as Tally
 from datetime import datetime
 from itertools import count
 from typing import Any
+from urllib.parse import quote
+
+from django.db import connection
 
 from channels_app import clock
 from channels_app.models import Consumer, Message, new_id
@@ -84,3 +87,12 @@ def assert_counters_are_true() -> None:
 def public(row: Delivery | Message) -> str:
     """The id as the API shows it."""
     return ids.to_public(ids.DELIVERY if isinstance(row, Delivery) else ids.MESSAGE, row.id)
+
+
+def database_url() -> str:
+    """The test's own database, for another process."""
+    chosen = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{chosen['NAME']}"
+    place = f"{chosen['HOST']}:{chosen['PORT']}/{chosen['NAME']}"
+    return f"mysql://{quote(chosen['USER'])}:{quote(chosen['PASSWORD'])}@{place}"

@@ -1,6 +1,7 @@
 """Deliveries over HTTP: one with its attempts, lists, dead letters, comparing notes, repair."""
 
 import base64
+import random
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -301,7 +302,9 @@ def test_a_state_is_named_as_stored_or_as_shown(reader: Api) -> None:
 
     for name, one in rows.items():
         assert listed(reader, f"{at(consumer)}?state={name}") == [one]
-        assert reader.get(f"/deliveries/{one}").json()["state"] == name
+        shown = reader.get(f"/deliveries/{one}").json()
+        assert shown["state"] == name
+        assert (shown["next_attempt_at"] is None) == (name not in {"Queued", "Retry-Delivery"})
     queued = listed(reader, f"{at(consumer)}?state=queued")
     assert queued == [rows["Retry-Delivery"], rows["Queued"]]
     flying = listed(reader, f"{at(consumer)}?state=in_flight")
@@ -366,35 +369,41 @@ def test_a_removed_consumers_history_can_be_read(reader: Api) -> None:
     assert listed(reader, at(row.consumer, "dead-letters")) == [public(row)]
 
 
-def test_filtered_pages_reach_every_row_whatever_they_look_at(
-    reader: Api, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seed", range(6))
+def test_filtered_pages_hold_every_row_once_in_both_directions(
+    reader: Api, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(pages, "SCAN", 7)
+    dice = random.Random(seed)
+    monkeypatch.setattr(pages, "SCAN", 4)
     monkeypatch.setattr(pages, "LOOKS", 2)
     consumer = ConsumerFactory.create()
+    rows = make_deliveries(consumer, 70)
     wanted: list[str] = []
-    for number in range(12):
-        state = "dead" if number % 2 else "delivered"
-        make_deliveries(consumer, 9, state="delivered" if number % 3 else "dead")
-        wanted += [public(make_deliveries(consumer, 1, state=state, outcome="timeout")[0])]
-    path = f"{at(consumer)}?outcome=timeout&limit=2"
+    for row in rows:
+        row.state = dice.choice(["dead", "delivered", "cancelled"])
+        row.outcome = dice.choices(["timeout", "gone"], [1, 1 + 4 * (seed % 2)])[0]
+        wanted += [public(row)] if row.outcome == "timeout" else []
+    Delivery.objects.bulk_update(rows, ["state", "outcome"])
+    wanted.reverse()
 
-    found: list[str] = []
-    pages_read = [reader.get(path).json()]
-    while pages_read[-1]["next"]:
-        found += [row["id"] for row in pages_read[-1]["items"]]
-        cursor = quote(pages_read[-1]["next"])
-        pages_read.append(reader.get(f"{at(consumer)}?cursor={cursor}").json())
-    found += [row["id"] for row in pages_read[-1]["items"]]
-    assert found == wanted[::-1]
+    def follow(page: Any, direction: str) -> list[Any]:
+        found = [page]
+        while found[-1][direction]:
+            cursor = quote(found[-1][direction])
+            found.append(reader.get(f"{at(consumer)}?cursor={cursor}").json())
+        return found
 
-    back: list[str] = []
-    page = pages_read[-1]
-    while page["previous"]:
-        page = reader.get(f"{at(consumer)}?cursor={quote(page['previous'])}").json()
-        back = [row["id"] for row in page["items"]] + back
-    last = [row["id"] for row in pages_read[-1]["items"]]
-    assert back + last == wanted[::-1]
+    def ids_of(found: list[Any]) -> list[str]:
+        return [row["id"] for page in found for row in page["items"]]
+
+    limit = dice.choice([1, 2, 3, 7])
+    forward = follow(reader.get(f"{at(consumer)}?outcome=timeout&limit={limit}").json(), "next")
+    assert ids_of(forward) == wanted
+    assert all(len(page["items"]) <= limit for page in forward)
+    back = follow(forward[-1], "previous")
+    assert ids_of(back[::-1]) == wanted
+    middle = forward[len(forward) // 2]
+    assert ids_of(follow(middle, "next")) == ids_of(forward[len(forward) // 2 :])
 
 
 # -- comparing notes ---------------------------------------------------------------------------

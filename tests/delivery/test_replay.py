@@ -1,24 +1,31 @@
 """Replay: each matching delivery once, in bounded slices, whatever happens on the way."""
 
+import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection
+from django.db.models import Q
 
 from channels_app import clock
 from channels_app.errors import Conflict, Invalid, NotFound
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids
 from channels_app.rules.tenants import Tenant
-from delivery.models import Delivery, Replay
+from delivery.models import Counter, Delivery, Replay
 from delivery.rules.asker import Asker
 from delivery.steps import replay
-from delivery.steps.replay import filters, scope, slices
+from delivery.steps.replay import filters, requeue, scope, slices, windows
 from tests.delivery.books import (
     assert_counters_are_true,
+    database_url,
     make_deliveries,
     make_messages,
     public,
@@ -147,6 +154,60 @@ def test_the_oldest_rows_go_first() -> None:
     }
 
 
+def test_the_oldest_rows_go_first_whatever_their_state() -> None:
+    consumer = ConsumerFactory.create()
+    rows = []
+    for state in ("dead", "delivered", "cancelled", "dead", "delivered", "cancelled"):
+        rows += make_deliveries(consumer, 2, state=state)
+    job = start(of(consumer, states=["dead", "delivered", "cancelled"]))
+
+    for size in (5, 3):
+        replay.run_slice(job, clock.now(), size)
+
+    assert set(Delivery.objects.filter(state="queued").values_list("id", flat=True)) == {
+        row.id for row in rows[:8]
+    }
+
+
+def test_only_rows_that_still_are_in_their_state_are_queued_and_only_once() -> None:
+    consumer = ConsumerFactory.create()
+    dead, taken, known = make_deliveries(consumer, 3)
+    Delivery.objects.filter(id=taken.id).update(state="in_flight", due_at=clock.now())
+    Delivery.objects.filter(id=known.id).update(replay_id=5)
+    Counter.add({(consumer.id, "dead"): -1, (consumer.id, "in_flight"): 1}, 0)
+
+    count = requeue.requeue(
+        [dead.id, taken.id, known.id],
+        states=["dead"],
+        replay_id=5,
+        pace=requeue.Pace(clock.now(), None),
+        first_place=0,
+        slot=0,
+    )
+
+    assert count == 1
+    assert set(Delivery.objects.values_list("id", "state")) == {
+        (dead.id, "queued"),
+        (taken.id, "in_flight"),
+        (known.id, "dead"),
+    }
+    assert_counters_are_true()
+
+
+def test_a_stretch_begins_behind_its_place_and_ends_with_its_limit() -> None:
+    consumer = ConsumerFactory.create()
+    rows = [row.id for row in make_deliveries(consumer, 5)]
+
+    def look(after: int, upper: int, limit: int) -> windows.Stretch:
+        return windows.deliveries(
+            consumer.id, ["dead", "delivered"], Q(), after=after, upper=upper, limit=limit
+        )
+
+    assert look(rows[0], rows[4], 2) == windows.Stretch(rows[1:3], rows[2], False)
+    assert look(rows[2], rows[3], 2) == windows.Stretch(rows[3:4], rows[3], True)
+    assert look(rows[4], rows[4], 2) == windows.Stretch([], rows[4], True)
+
+
 def test_a_row_that_dies_again_during_the_replay_is_not_taken_twice() -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 10)
@@ -221,6 +282,33 @@ def test_a_slice_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
     assert run(job, 5) == 10
     job.refresh_from_db()
     assert job.replayed_count == 10
+    assert_counters_are_true()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 30)
+    job = start(of(consumer))
+    replay.run_slice(job, clock.now(), 10)
+    code = "from channels_app import clock; from delivery.steps import replay; "
+    environment = os.environ | {
+        "DATABASE_URL": database_url(),
+        "HOOKSTATION_FAILPOINT": "in_replay",
+    }
+
+    died = subprocess.run(
+        [sys.executable, "manage.py", "shell", "-c", f"{code}replay.run_due(clock.now(), 0)"],
+        cwd=settings.BASE_DIR,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert queued(consumer) == 10
+    assert run(job, 10) == 20
+    assert set(Delivery.objects.values_list("state", "version")) == {("queued", 2)}
     assert_counters_are_true()
 
 
@@ -334,6 +422,10 @@ def test_each_part_of_the_filter_restricts() -> None:
         consumer, 2, accepted_at=old, outcome="timeout", event_type="order.created"
     )
     make_deliveries(consumer, 1, outcome="timeout", event_type="order.created")
+    for near in (old - timedelta(seconds=1), old + timedelta(hours=1)):
+        make_deliveries(
+            consumer, 1, accepted_at=near, outcome="timeout", event_type="order.created"
+        )
     make_deliveries(consumer, 1, accepted_at=old, event_type="order.created")
     make_deliveries(consumer, 1, accepted_at=old, outcome="timeout", event_type="order")
     make_deliveries(consumer, 1, accepted_at=old, outcome="timeout", event_type="orders.created")
@@ -406,6 +498,7 @@ def test_ids_name_deliveries_one_by_one() -> None:
         ({"to": "9999-12-31T23:59:59Z"}, "to"),
         ({"to": {}}, "to"),
         ({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "to"),
+        ({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "to"),
         ({"ids": []}, "ids"),
         ({"ids": ["msg_0000000000000"]}, "ids"),
         ({"ids": ["dlv_1"]}, "ids"),

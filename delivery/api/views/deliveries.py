@@ -130,7 +130,7 @@ class ConsumerMessagesView(ApiView):
         place = page.place if page.place is not None else _place(page, consumer)
         settled = id_at(clock.now() - timedelta(seconds=SETTLED_S))
         ranges = [
-            part.filter(id__gt=place, id__lt=settled)
+            part.filter(id__lt=settled)
             for part in _ranges(consumer, [state.value for state in DeliveryState])
         ]
         forward = Page(page.list_name, page.filters, page.limit, "gt", place)

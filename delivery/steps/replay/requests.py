@@ -10,7 +10,7 @@ from channels_app.rules import ids
 from delivery.models import Delivery, Replay
 from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED, DeliveryState
-from delivery.steps.replay.filters import LARGEST_ID, ReplayFilter, store
+from delivery.steps.replay.filters import ReplayFilter, store
 from delivery.steps.replay.requeue import Pace, requeue
 from delivery.steps.replay.scope import count, message_upper
 
@@ -175,10 +175,9 @@ def _check_room(asker: Asker) -> None:
 
 
 def _newest(wanted: ReplayFilter) -> int:
-    """A key above every row there is; another process's clock may be ahead of ours."""
+    """The highest key there is. Not a key made now: another process's clock may be ahead."""
     model = Message if wanted.kind == "missing" else Delivery
     newest = model.objects.order_by("-id").values_list("id", flat=True).first() or 0
-    newest = min(max(newest, new_id()), LARGEST_ID)
     return message_upper(wanted, newest) if wanted.kind == "missing" else newest
 
 

@@ -13,6 +13,7 @@ from django.db.models import F
 from channels_app import transactions
 from channels_app.errors import Invalid
 from channels_app.models import Consumer, new_id
+from delivery import failpoints
 from delivery.models import Replay
 from delivery.steps.replay import missing, windows
 from delivery.steps.replay.filters import ReplayFilter, load
@@ -126,6 +127,7 @@ def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
             replay.cursor, effort = stretch.end, effort + 5
         else:
             replay.cursor, replay.consumer_index, effort = 0, replay.consumer_index + 1, effort + 1
+    failpoints.reach("in_replay")
     _keep(replay, part.count, pace, now)
     return part.count
 
