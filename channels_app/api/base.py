@@ -73,7 +73,8 @@ def json_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
 def parse_json(body: bytes) -> Any:
     """JSON as the standard has it, without NaN. Raises ApiProblem (400)."""
     try:
-        return json.loads(body, parse_constant=_refuse)
+        # Decoded here: left to itself the parser guesses UTF-16 and lets half characters through.
+        return json.loads(body.decode("utf-8-sig"), parse_constant=_refuse)
     except RecursionError:
         detail = "The body is nested too deeply."
     except UnicodeDecodeError:

@@ -6,7 +6,7 @@ import math
 from http import HTTPStatus
 from typing import Any
 
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpResponse
 from django.http.request import UnreadablePostError
@@ -93,6 +93,9 @@ def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]
         return document(503, "storage_unavailable", detail), {"Retry-After": str(RETRY_AFTER_S)}
     if isinstance(error, RequestDataTooBig):
         return document(413, "body_too_large", "The request is too large."), {}
+    if isinstance(error, SuspiciousOperation):
+        # Django would answer the same, with a traceback in the log for each such request.
+        return document(400, "bad_request", "The request cannot be read."), {}
     if isinstance(error, UnreadablePostError):
         return document(400, "broken_request", "The request ended before its body did."), {}
     if isinstance(error, Http404):
