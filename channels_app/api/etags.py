@@ -19,7 +19,8 @@ def condition_of(request: Request) -> Condition:
             request.META.get("HTTP_IF_MATCH"), request.META.get("HTTP_IF_NONE_MATCH")
         )
     except ValueError as error:
-        raise Invalid("invalid_header", str(error), field="If-Match") from None
+        header = str(error).partition(" ")[0]
+        raise Invalid("invalid_header", str(error), field=header) from None
 
 
 def tagged(body: Any, version: int, *, status: int = 200, location: str = "") -> Response:

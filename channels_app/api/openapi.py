@@ -14,6 +14,8 @@ Schema = dict[str, Any]
 
 components: dict[str, Schema] = {}
 """Named schemas of the whole API; both apps add theirs."""
+_without_body: set[str] = set()
+"""Operations whose body may be left out."""
 
 TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer"}
@@ -86,6 +88,8 @@ def complete(result: Schema, generator: Any, request: Any, public: bool) -> Sche
     result["components"]["schemas"] = dict(sorted(schemas.items()))
     for methods in result["paths"].values():
         for described in methods.values():
+            if "requestBody" in described and described["operationId"] not in _without_body:
+                described["requestBody"]["required"] = True
             for status in {"429", "503"} & set(described["responses"]):
                 answer = described["responses"][status]
                 answer["headers"] = answer.get("headers", {}) | RETRY_AFTER
@@ -127,8 +131,14 @@ REASONS = {
     429: "The producer is over its rate; Retry-After says how long.",
     503: "Storage is unavailable and nothing was stored; Retry-After says how long.",
 }
-IF_MATCH = header("If-Match", "Only if the version is still this ETag, else 412.")
-IF_NONE_MATCH = header("If-None-Match", "* creates and never replaces (412).")
+IF_MATCH = header(
+    "If-Match",
+    "Only if the version is still this ETag (or one of a list), else 412.",
+    {"type": "string", "pattern": r'^(\*|"\d+"(, *"\d+")*)$'},
+)
+IF_NONE_MATCH = header(
+    "If-None-Match", "Creates and never replaces (412).", {"type": "string", "const": "*"}
+)
 ETAG = OpenApiParameter(
     "ETag", str, OpenApiParameter.HEADER, description="The version.", response=[200, 201, 304]
 )
@@ -156,9 +166,12 @@ def operation(
     answers: Mapping[int, Schema | None],
     errors: Sequence[int] = (),
     body: Mapping[str, Schema] | None = None,
+    optional: bool = False,
     parameters: Sequence[OpenApiParameter] = (),
 ) -> Callable[[F], F]:
     """Describe one operation: what it takes (by content type), what it answers, how it fails."""
+    if optional:
+        _without_body.add(name)
     responses: dict[Any, Any] = {}
     for status, schema in answers.items():
         described = OpenApiResponse(schema, description=HTTPStatus(status).phrase)

@@ -15,6 +15,7 @@ from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.directory import ChannelView
 from channels_app.models import Producer
 from channels_app.rules import headers, names, schemas, times
+from channels_app.rules.fields import whole_number
 from channels_app.steps.accept import Publication
 
 DEFAULT_PRIORITY = 4
@@ -163,8 +164,8 @@ def _priority(options: Mapping[str, Any], producer: Producer | None) -> int:
     if value is None:
         return producer.default_priority if producer else DEFAULT_PRIORITY
     digit = isinstance(value, str) and len(value) == 1 and value in "0123456789"
-    level = int(value) if digit else value
-    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 9:
+    level = int(value) if digit else whole_number(value)
+    if level is None or not 0 <= level <= 9:
         raise _refuse("priority", "A whole number from 0 (lowest) to 9 is needed.")
     if producer is not None and level > producer.max_priority:
         detail = f"The producer may ask for {producer.max_priority} at most."

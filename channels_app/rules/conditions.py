@@ -31,7 +31,7 @@ def parse(if_match: str | None, if_none_match: str | None = None) -> Condition:
     """The condition that the two headers state together.
 
     A weak tag never matches, as the standard has it for writes. Raises ValueError with a sentence
-    for what is no list of tags.
+    that begins with the header's name.
     """
     if if_none_match is not None and if_none_match.strip() != "*":
         raise ValueError("If-None-Match may only be * on a write: create, and never replace.")

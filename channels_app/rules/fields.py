@@ -127,12 +127,20 @@ def whole(low: int, high: int) -> Described:
     """A whole number from ``low`` to ``high``."""
 
     def read(value: object) -> int:
-        # True is an int to Python, and not a number to anybody who writes JSON.
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        found = whole_number(value)
+        if found is None or not low <= found <= high:
             raise ValueError(f"A whole number from {low} to {high} is needed.")
-        return value
+        return found
 
     return Described(read, {"type": "integer", "minimum": low, "maximum": high})
+
+
+def whole_number(value: object) -> int | None:
+    """The integer that a JSON number is, 3.0 among them; None for any other value."""
+    # True is an int to Python, and not a number to anybody who writes JSON.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
 def number(low: float, high: float) -> Described:

@@ -3,6 +3,8 @@
 import re
 from datetime import UTC, datetime, timedelta
 
+from channels_app.rules.fields import whole_number
+
 LONGEST_DELAY_MS = 10 * 366 * 86_400_000
 """Ten years: what is meant to happen later than that is a mistake."""
 
@@ -22,9 +24,10 @@ def instant(value: object) -> datetime:
     """
     if isinstance(value, str):
         return _from_ms(int(value)) if _is_digits(value) else _from_text(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return _from_ms(value)
-    raise ValueError(_HOW)
+    number = whole_number(value)
+    if number is None:
+        raise ValueError(_HOW)
+    return _from_ms(number)
 
 
 def soon(value: object, now: datetime) -> datetime:
@@ -37,8 +40,9 @@ def soon(value: object, now: datetime) -> datetime:
 
 def delay_ms(value: object) -> int:
     """A delay in whole milliseconds from 0 to ten years. Raises ValueError with a sentence."""
-    number = int(value) if isinstance(value, str) and _is_digits(value) else value
-    if isinstance(number, bool) or not isinstance(number, int):
+    text = isinstance(value, str) and _is_digits(value)
+    number = int(str(value)) if text else whole_number(value)
+    if number is None:
         raise ValueError("A delay is a whole number of milliseconds.")
     if not 0 <= number <= LONGEST_DELAY_MS:
         raise ValueError(f"A delay is between 0 and {LONGEST_DELAY_MS} milliseconds.")

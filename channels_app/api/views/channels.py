@@ -66,6 +66,7 @@ class ChannelView(ApiView):
         "put_channel",
         tag="Channels",
         body={openapi.JSON: SETTINGS},
+        optional=True,
         answers={200: CHANNEL, 201: CHANNEL},
         errors=(400, 411, 412, 413, 415, 422),
         parameters=(openapi.CHANNEL, *openapi.CREATING),

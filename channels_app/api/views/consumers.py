@@ -232,6 +232,7 @@ class SecretsView(ApiView):
         "rotate_consumer_secret",
         tag="Consumers",
         body={openapi.JSON: OVERLAP},
+        optional=True,
         answers={201: WITH_SECRET},
         errors=(400, 404, 411, 412, 413, 415, 422),
         parameters=(*PATH, *openapi.WRITING),

@@ -82,6 +82,7 @@ class EventTypeView(ApiView):
         "put_event_type",
         tag="Event types",
         body={openapi.JSON: SETTINGS},
+        optional=True,
         answers={200: EVENT_TYPE, 201: EVENT_TYPE},
         errors=(400, 404, 411, 412, 413, 415, 422),
         parameters=(openapi.CHANNEL, NAME, *openapi.CREATING),

@@ -67,6 +67,7 @@ class ProducerView(ApiView):
         "put_producer",
         tag="Producers",
         body={openapi.JSON: SETTINGS},
+        optional=True,
         answers={200: PRODUCER, 201: PRODUCER},
         errors=(400, 411, 412, 413, 415, 422),
         parameters=(openapi.PRODUCER, *openapi.CREATING),

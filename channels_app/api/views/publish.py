@@ -78,6 +78,7 @@ class PublishView(ApiView):
         "publish_message",
         tag="Messages",
         body={"*/*": {"type": "string", "format": "binary"}},
+        optional=True,
         answers={202: PUBLISHED, 200: PUBLISHED},
         errors=(400, 404, 409, 411, 413, 415, 422, 429),
         parameters=PARAMETERS,

@@ -150,7 +150,7 @@ BAD: list[tuple[Any, str]] = [
     ({"body": "x", "priority": 10}, "priority"),
     ({"body": "x", "priority": -1}, "priority"),
     ({"body": "x", "priority": True}, "priority"),
-    ({"body": "x", "priority": 4.0}, "priority"),
+    ({"body": "x", "priority": 4.5}, "priority"),
     ({"body": "x", "priority": 10**40}, "priority"),
     ({"body": "x", "deliver_at": "soon"}, "deliver_at"),
     ({"body": "x", "deliver_at": True}, "deliver_at"),

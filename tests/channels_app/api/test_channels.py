@@ -86,6 +86,8 @@ def test_what_is_no_etag_is_refused(admin: Api, tag: str) -> None:
     admin.put(URL)
     answer = admin.patch(URL, {"description": "x"}, If_Match=tag)
     assert (answer.status, answer.json["field"]) == (422, "If-Match")
+    answer = admin.patch(URL, {"description": "x"}, If_None_Match=tag)
+    assert (answer.status, answer.json["field"]) == (422, "If-None-Match")
 
 
 HUGE = 10**40

@@ -289,7 +289,7 @@ BAD = [
     ("timeout_ms", 300_001),
     ("timeout_ms", True),
     ("timeout_ms", "5000"),
-    ("timeout_ms", 1e3),
+    ("timeout_ms", 1000.5),
     ("max_attempts", 0),
     ("max_attempts", 101),
     ("max_attempts", HUGE),

@@ -139,8 +139,7 @@ def test_what_is_refused_does_not_fit_the_description(
     fitting = [
         (field, value)
         for field, value in bad
-        # To JSON Schema 1e3 is an integer.
-        if field not in DEEPER and value != 1e3 and validator.is_valid({field: value})
+        if field not in DEEPER and validator.is_valid({field: value})
     ]
     allowed = {
         "description",

@@ -41,7 +41,7 @@ BAD = [
     ("default_priority", True),
     ("default_priority", "4"),
     ("max_priority", 3),  # below the default
-    ("max_priority", 4.0),
+    ("max_priority", 4.5),
     ("rate_limit", {"per_second": -1}),
     ("rate_limit", [5]),
     ("disabled", 0),
