@@ -51,7 +51,7 @@ def tag(version: int) -> str:
 def _versions(header: str) -> list[int]:
     versions: list[int] = []
     position = 0
-    while position < len(header):
+    while position < max(len(header), 1):
         found = _ETAG.match(header, position)
         if found is None:
             raise ValueError('If-Match must be * or a list of ETags such as "3".')

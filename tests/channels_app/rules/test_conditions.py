@@ -29,6 +29,8 @@ from channels_app.rules.conditions import ALWAYS
         (f'"{"9" * 30}"', 3, False),
         ('"٣"', 3, ValueError),
         ("3", 3, ValueError),
+        ("", 3, ValueError),
+        (" ", 3, ValueError),
         ('"3', 3, ValueError),
         ('"3" "4"', 3, ValueError),
         ('w/"3"', 3, ValueError),
