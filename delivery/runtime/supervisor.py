@@ -82,6 +82,11 @@ class Supervisor:
         self._processes: list[Process] = []
         self._pulses: dict[str, Pulse] = {}
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop; for other threads of the process."""
+        return bool(self._signals)
+
     def run(self) -> None:
         """Block until told to stop. Only for the main thread, since it takes the signals."""
         with self._hearing_signals() as wakeup:

@@ -214,6 +214,7 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
     said = demo.finish()
     assert demo.process.returncode == 0, said
     assert "messages of the shop in 0:" in said
+    assert "keeps trying" not in said
     assert not [pid for pid in everybody if runs(pid)]
 
 

@@ -72,12 +72,13 @@ class Command(BaseCommand):
                 stage.forget(folder)
             self._say("Getting ready ...")
             built = stage.build(folder, web, receiver)
-            narrator = Narrator(built, self._say, rate=rate, seconds=seconds)
+            supervisor = Supervisor(_children(built), grace_s=conf().grace_s)
+            narrator = Narrator(built, self._say, supervisor, rate=rate, seconds=seconds)
             # From here on only the supervisor hears signals; one more does not cut the summary off.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             narrator.start()
-            Supervisor(_children(built), grace_s=conf().grace_s).run()
+            supervisor.run()
             self._say(narrator.finish())
             if narrator.failed:
                 raise SystemExit(1)

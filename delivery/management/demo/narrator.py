@@ -18,6 +18,7 @@ from delivery.management.demo.producer import Shop
 from delivery.management.demo.stage import CHANNEL, Stage
 from delivery.models import Delivery
 from delivery.rules.lifecycle import DeliveryState
+from delivery.runtime.supervisor import Supervisor
 
 LINE_S = 2.0
 LOOK_S = 0.5
@@ -31,12 +32,21 @@ Say = Callable[[str], None]
 class Narrator(threading.Thread):
     """Runs beside the supervisor, which has the main thread."""
 
-    def __init__(self, stage: Stage, say: Say, *, rate: float, seconds: float | None) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        say: Say,
+        supervisor: Supervisor,
+        *,
+        rate: float,
+        seconds: float | None,
+    ) -> None:
         super().__init__(name="narrator", daemon=True)
         self.stage = stage
         self.failed = ""
         """Why there was nothing to tell; '' when all was well."""
         self._say = say
+        self._supervisor = supervisor
         self._rate = rate
         self._seconds = seconds
         self._stopped = threading.Event()
@@ -106,6 +116,9 @@ class Narrator(threading.Thread):
     def _tell(self) -> None:
         next_line, lines, accepted, at = self._begun + LINE_S, 0, 0, self._begun
         while not self._stopped.wait(LOOK_S):
+            if self._supervisor.is_stopping:
+                self._end()  # the web server goes: nobody would answer the shop any more
+                continue
             if self._seconds is not None and self._elapsed >= self._seconds:
                 return
             try:
