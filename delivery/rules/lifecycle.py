@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from delivery.rules import backoff
-from delivery.rules.backoff import Policy
+from channels_app.rules import backoff
+from channels_app.rules.backoff import Policy
 from delivery.rules.outcome import Outcome
 
 FREE_ATTEMPTS = 20

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from channels_app.directory import ConsumerView
+from channels_app.rules.backoff import Policy
 from channels_app.rules.limits import decide
 from delivery.rules import breaker
-from delivery.rules.backoff import Policy
 from delivery.rules.breaker import Circuit
 
 GUARD_EVERY = 10

@@ -5,8 +5,9 @@ from datetime import datetime, timedelta
 
 from channels_app import clock
 from channels_app.directory import ConsumerView, directory
+from channels_app.rules import backoff
 from delivery.conf import conf
-from delivery.rules import backoff, breaker, sharding
+from delivery.rules import breaker, sharding
 from delivery.rules.breaker import Circuit
 from delivery.rules.outcome import Outcome
 from delivery.runtime import slots

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules import backoff
-from delivery.rules.backoff import PRESETS, Policy, Steps
+from channels_app.rules import backoff
+from channels_app.rules.backoff import PRESETS, Policy, Steps
 from delivery.rules.lifecycle import (
     ARROWS,
     FINISHED,
