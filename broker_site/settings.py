@@ -93,6 +93,7 @@ def _database() -> dict[str, Any]:
             "timeout": 20,
             "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;"
             "PRAGMA cache_size=-20000;PRAGMA journal_size_limit=67108864;",
+            **config.get("OPTIONS", {}),
         }
         # A file, not memory: threads and processes of one test share it.
         config["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}
@@ -178,6 +179,8 @@ LOGGING: dict[str, Any] = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENVIRONMENT.log_level},
+    # A refused request is its caller's concern: a producer over its rate must not fill our log.
+    "loggers": {"django.request": {"level": "ERROR"}},
 }
 
 # Processes of one installation add their metrics up in this folder; prometheus_client reads the
