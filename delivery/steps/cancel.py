@@ -9,16 +9,21 @@ from django.db.models import Count, F
 
 from channels_app import transactions
 from channels_app.errors import Conflict, NotFound, Stale
-from channels_app.models import AuditEntry, Consumer, Message
+from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids
 from channels_app.rules.conditions import ALWAYS, Condition
 from delivery import metrics
-from delivery.models import Counter, Delivery
+from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.rules.outcome import Outcome
 
 QUEUED = DeliveryState.QUEUED.value
 CANCELLED = DeliveryState.CANCELLED.value
+HELD = {
+    DeliveryState.IN_FLIGHT.value: Reason.LEASE_EXPIRED,
+    DeliveryState.AWAITING_ACK.value: Reason.ACK_TIMEOUT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +126,19 @@ def _has_expired(message: Message, now: datetime) -> bool:
 
 
 def cancel_retired(now: datetime, slot: int, batch: int) -> int:
-    """Cancel up to ``batch`` queued deliveries of removed consumers; returns how many.
+    """Cancel up to ``batch`` queued deliveries of removed consumers; returns how many rows moved.
 
-    For a sweep: whoever removes a consumer does not wait for its pile. Rows that somebody holds
-    are left to the next run.
+    For a sweep: whoever removes a consumer does not wait for its pile. A lapsed lease, which no
+    claim will find any more, is queued first and cancelled by the next run.
     """
     retired = list(
         Consumer.objects.filter(state=Consumer.State.RETIRED).values_list("id", flat=True)
     )
     if not retired:
         return 0
-    count = transactions.run(lambda: _cancel_retired(retired, now, slot, batch))
+    count = transactions.run(
+        lambda: _cancel_retired(retired, now, slot, batch), on_collision=new_id.reseed
+    )
     metrics.SWEPT.labels("retired").inc(count)
     return count
 
@@ -143,6 +150,43 @@ def _cancel_retired(retired: list[int], now: datetime, slot: int, batch: int) ->
         .values_list("id", "consumer_id")[:batch]
     )
     _take_back(rows, Reason.RETIRED, now, slot)
+    return len(rows) + _end_leases(retired, now, slot, batch)
+
+
+def _end_leases(retired: list[int], now: datetime, slot: int, batch: int) -> int:
+    """Queue what is held beyond its time; the holder's late result finds another state."""
+    rows = list(
+        Delivery.objects.filter(consumer_id__in=retired, state__in=HELD, due_at__lte=now)
+        .select_for_update(skip_locked=True)
+        .only("id", "consumer_id", "state", "attempt_count")[:batch]
+    )
+    open_attempts = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
+    Attempt.objects.bulk_create(
+        [
+            Attempt(
+                id=new_id(),
+                delivery_id=row.id,
+                number=row.attempt_count,
+                started_at=now,
+                outcome=Outcome.LEASE_EXPIRED.value,
+                error="The worker vanished before it could record an answer.",
+            )
+            for row in open_attempts
+        ]
+    )
+    tally: Tally[tuple[int, str]] = Tally()
+    for row in rows:
+        tally[row.consumer_id, row.state] -= 1
+        tally[row.consumer_id, QUEUED] += 1
+    for state, reason in HELD.items():
+        Delivery.objects.filter(id__in=[row.id for row in rows], state=state).update(
+            state=QUEUED,
+            reason=reason.value,
+            due_at=now,
+            lease_owner=None,
+            version=F("version") + 1,
+        )
+    Counter.add(tally, slot)
     return len(rows)
 
 

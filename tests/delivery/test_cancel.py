@@ -10,7 +10,7 @@ from channels_app.directory import directory
 from channels_app.errors import Conflict, Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import conditions
-from delivery.models import Delivery
+from delivery.models import Attempt, Delivery
 from delivery.rules.asker import Asker
 from delivery.steps import cancel, claim, dispatch, replay, reschedule
 from delivery.steps.claim import Want
@@ -187,6 +187,32 @@ def test_a_removed_consumers_pile_is_cancelled_in_batches() -> None:
         Delivery.objects.filter(consumer=removed).values_list("state", "reason").distinct()
     ) == {("cancelled", "retired"), ("delivered", "delivered")}
     assert Delivery.objects.filter(consumer=active, state="queued").count() == 3
+    assert_counters_are_true()
+
+
+def test_what_a_removed_consumers_worker_left_open_comes_to_an_end() -> None:
+    removed, active = ConsumerFactory.create(retired=True), ConsumerFactory.create()
+    past = clock.now() - timedelta(seconds=1)
+    lapsed = DeliveryFactory.create(consumer=removed, in_flight=True, due_at=past)
+    waiting = DeliveryFactory.create(consumer=removed, state="awaiting_ack", due_at=past)
+    held = DeliveryFactory.create(consumer=removed, in_flight=True)
+    others = DeliveryFactory.create(consumer=active, in_flight=True, due_at=past)
+
+    assert cancel.cancel_retired(clock.now(), 0, 10) == 2
+    assert (reload(lapsed).reason, reload(waiting).reason) == ("lease_expired", "ack_timeout")
+    assert_counters_are_true()
+    assert cancel.cancel_retired(clock.now(), 0, 10) == 2
+    assert cancel.cancel_retired(clock.now(), 0, 10) == 0
+
+    for row in (lapsed, waiting):
+        assert (reload(row).state, reload(row).reason) == ("cancelled", "retired")
+    assert (reload(held).state, reload(others).state) == ("in_flight", "in_flight")
+    attempt = Attempt.objects.get()
+    assert (attempt.delivery_id, attempt.number, attempt.outcome) == (
+        lapsed.id,
+        1,
+        "lease_expired",
+    )
     assert_counters_are_true()
 
 
