@@ -100,7 +100,7 @@ def pumps() -> Check:
     """Whether anybody delivers."""
     count = len(slots.living())
     if count:
-        return Check(True, f"{count} pumps show a heartbeat.")
+        return Check(True, f"Pumps with a heartbeat: {count}.")
     return Check(
         False,
         f"No pump had a heartbeat in the last {slots.STALE_S:.0f} s: nothing is delivered.",

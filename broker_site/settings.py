@@ -121,6 +121,9 @@ FORMAT_MODULE_PATH = "broker_site.formats"
 # Django's own limit guards form posts; message bodies have their own (MAX_BODY_BYTES).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 
+LOGIN_URL = "/admin/login/"
+LOGIN_REDIRECT_URL = "/admin/"
+
 STATIC_URL = "static/"
 # Where `collectstatic` may put copies; files are found and served without it.
 STATIC_ROOT = DATA_DIR / "static"
@@ -180,7 +183,8 @@ LOGGING: dict[str, Any] = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENVIRONMENT.log_level},
     # A refused request is its caller's concern: a producer over its rate must not fill our log.
-    "loggers": {"django.request": {"level": "ERROR"}},
+    # django-q2's comings and goings would bury what the broker has to say.
+    "loggers": {"django.request": {"level": "ERROR"}, "django-q": {"level": "WARNING"}},
 }
 
 # Processes of one installation add their metrics up in this folder; prometheus_client reads the

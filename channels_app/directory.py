@@ -198,8 +198,9 @@ def _load_channels() -> dict[str, ChannelView]:
     for consumer in Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id"):
         consumers.setdefault(consumer.channel_id, []).append(consumer)
     schemas: dict[int, dict[str, Any]] = {}
-    for event_type in EventType.objects.exclude(schema=None):
-        schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
+    for event_type in EventType.objects.filter(schema__isnull=False):
+        if event_type.schema is not None:  # neither SQL's null nor JSON's
+            schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
     return {
         channel.slug: _channel_view(
             channel, consumers.get(channel.id, ()), schemas.get(channel.id, {})

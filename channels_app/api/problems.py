@@ -10,7 +10,7 @@ from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpResponse
 from django.http.request import UnreadablePostError
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, NotAuthenticated
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
@@ -114,5 +114,7 @@ def _of_framework(error: APIException) -> tuple[dict[str, Any], dict[str, str]]:
     codes = error.get_codes()
     code = codes if isinstance(codes, str) else error.default_code
     detail = str(error.detail) if isinstance(error.detail, str) else error.default_detail
+    if isinstance(error, NotAuthenticated):
+        detail = "Send an API key: Authorization: Bearer hsk_..."
     field = getattr(error, "field", "")
     return document(error.status_code, code, str(detail), field=field), headers

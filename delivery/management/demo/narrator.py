@@ -178,7 +178,7 @@ class Narrator(threading.Thread):
 
     def _counts(self) -> dict[str, Counts]:
         counts = self._numbers.counts()
-        return {name: count - self._before[name] for name, count in counts.items()}
+        return {name: count.since(self._before[name]) for name, count in counts.items()}
 
     @property
     def _elapsed(self) -> float:

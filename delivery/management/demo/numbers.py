@@ -23,12 +23,9 @@ class Counts:
     """Not finished: due now, or waiting for the next try."""
     dead: int = 0
 
-    def __sub__(self, other: "Counts") -> "Counts":
-        return Counts(
-            self.delivered - other.delivered,
-            self.waiting - other.waiting,
-            self.dead - other.dead,
-        )
+    def since(self, start: "Counts") -> "Counts":
+        """What came since ``start``; what waits waits, whenever it was accepted."""
+        return Counts(self.delivered - start.delivered, self.waiting, self.dead - start.dead)
 
 
 @dataclass(slots=True)

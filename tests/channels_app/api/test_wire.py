@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pytest_django import DjangoDbBlocker
 
 from tests.broker import Broker, running
 
@@ -13,9 +14,12 @@ PATH = "/api/v1/channels/orders/messages"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: object) -> Iterator[Broker]:
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[Broker]:
     folder: Path = tmp_path_factory.mktemp("wire")
-    with running(folder) as started:
+    # On a server the broker's database is made over this process's connection.
+    with django_db_blocker.unblock(), running(folder) as started:
         started.call("PUT", "/channels/orders", 201)
         yield started
 
