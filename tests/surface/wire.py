@@ -141,8 +141,8 @@ def serving(folder: Path, **settings: str) -> Iterator[Web]:
     with fresh_database(folder) as url:
         web = Web(folder, url, **settings)
         web.set_up()
-        web.start("--role", "web")
         try:
+            web.start("--role", "web")
             yield web
         finally:
             web.http.close()

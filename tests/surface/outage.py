@@ -1,0 +1,104 @@
+"""Taking the database away from a running broker, and giving it back."""
+
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Self
+from urllib.parse import urlsplit
+
+WAIT_S = 1
+"""How long a broker on SQLite waits for the lock; twenty seconds without being told."""
+
+
+class Lock:
+    """SQLite: somebody else holds the file. Reading goes on, in WAL mode."""
+
+    can_read = True
+
+    def __init__(self, url: str) -> None:
+        self.url = f"{url}?timeout={WAIT_S}"
+        self._path = url.removeprefix("sqlite:///")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Nothing can be stored in here."""
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as rival:
+            rival.execute("BEGIN IMMEDIATE")
+            yield
+            rival.execute("ROLLBACK")
+
+
+class Proxy:
+    """MariaDB, MySQL: a way to the server that can be cut; connections through it die with it."""
+
+    can_read = False
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._server = (str(parts.hostname), int(parts.port or 3306))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open = threading.Event()
+        self._open.set()
+        self._sockets: set[socket.socket] = set()
+        port = self._listener.getsockname()[1]
+        place = f"{parts.username}:{parts.password}@127.0.0.1:{port}"
+        self.url = parts._replace(netloc=place).geturl()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open.clear()
+        self._listener.close()
+        self._cut()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """There is no server in here."""
+        self._open.clear()
+        self._cut()
+        yield
+        self._open.set()
+
+    def _cut(self) -> None:
+        for sock in list(self._sockets):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._open.is_set():
+                client.close()
+                continue
+            server = socket.create_connection(self._server)
+            self._sockets |= {client, server}
+            for pair in ((client, server), (server, client)):
+                threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for sock in (source, target):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._sockets.discard(source)
+        source.close()
+
+
+def between(url: str) -> Lock | Proxy:
+    """What can take this database away."""
+    return Lock(url) if url.startswith("sqlite") else Proxy(url)
