@@ -204,6 +204,7 @@ def test_a_broker_that_is_busy_is_asked_again(file: Path, broker: Receiver, stat
 
     assert len(broker.requests()) == 3
     assert said.status == 0
+    assert said.err.count("Trying again for up to 120 s.") == 1
 
 
 def test_patience_has_an_end(file: Path, broker: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +219,8 @@ def test_patience_has_an_end(file: Path, broker: Receiver, monkeypatch: pytest.M
 
 
 def _impatient(init: Any) -> Any:
-    def __init__(self: Any, *args: Any) -> None:
-        init(self, *args, patience_s=0.1)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options, patience_s=0.1)
 
     return __init__
 

@@ -116,7 +116,13 @@ class Command(BaseCommand):
         if options["producer"]:
             raise Error("--producer goes with --direct; otherwise the key says who publishes.")
         key = _key(options["key_file"], file)
-        return outlets.Api(options["url"].rstrip("/"), options["channel"], key)
+        return outlets.Api(
+            options["url"].rstrip("/"), options["channel"], key, on_pause=self._keeps_trying
+        )
+
+    def _keeps_trying(self, reason: str) -> None:
+        seconds = f"{outlets.PATIENCE_S:.0f} s"
+        self.stderr.write(f"{reason} Trying again for up to {seconds}.", self.style.WARNING)
 
 
 def _open(file: str, stack: ExitStack) -> tuple[BinaryIO, int]:

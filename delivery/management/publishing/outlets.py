@@ -1,7 +1,7 @@
 """Where messages go: through the REST API as a producer's would, or straight into the tables."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,6 +61,8 @@ class Api:
     channel: str
     key: str = field(repr=False)
     patience_s: float = PATIENCE_S
+    on_pause: Callable[[str], None] = lambda reason: None
+    """Told once in a row of failures why it has to wait."""
     _session: requests.Session = field(default_factory=requests.Session)
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
@@ -86,6 +88,8 @@ class Api:
                 reason = _detail(answer)
             if time.monotonic() + pause_s > end:
                 raise Refused(reason)
+            if pause_s == FIRST_PAUSE_S:
+                self.on_pause(reason)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
