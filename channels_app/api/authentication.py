@@ -123,9 +123,10 @@ def caller_of(request: Request) -> Caller:
 def _check_channel(caller: Caller, slug: str) -> None:
     if not caller.may_use(slug):
         raise PermissionDenied(f"The key was not granted the channel {slug}.", code="no_grant")
-    if caller.key.producer is None and caller.key.team_id is not None:
+    if caller.key.producer is None and caller.key.team_id is not None and not caller.may("admin"):
         channel = directory.channel(slug)
-        if channel is not None and not caller.sees(slug, channel.exposure):
+        # The same for what never was, before anything else is said: names cannot be guessed.
+        if channel is None or not caller.sees(slug, channel.exposure):
             raise NotFound("unknown_channel", f"There is no channel {slug}.")
 
 

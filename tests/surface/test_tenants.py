@@ -204,8 +204,29 @@ def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team],
             answer = api.call(method, address, body)
             if not own_side:
                 check(answer, made, method, address, body)
-            if route not in elsewhere and not own_side:
+            if (route not in elsewhere or "channel" in str(body)) and not own_side:
                 assert answer.status in {403, 404, 405}, (method, address, answer.body)
+            assert before.items() <= rows().items(), (method, address, answer.body)
+
+
+def test_an_internal_channel_is_nowhere_for_a_team_that_was_not_granted_it() -> None:
+    """Nor can its name be guessed: the answers are those for a name that never was."""
+    made = world.make(exposure="internal")
+    team = TeamFactory.create()
+    api = Api(of_another_team(team))
+    before = rows()
+    for route, method, address, body in requests(made):
+        with undone():
+            answer = api.call(method, address, body)
+            check(answer, made, method, address, body)
+            if "<str:" in route or "channel" in str(body):
+                assert answer.status in {403, 404, 405}, (method, address, answer.body)
+            if method == "GET" and "<str:channel>" in route:
+                guessed = api.get(address.replace(made.parameters["channel"], "never-was"))
+                assert (answer.status, answer.json["code"]) == (404, "unknown_channel")
+                assert (guessed.status, guessed.json["code"]) == (404, "unknown_channel")
+            if "<str:" not in route:
+                assert made.parameters["channel"] not in answer.body.decode() or body is not None
             assert before.items() <= rows().items(), (method, address, answer.body)
 
 

@@ -27,11 +27,11 @@ class World:
     """By the names that the addresses use."""
 
 
-def make(team: Team | None = None, *, scopes: tuple[str, ...] = ("publish",)) -> World:
+def make(team: Team | None = None, *, exposure: str = "external") -> World:
     """A channel with an event type, a consumer, a producer with a key, a message and a replay."""
-    channel = factories.ChannelFactory.create(exposure="external")
+    channel = factories.ChannelFactory.create(exposure=exposure)
     producer = factories.ProducerFactory.create(team=team)
-    key = factories.ApiKeyFactory.create(producer=producer, scopes=list(scopes))
+    key = factories.ApiKeyFactory.create(producer=producer, scopes=["publish"])
     schema = {"type": "object", "required": ["id"]}
     kind = factories.EventTypeFactory.create(channel=channel, schema=schema, example={"id": 1})
     consumer = factories.ConsumerFactory.create(channel=channel, team=team)

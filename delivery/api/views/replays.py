@@ -152,7 +152,7 @@ def _granted(caller: Caller) -> list[str] | None:
 
 def _check_granted(caller: Caller, channel: str) -> None:
     view = reach.channel_of(channel)
-    if not caller.may_use(view.slug):
+    if not caller.sees(view.slug, view.exposure):
         raise NotFound("unknown_channel", f"There is no channel {channel}.")
 
 
