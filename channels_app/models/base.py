@@ -33,12 +33,16 @@ class TimeOrderedKey(_BigInteger):
 
 
 class ExactCharField(_Char):
-    """Text compared byte for byte; MySQL's default collations fold case and trailing blanks."""
+    """Text compared byte for byte; MySQL's default collations fold case and trailing blanks.
+
+    So does ``utf8mb4_bin`` with blanks: to it ``orders`` and ``orders `` are one name.
+    """
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         parameters = super().db_parameters(connection)
         if connection.vendor == "mysql":
-            parameters["collation"] = "utf8mb4_bin"
+            mariadb = getattr(connection, "mysql_is_mariadb", False)
+            parameters["collation"] = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
         return parameters
 
 

@@ -245,6 +245,11 @@ def test_names_match_exactly(door: Door, spelt: str) -> None:
     for below in ("", "/messages", "/consumers", "/event-types"):
         answer = door.web.send(f"{CHANNELS}/{other}{below}")
         assert (answer.status, answer.code) == (404, "unknown_channel")
+    assert door.put(b'{"url":"http://127.0.0.1:9/"}', path="/consumers/shop").status == 201
+    other = spelt.format(upper="SHOP", start="sho", name="shop")
+    for below in ("", "/deliveries", "/messages", "/dead-letters"):
+        answer = door.web.send(f"{door.path}/consumers/{other}{below}")
+        assert (answer.status, answer.code) == (404, "unknown_consumer")
 
 
 def test_ids_match_exactly(door: Door) -> None:
