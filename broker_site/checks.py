@@ -22,7 +22,8 @@ MIN_LEASE_GRACE_MS = 2000
 """An answer that came at the last moment has to be written before the lease ends: commits may wait
 for locks, and a worker that is stopped and continued must notice that it was."""
 GOOD_SQLITE = (3, 51, 3)
-OLDEST_MYSQL = (8, 0, 1)
+OLDEST_MYSQL = (8, 0, 17)
+"""The first with a collation that compares bytes and keeps trailing blanks."""
 OLDEST_MARIADB = (10, 6)
 
 
@@ -204,13 +205,14 @@ def _mysql_version(text: str) -> list[CheckMessage]:
     # 5.5.5-10.6.12-MariaDB is how some proxies announce MariaDB 10.6.12.
     numbers = text.removeprefix("5.5.5-").split("-")[0].split(".")
     version = tuple(int(number) for number in numbers if number.isdecimal())
-    if version >= oldest:
+    # TiDB names the version whose protocol it speaks; what it can do is newer.
+    if version >= oldest or "TiDB" in text:
         return []
     return [
         Error(
             f"{name} {text} does not know FOR UPDATE SKIP LOCKED: workers would wait for each "
             "other.",
-            hint="MySQL 8.0.1 or MariaDB 10.6 at least.",
+            hint="MySQL 8.0.17 or MariaDB 10.6 at least.",
             id="hookstation.E010",
         )
     ]

@@ -118,11 +118,11 @@ def test_sqlite_with_the_fault(
 @pytest.mark.parametrize(
     ("text", "bad"),
     [
-        ("8.0.1", 0),
+        ("8.0.17", 0),
         ("8.4.3-log", 0),
         ("9.7.4", 0),
         ("5.7.44", 1),
-        ("8.0.0", 1),
+        ("8.0.16", 1),
         ("10.11.6-MariaDB-0+deb12u1", 0),
         ("5.5.5-10.6.12-MariaDB", 0),
         ("10.5.23-MariaDB", 1),
