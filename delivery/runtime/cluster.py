@@ -24,8 +24,8 @@ from channels_app import clock
 from delivery.conf import conf
 from delivery.models import PumpSlot
 from delivery.runtime import schedules, slots, sweeps
-from delivery.runtime.pump import Pump, Replaced
-from delivery.runtime.slots import Held
+from delivery.runtime.pump import Pump
+from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.wake import Listener
 from delivery.steps import release
 

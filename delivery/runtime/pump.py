@@ -21,7 +21,7 @@ from delivery.runtime import outgoing, recorder, slots
 from delivery.runtime.line import Line
 from delivery.runtime.recorder import Recorder
 from delivery.runtime.roster import Roster
-from delivery.runtime.slots import Held
+from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.wake import Listener, bell
 from delivery.steps import claim, dispatch, parcels
 from delivery.steps.claim import Claimed, Want
@@ -33,14 +33,12 @@ logger = logging.getLogger(__name__)
 DISPATCH_BATCH = 200
 CLAIM_BATCH = 100
 """Most rows of one consumer in one claim."""
+SPARE_S = 300.0
+"""How much longer than its time a pump may live to end when nothing is open."""
 BUSY_S = 0.02
 """Seconds until rows that another worker holds are looked at again."""
 RETRY_CAP_S = 2.0
 """Longest wait between tries while the database is away."""
-
-
-class Replaced(Exception):
-    """Another process was given this pump's slot; everything it holds is no longer its own."""
 
 
 class Pump:
@@ -69,16 +67,14 @@ class Pump:
         self.accepted_hint = True
         self.next_beat = self.next_poll = 0.0
 
-    # -- life ------------------------------------------------------------------------------------
-
     def run(self, stopped: Callable[[], bool], seconds: float) -> None:
-        """Pump until ``stopped`` or until ``seconds`` have passed, then finish what is open.
+        """Pump until ``stopped`` or for ``seconds``, then finish what is open.
 
-        A database that goes away ends a round, not the pump. Raises Replaced.
+        A database that goes away ends a round, not the pump. Raises slots.Replaced.
         """
         end = time.monotonic() + seconds
         pause = 0.0
-        while not stopped() and time.monotonic() < end:
+        while not (stopped() or self._may_leave(end)):
             try:
                 self.round()
                 pause = 0.0
@@ -103,6 +99,11 @@ class Pump:
         self._wait(self._patience())
         self._record()
 
+    def _may_leave(self, end: float) -> bool:
+        """At ``end``, or soon after it when nothing is open: a pump that drains takes nothing."""
+        ticks = time.monotonic()
+        return ticks >= end + SPARE_S or (ticks >= end and not self.open)
+
     def drain(self, seconds: float) -> None:
         """Wait for what is on its way, then give the rest back; the budgets are not charged."""
         end = time.monotonic() + seconds
@@ -122,8 +123,6 @@ class Pump:
         self.sender.close()
         self.selector.close()
         self.listener.close()
-
-    # -- stations --------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         self._show_life()
@@ -240,8 +239,6 @@ class Pump:
         self.sender.start(outgoing.call(ticket, line.view, signer, parcel, mark, now))
         failpoints.reach("after_send")
 
-    # -- results ---------------------------------------------------------------------------------
-
     def _finish(self, ticket: int, outcome: Outcome, error: str) -> None:
         """Close an attempt that never reached the consumer."""
         self._close(recorder.unsent(ticket, outcome, error))
@@ -266,8 +263,6 @@ class Pump:
         except DatabaseFailure as error:
             logger.warning("a stopping pump waits for the database: %s", error)
             close_old_connections()
-
-    # -- waiting ---------------------------------------------------------------------------------
 
     def _patience(self) -> float:
         """Seconds until something is to be done without being told."""

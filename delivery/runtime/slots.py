@@ -27,6 +27,10 @@ QUIET_S = 1.5
 """Three beats."""
 
 
+class Replaced(Exception):
+    """Another process was given this slot; everything held in it is no longer ours."""
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """A slot that this process owns."""

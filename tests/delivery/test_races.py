@@ -17,6 +17,7 @@ from channels_app.models import Consumer, IdempotencyRecord, Message
 from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot, SweepRun
+from delivery.runtime import pump as pump_module
 from delivery.runtime import slots, sweeps
 from delivery.steps import claim, dispatch, recount, retention
 from delivery.steps.claim import Want
@@ -395,3 +396,17 @@ def test_days_of_failure_before_it_was_switched_on_again_do_not_count(receiver: 
         pump.roster._saved.clear()
         publish(channel, b"x")
         pump_until(pump, lambda: Consumer.objects.get().state == "disabled")
+
+
+def test_a_pump_whose_time_is_up_ends_when_nothing_is_open(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/slow?ms=300"))
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: bool(pump.open))
+        past = time.monotonic() - 1.0
+        assert not pump._may_leave(past)
+        assert pump._may_leave(past - pump_module.SPARE_S)
+        pump_until(pump, all_finished)
+        assert pump._may_leave(past)
+        assert not pump._may_leave(time.monotonic() + 1.0)
