@@ -198,7 +198,12 @@ def test_schemas_that_cannot_be_held_against_anything(door: Door, schema: object
     ids=lambda part: ascii(part)[:30],
 )
 def test_bodies_that_break_a_schemas_check_are_refused(door: Door, body: bytes) -> None:
-    tree = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/tree"}}, {"multipleOf": 0.01}]}
+    tree = {
+        "anyOf": [
+            {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+            {"type": "number", "multipleOf": 0.01},
+        ]
+    }
     schema = {"$ref": "#/$defs/tree", "$defs": {"tree": tree}}
     put = door.put(json.dumps({"schema": schema}).encode(), path="/event-types/order.made")
     assert put.status == 201
