@@ -110,8 +110,8 @@ def running(folder: Path, **settings_: str) -> Iterator[Broker]:
     with fresh_database(folder) as url:
         broker = Broker(folder, url, **settings_)
         broker.set_up()
-        broker.start()
         try:
+            broker.start()
             yield broker
         finally:
             broker.http.close()
