@@ -15,6 +15,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
+# Generic to the type checker only; at run time it takes no parameter.
 class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]
     """People who may use the console."""
 

@@ -22,6 +22,7 @@ class LeanHandler(WSGIHandler):
         self._view_middleware: list[Any] = []
         self._template_response_middleware: list[Any] = []
         self._exception_middleware: list[Any] = []
+        # `_get_response` is BaseHandler's, and not in its types.
         chain = convert_exception_to_response(self._get_response)  # type: ignore[attr-defined]
         for path in reversed(settings.API_MIDDLEWARE):
             chain = convert_exception_to_response(import_string(path)(chain))

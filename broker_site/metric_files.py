@@ -44,7 +44,7 @@ class Files(Collector):
             _retire(self._own)
             paths = [path for folder in folders for path in _files(folder) if _is_sound(path)]
             names = [str(path) for path in paths]
-            return iter(MultiProcessCollector.merge(names))  # type: ignore[no-untyped-call]
+            return iter(MultiProcessCollector.merge(names))
 
 
 @contextmanager
@@ -118,15 +118,15 @@ def _is_sound(path: Path) -> bool:
 
 
 def _read(path: Path) -> Iterator[tuple[str, float]]:
-    values = MmapedDict.read_all_values_from_file(path)  # type: ignore[no-untyped-call]
+    values = MmapedDict.read_all_values_from_file(path)
     return ((key, value) for key, value, _, _ in values)
 
 
 def _write(path: Path, values: Mapping[str, float]) -> None:
-    file = MmapedDict(str(path))  # type: ignore[no-untyped-call]
+    file = MmapedDict(str(path))
     for key, value in values.items():
-        file.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
-    file.close()  # type: ignore[no-untyped-call]
+        file.write_value(key, value, 0.0)
+    file.close()
 
 
 def _runs(pid: int) -> bool:

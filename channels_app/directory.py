@@ -104,7 +104,6 @@ class KeyView:
     last_used_at: datetime | None
     producer: Producer | None
     team_id: int | None
-    team_slug: str = ""
 
 
 class Directory:
@@ -260,7 +259,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
 
 
 def _load_key(key_id: str) -> KeyView | None:
-    key = ApiKey.objects.select_related("producer", "team").filter(key_id=key_id).first()
+    key = ApiKey.objects.select_related("producer").filter(key_id=key_id).first()
     if key is None:
         return None
     return KeyView(
@@ -274,7 +273,6 @@ def _load_key(key_id: str) -> KeyView | None:
         last_used_at=key.last_used_at,
         producer=key.producer,
         team_id=key.team_id or (key.producer.team_id if key.producer else None),
-        team_slug=key.team.slug if key.team else "",
     )
 
 

@@ -90,6 +90,5 @@ def a_call(url: str, **changes: Any) -> Call:
         body=b'{"n": 1}',
         timeout_ms=8000,
         connect_timeout_ms=4000,
-        group=1,
     )
     return call._replace(**changes)

@@ -19,7 +19,7 @@ class Consumer(Versioned):
         PAUSED = "paused"
         """By a person; the backlog waits."""
         DISABLED = "disabled"
-        """By the broker (410, days of failure) or an operator; the backlog waits."""
+        """By the broker (410, days of failure); the backlog waits."""
         RETIRED = "retired"
         """Deleted: receives nothing more, its history stays."""
 

@@ -14,7 +14,7 @@ from delivery.models import ConsumerHealth, Counter, PumpSlot, SweepRun
 from delivery.runtime.slots import STALE_S
 
 Circuit = ConsumerHealth.Circuit
-TONE = {Circuit.CLOSED: "good", Circuit.HALF_OPEN: "wait", Circuit.OPEN: "bad"}
+TONE = {Circuit.CLOSED: "good", Circuit.OPEN: "bad"}
 
 
 @admin.register(PumpSlot)

@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
             name='ConsumerHealth',
             fields=[
                 ('consumer', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='health', serialize=False, to='channels_app.consumer')),
-                ('circuit', models.CharField(choices=[('closed', 'Closed'), ('open', 'Open'), ('half_open', 'Half Open')], default='closed', max_length=10)),
+                ('circuit', models.CharField(choices=[('closed', 'Closed'), ('open', 'Open')], default='closed', max_length=10)),
                 ('consecutive_failures', models.PositiveIntegerField(default=0)),
                 ('opened_count', models.PositiveIntegerField(default=0)),
                 ('next_probe_at', models.DateTimeField(null=True)),
@@ -51,7 +51,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name_plural': 'consumer health',
-                'constraints': [models.CheckConstraint(condition=models.Q(('circuit__in', ['closed', 'open', 'half_open'])), name='known_circuit')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('circuit__in', ['closed', 'open'])), name='known_circuit')],
             },
         ),
         migrations.CreateModel(

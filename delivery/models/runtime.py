@@ -46,7 +46,6 @@ class ConsumerHealth(models.Model):
     class Circuit(models.TextChoices):
         CLOSED = "closed"
         OPEN = "open"
-        HALF_OPEN = "half_open"
 
     consumer = models.OneToOneField(
         Consumer, models.CASCADE, primary_key=True, related_name="health"
@@ -65,7 +64,7 @@ class ConsumerHealth(models.Model):
         verbose_name_plural = "consumer health"
         constraints = [
             models.CheckConstraint(
-                condition=models.Q(circuit__in=["closed", "open", "half_open"]),
+                condition=models.Q(circuit__in=["closed", "open"]),
                 name="known_circuit",
             )
         ]

@@ -5,7 +5,6 @@ from typing import Literal
 
 CLOSED = "closed"
 OPEN = "open"
-HALF_OPEN = "half_open"
 
 Verdict = Literal["yes", "probe", "no"]
 
@@ -19,6 +18,7 @@ class Circuit:
     """What is remembered of a consumer. Instants are Unix seconds."""
 
     state: str = CLOSED
+    """``open`` covers what others call half-open too: ``may_send`` then says ``probe``."""
     consecutive_failures: int = 0
     opened_count: int = 0
     """Times it opened, or a probe failed, since the last success."""

@@ -73,7 +73,6 @@ def call(
         body=parcel.body,
         timeout_ms=view.timeout_ms,
         connect_timeout_ms=min(conf().connect_timeout_ms, view.timeout_ms),
-        group=view.id,
     )
 
 

@@ -24,8 +24,6 @@ class Call(NamedTuple):
     """For everything, from `start` to the answer's last byte."""
     connect_timeout_ms: int
     """For name, connection and TLS handshake together."""
-    group: int
-    """The consumer's id. Connections are shared by address, whoever the consumer is."""
 
 
 class Answer(NamedTuple):
