@@ -1,5 +1,6 @@
 """Counters of many processes: added up, and never lost when one dies or a merge breaks off."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -112,8 +113,12 @@ def _break_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 
 def test_a_damaged_file_does_not_spoil_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A logger of its own: what libraries under other tests do to the process's must not matter.
+    own = logging.Logger("metric files", logging.INFO)
+    own.addHandler(caplog.handler)
+    monkeypatch.setattr(metric_files, "log", own)
     count(tmp_path, 2)
     (tmp_path / f"counter_{os.getpid()}.db").write_bytes(b"\xff\x7f\x00\x00" + b"\x01" * 40)
 
