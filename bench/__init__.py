@@ -1,0 +1,1 @@
+"""The commands that measure what the engine reaches: `python -m bench --help`."""

@@ -1,0 +1,179 @@
+"""Hookstation as the harness sees it: its commands, its API, its processes. Nothing inside."""
+
+import itertools
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from bench import cpu
+from bench.adapters import BenchError, Consumer, Pack, Route, one
+
+ROOT = Path(__file__).resolve().parents[1]
+START_S = 60.0
+STOP_S = 40.0
+LOOK_S = 0.1
+KNOWN_AFTER_S = 1.2
+"""Every process knows of a new consumer by then (docs/architecture.md)."""
+
+
+class Hookstation:
+    """`manage.py broker` with every default, on the given database."""
+
+    name = "Hookstation"
+
+    def __init__(self, database_url: str, folder: Path) -> None:
+        self.folder, self.port = folder, _free_port()
+        self.environment = {
+            **{name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ},
+            "SECRET_KEY": secrets.token_urlsafe(50),
+            "DATABASE_URL": database_url,
+            "HOOKSTATION_DATA_DIR": str(folder),
+            "HOOKSTATION_ALLOWED_TARGETS": "127.0.0.0/8",
+            "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._http = requests.Session()
+        self._http.trust_env = False
+        self._key = ""
+        self._channel = ""
+        self._channels = itertools.count(1)
+        self._consumers: list[str] = []
+
+    def manage(self, *arguments: str) -> str:
+        """What a management command prints. Raises BenchError."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise BenchError(f"manage.py {arguments[0]} failed: {_end(done.stderr)}")
+        return done.stdout
+
+    def start(self) -> None:
+        """Make tables and keys the first time; return when /readyz is content."""
+        if not self._key:
+            self.manage("migrate", "--verbosity", "0")
+            admin = self.manage("issue_key", "bench-admin", "--scope", "admin").strip()
+            self._http.headers["Authorization"] = f"Bearer {admin}"
+            self._key = self.manage("issue_key", "bench").strip()
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "manage.py", "broker", "--bind", f"127.0.0.1:{self.port}"],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # Ctrl-C is for the harness, which then stops this
+            )
+        end = time.monotonic() + START_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > end:
+                said = (self.folder / "broker.log").read_text(errors="replace")
+                raise BenchError(f"The broker did not start: {_end(said)}")
+            time.sleep(LOOK_S)
+
+    def prepare(self, consumers: Sequence[Consumer]) -> None:
+        """A channel of their own; the consumers of the last one are retired."""
+        for name in self._consumers:
+            self._call("DELETE", f"/channels/{self._channel}/consumers/{name}")
+        self._channel = f"bench{next(self._channels)}"
+        self._consumers = [consumer.name for consumer in consumers]
+        self._call("PUT", f"/channels/{self._channel}", {})
+        for consumer in consumers:
+            values = {"url": consumer.url, "timeout_ms": consumer.timeout_ms}
+            self._call("PUT", f"/channels/{self._channel}/consumers/{consumer.name}", values)
+        time.sleep(KNOWN_AFTER_S)
+
+    def single(self) -> Route:
+        """One JSON message to a request."""
+        return self._route("", one)
+
+    def batch(self) -> Route:
+        """The batch endpoint."""
+        return self._route("/batch", pack_batch, accepted=(207,))
+
+    def processes(self) -> Mapping[str, Sequence[int]]:
+        """Web server, workers (pumps, steward, django-q2's own), and what watches over them."""
+        groups: dict[str, list[int]] = {"web": [], "worker": [], "supervisor": []}
+        for pid in self._pids():
+            title = cpu.title(pid)
+            group = "web" if "granian" in title else "worker" if "qcluster" in title else ""
+            groups[group or "supervisor"].append(pid)
+        return groups
+
+    def kill(self) -> None:
+        """SIGKILL to everything, the watchers first."""
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM as an operator would send it; SIGKILL when that does not help."""
+        self._http.close()
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def _pids(self) -> list[int]:
+        if self._process is None or self._process.poll() is not None:
+            return []
+        return [self._process.pid, *cpu.descendants(self._process.pid)]
+
+    def _is_ready(self) -> bool:
+        try:
+            address = f"http://127.0.0.1:{self.port}/readyz"
+            return self._http.get(address, timeout=2).ok
+        except requests.RequestException:
+            return False
+
+    def _call(self, method: str, path: str, values: Mapping[str, Any] | None = None) -> None:
+        address = f"http://127.0.0.1:{self.port}/api/v1{path}"
+        answer = self._http.request(method, address, json=values, timeout=20)
+        if not answer.ok:
+            raise BenchError(f"{method} {path}: {answer.status_code} {answer.text}")
+
+    def _route(self, path: str, pack: Pack, accepted: tuple[int, ...] = (202,)) -> Route:
+        return Route(
+            host="127.0.0.1",
+            port=self.port,
+            path=f"/api/v1/channels/{self._channel}/messages{path}",
+            headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
+            pack=pack,
+            accepted=accepted,
+        )
+
+
+def pack_batch(bodies: Sequence[bytes]) -> bytes:
+    """The batch endpoint's array of items."""
+    return json.dumps([{"body": body.decode()} for body in bodies]).encode()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _end(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-5:])

@@ -1,0 +1,85 @@
+"""Databases that exist for the time of a measurement: a private MariaDB server, or a file."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from bench import cpu
+from bench.adapters import BenchError
+
+with suppress(ImportError):  # without the driver only SQLite can be measured
+    import MySQLdb
+
+ROOT = Path(__file__).resolve().parents[1]
+Kind = Literal["mariadb", "sqlite"]
+KINDS: tuple[Kind, ...] = ("mariadb", "sqlite")
+DURABILITY = ("innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin", "sync_binlog")
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """An empty database and, if it is a server, its processes."""
+
+    kind: Kind
+    url: str
+    pids: Sequence[int] = ()
+    """None for SQLite, which works inside the broker's."""
+
+    def describe(self) -> str:
+        """Version, and how safely it commits."""
+        if self.kind == "sqlite":
+            return "SQLite, as the broker sets it up"
+        at = urlsplit(self.url)
+        with connect(at.hostname, at.port, at.username, at.password) as cursor:
+            cursor.execute("SELECT VERSION()")
+            ((version,),) = cursor.fetchall()
+            cursor.execute("SHOW GLOBAL VARIABLES")
+            variables = dict(cursor.fetchall())
+        named = (*DURABILITY, "innodb_buffer_pool_size", "innodb_log_file_size")
+        settings = ", ".join(f"{name} = {variables[name]}" for name in named)
+        return f"MariaDB {version}; {settings}"
+
+
+@contextmanager
+def connect(
+    host: str | None, port: int | None, user: str | None, password: str | None
+) -> Iterator[Any]:
+    """A cursor on the server."""
+    connection = MySQLdb.connect(host=host, port=port, user=user, password=password)
+    try:
+        yield connection.cursor()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def fresh(kind: Kind, folder: Path, *options: str) -> Iterator[Database]:
+    """An empty database of that kind; a server is started for it and goes with it.
+
+    `options` are for tools/mariadb. Raises BenchError.
+    """
+    if kind == "sqlite":
+        yield Database(kind, f"sqlite:///{folder / 'bench.sqlite3'}")
+        return
+    # The server goes when `cat` ends, which is when we close the pipe, or die.
+    with subprocess.Popen(
+        [sys.executable, ROOT / "tools/mariadb", *options, "sh", "-c", 'echo "$DATABASE_URL"; cat'],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,  # Ctrl-C is for us; we end it when the broker is gone
+    ) as keeper:
+        assert keeper.stdout is not None
+        try:
+            url = keeper.stdout.readline().strip()
+            if not url:
+                raise BenchError("MariaDB did not start.")
+            below = cpu.descendants(keeper.pid)
+            yield Database(kind, url, [pid for pid in below if "mariadbd" in cpu.program(pid)])
+        finally:
+            keeper.communicate()

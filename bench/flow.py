@@ -1,0 +1,152 @@
+"""Messages on their way through a broker, from the load generator to the sink, and their books."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from bench.adapters import BenchError
+from bench.load import UNANSWERED, Load, Plan
+from bench.records import Log
+
+LOOK_S = 0.02
+STANDSTILL_S = 30.0
+"""Nothing has moved for so long: something is lost."""
+AFTER_S = 0.3
+"""How long doubles are waited for."""
+
+Tell = Callable[[int, int], None]
+
+
+def quietly(done: int, of: int) -> None:
+    """A `Tell` that tells nobody."""
+
+
+@dataclass(slots=True)
+class Flow:
+    """What became of the messages of one plan. Instants are monotonic nanoseconds."""
+
+    sent: dict[int, int] = field(default_factory=dict)
+    """When each answered message was sent, by number."""
+    answered: list[int] = field(default_factory=list)
+    """When each accepting answer came, in order; one for each message."""
+    unanswered: int = 0
+    """Messages whose connection broke: stored or not, nobody knows."""
+    arrived: dict[int, dict[int, int]] = field(default_factory=dict)
+    """When each message first reached each consumer."""
+    twice: int = 0
+    """Deliveries that were made once more."""
+
+    @property
+    def started(self) -> int:
+        """When the first message was sent."""
+        return min(self.sent.values())
+
+    @property
+    def ended(self) -> int:
+        """When the last one reached its last consumer."""
+        return max(max(times.values(), default=0) for times in self.arrived.values())
+
+    @property
+    def deliveries(self) -> int:
+        """Messages times consumers, each counted once."""
+        return sum(len(times) for times in self.arrived.values())
+
+    @property
+    def seconds(self) -> float:
+        """From the first message sent to the last one delivered."""
+        return (self.ended - self.started) / 1e9
+
+    @property
+    def accepting_seconds(self) -> float:
+        """From the first message sent to the last one acknowledged."""
+        return (max(self.answered) - self.started) / 1e9
+
+    def latencies_ms(self, consumer: int) -> list[float]:
+        """Message sent to message received, for each message."""
+        at = self.arrived[consumer]
+        return [(at[number] - sent) / 1e6 for number, sent in self.sent.items() if number in at]
+
+    def lost(self) -> int:
+        """Deliveries of acknowledged messages that never came."""
+        return sum(
+            1 for times in self.arrived.values() for number in self.sent if number not in times
+        )
+
+
+class Following:
+    """A plan that is being carried out. Use it as a context: its end ends the load generator."""
+
+    def __init__(self, plan: Plan, sink: Log, consumers: Sequence[int]) -> None:
+        self._plan, self._sink = plan, sink
+        self._heard, self._answers = len(sink), 0
+        self.flow = Flow(arrived={consumer: {} for consumer in consumers})
+        self._refusal = ""
+        self._load = Load(plan)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._load.close()
+
+    def look(self) -> bool:
+        """Take in what has happened since the last look; whether anything had."""
+        # First the sink: what is known as acknowledged then, is the whole of what is waited for.
+        heard, answers = self._sink.read(self._heard), self._load.log.read(self._answers)
+        self._heard += len(heard)
+        self._answers += len(answers)
+        numbers = range(self._plan.first, self._plan.first + self._plan.count)
+        for consumer, number, at, _, _ in heard:
+            times = self.flow.arrived.get(consumer)
+            if times is None or number not in numbers:
+                continue
+            if number in times:
+                self.flow.twice += 1
+            else:
+                times[number] = at
+        for first, count, sent_at, answered_at, status in answers:
+            self._note(range(first, first + count), sent_at, answered_at, status)
+        return bool(heard or answers)
+
+    def _note(self, numbers: range, sent_at: int, answered_at: int, status: int) -> None:
+        if status in self._plan.route.accepted:
+            self.flow.sent.update(dict.fromkeys(numbers, sent_at))
+            self.flow.answered += [answered_at] * len(numbers)
+        elif status == UNANSWERED:
+            self.flow.unanswered += len(numbers)
+        else:
+            self._refusal = f"Message {numbers.start} was refused: status {status}."
+
+    def is_done(self) -> bool:
+        """Whether every message was handed in, and every acknowledged one has arrived."""
+        if self._load.is_running:
+            return False
+        self.look()
+        expected = len(self.flow.sent) * len(self.flow.arrived)
+        return self.flow.deliveries >= expected and not self.flow.lost()
+
+    def finish(self, tell: Tell = quietly, patience_s: float = STANDSTILL_S) -> Flow:
+        """Wait until all is delivered. Raises BenchError when something is refused or lost.
+
+        `tell` hears of deliveries made and expected. It is given up when nothing has moved for
+        `patience_s` seconds.
+        """
+        expected = self._plan.count * len(self.flow.arrived)
+        moved_at = time.monotonic()
+        while not self._refusal and not self.is_done():
+            if self.look():
+                moved_at = time.monotonic()
+                tell(self.flow.deliveries, expected)
+            if time.monotonic() - moved_at > patience_s:
+                break
+            time.sleep(LOOK_S)
+        time.sleep(AFTER_S)
+        self.look()
+        if self._refusal:
+            raise BenchError(self._refusal)
+        if lost := self.flow.lost():
+            raise BenchError(f"LOST: {lost:,} deliveries of acknowledged messages never came.")
+        if not self.flow.sent:
+            raise BenchError("No message was acknowledged.")
+        return self.flow
