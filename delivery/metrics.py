@@ -1,11 +1,50 @@
 """Numbers about delivering. Labels never carry unbounded values; depths are read at scrape time."""
 
-from prometheus_client import Counter, Histogram
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import prometheus_client
+from prometheus_client import Counter
+
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.outcome import Outcome
 
 _LATENCY = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 43200, 259200),
 )
+
+
+class Histogram(prometheus_client.Histogram):
+    """A histogram that takes many amounts at once."""
+
+    def observe_all(self, amounts: Sequence[float]) -> None:
+        """`observe` each of them, with one write per bucket that changed.
+
+        The numbers are shared with other processes through a file, and a write there takes longer
+        than finding the bucket.
+        """
+        if not amounts:
+            return
+        self._sum.inc(sum(amounts))
+        # A bucket holds what is up to its bound, the bound included.
+        for place, count in Tally(bisect_left(self._upper_bounds, it) for it in amounts).items():
+            self._buckets[place].inc(count)
+
+
+class Ended(NamedTuple):
+    """One attempt whose end is in the database."""
+
+    outcome: Outcome
+    state: DeliveryState
+    """Where its delivery is now."""
+    seconds: float
+    """Length of the attempt."""
+    latency_s: float
+    """From accepted until now."""
+
 
 ATTEMPTS = Counter("hookstation_attempts_total", "Attempts by how they ended.", ["outcome"])
 DELIVERIES = Counter(
@@ -31,3 +70,16 @@ LATE_RESULTS = Counter(
 PUMP_ERRORS = Counter(
     "hookstation_pump_errors_total", "Rounds of a pump that failed and were tried again."
 )
+
+
+def count(ended: Iterable[Ended]) -> None:
+    """Attempts that ended, and the deliveries that they finished."""
+    ended = list(ended)
+    for outcome, number in Tally(it.outcome for it in ended).items():
+        ATTEMPTS.labels(outcome.value).inc(number)
+    for state, number in Tally(it.state for it in ended).items():
+        if state in (DeliveryState.DELIVERED, DeliveryState.DEAD):
+            DELIVERIES.labels(state.value).inc(number)
+    ATTEMPT_SECONDS.observe_all([it.seconds for it in ended])
+    delivered = DeliveryState.DELIVERED
+    LATENCY.observe_all([it.latency_s for it in ended if it.state is delivered])
