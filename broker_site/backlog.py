@@ -11,7 +11,7 @@ from channels_app.directory import ConsumerView, directory
 from delivery.models import ConsumerHealth, Counter
 from delivery.models.counter import COUNTED, MADE
 from delivery.rules.lifecycle import DeliveryState
-from delivery.steps import claim
+from delivery.steps import horizon
 
 STATES = tuple(state.value for state in DeliveryState)
 LATE_S = 60.0
@@ -77,7 +77,7 @@ def oldest_due_s(backlog: Backlog) -> float:
         for view in busy
         if view.id not in held_back and backlog.in_flight(view.id) < view.max_in_flight
     ]
-    oldest = min(claim.next_due(ready).values(), default=now)
+    oldest = min(horizon.next_due(ready).values(), default=now)
     return max(0.0, (now - oldest).total_seconds())
 
 

@@ -12,7 +12,7 @@ from delivery.rules.breaker import Circuit
 from delivery.rules.outcome import Outcome
 from delivery.runtime import slots
 from delivery.runtime.line import Line
-from delivery.steps import claim, health
+from delivery.steps import health, horizon
 from delivery.steps.send import Answer
 
 SAVE_S = 5.0
@@ -74,7 +74,7 @@ class Roster:
         """Ask the tables what is due; returns the seconds until it is worth asking again."""
         started = time.monotonic()
         callable_now = [line.view.id for line in self.lines.values() if not line.view.halted]
-        found = claim.next_due(callable_now)
+        found = horizon.next_due(callable_now)
         for consumer_id in callable_now:
             self.lines[consumer_id].next_due = found.get(consumer_id)
         return max(poll_s, DISCOVER_SHARE * (time.monotonic() - started))

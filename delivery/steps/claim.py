@@ -6,9 +6,9 @@ so its pile costs its neighbours nothing.
 """
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from django.db import connection
@@ -70,16 +70,6 @@ class Claim:
     """Rows whose former holder let the lease lapse."""
     drained: frozenset[int] = frozenset()
     """Consumers that had no more due rows than were asked for."""
-
-
-def next_due(consumer_ids: Iterable[int]) -> dict[int, datetime]:
-    """Each consumer's earliest due instant, future ones included; consumers without are absent."""
-    found: dict[int, datetime] = {}
-    for group in _groups(sorted(consumer_ids)):
-        for consumer_id, due_at in _read(*_earliest(group)):
-            instant = _instant(due_at)
-            found[consumer_id] = min(found.get(consumer_id, instant), instant)
-    return found
 
 
 def claim(wants: Sequence[Want], *, now: datetime, owner: int, slot: int) -> Claim:
@@ -241,29 +231,10 @@ def _claimed(row: Delivery, lease_until: datetime) -> Claimed:
     )
 
 
-def _earliest(consumer_ids: Sequence[int]) -> tuple[str, list[Any]]:
-    # A constant lower bound makes each term a range: finished rows (no due_at) are never read.
-    never = connection.ops.adapt_datetimefield_value(datetime(2000, 1, 1, tzinfo=UTC))
-    term = (
-        f"SELECT * FROM (SELECT consumer_id, due_at FROM {TABLE} "
-        "WHERE consumer_id = %s AND priority = %s AND due_at > %s "
-        "ORDER BY due_at, id LIMIT 1) AS t{}"
-    )
-    terms = [(consumer_id, level) for consumer_id in consumer_ids for level in LEVELS]
-    sql = " UNION ALL ".join(term.format(place) for place in range(len(terms)))
-    return sql, [value for consumer_id, level in terms for value in (consumer_id, level, never)]
-
-
 def _read(sql: str, values: list[Any]) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
         return list(cursor.fetchall())
-
-
-def _instant(value: datetime | str) -> datetime:
-    """A raw column as an instant: SQLite hands text out, MySQL naive UTC."""
-    instant = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return instant.replace(tzinfo=UTC)
 
 
 def _groups(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -61,16 +61,6 @@ def test_a_claim_leases_the_row_and_counts_the_attempt(consumer: Consumer) -> No
     assert Counter.totals() == pumping.recounted()
 
 
-def test_next_due_says_when_each_consumer_has_something(consumer: Consumer) -> None:
-    soon = clock.now() + timedelta(hours=1)
-    other = make_consumer(make_channel(), NOWHERE)
-    queue(consumer, 1, due_at=soon, priority=0)
-    queue(consumer, 1, due_at=soon + timedelta(hours=1), priority=9)
-    found = claim.next_due([consumer.id, other.id])
-    assert set(found) == {consumer.id}
-    assert abs(found[consumer.id] - soon) < timedelta(milliseconds=1)
-
-
 def test_a_lapsed_lease_is_taken_again_and_the_late_worker_is_fenced_out(
     consumer: Consumer,
 ) -> None:
