@@ -98,6 +98,7 @@ def _database() -> dict[str, Any]:
         # A file, not memory: threads and processes of one test share it.
         config["TEST"] = {"NAME": str(DATA_DIR / "test.sqlite3")}
     elif config["ENGINE"].endswith("mysql"):
+        config["ENGINE"] = "broker_site.mysql"
         # READ COMMITTED: claims take no gap locks and see each other's commits.
         config["OPTIONS"] = {
             "charset": "utf8mb4",
