@@ -101,13 +101,6 @@ ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
 FINISHED = frozenset({_S.DELIVERED, _S.DEAD, _S.CANCELLED})
 """States that nothing but a replay leaves; their ``due_at`` is empty."""
 
-_FINAL = {
-    Outcome.DELIVERED: (_S.DELIVERED, _R.DELIVERED),
-    Outcome.DELIVERED_OVERSIZED: (_S.DELIVERED, _R.DELIVERED),
-    Outcome.GONE: (_S.DEAD, _R.GONE),
-    Outcome.BODY_UNREADABLE: (_S.DEAD, _R.UNREADABLE),
-    Outcome.EXPIRED: (_S.CANCELLED, _R.EXPIRED),
-}
 _SPOILT = {
     Outcome.INTERRUPTED: _R.INTERRUPTED,
     Outcome.LEASE_EXPIRED: _R.LEASE_EXPIRED,
@@ -124,6 +117,18 @@ class Transition:
     """Seconds until it may be taken again; None when it is finished."""
     charged: bool
     """Whether ``failure_count`` rises by one."""
+
+
+_FINAL = {
+    outcome: Transition(state, reason, due_in=None, charged=outcome.charged)
+    for outcome, state, reason in (
+        (Outcome.DELIVERED, _S.DELIVERED, _R.DELIVERED),
+        (Outcome.DELIVERED_OVERSIZED, _S.DELIVERED, _R.DELIVERED),
+        (Outcome.GONE, _S.DEAD, _R.GONE),
+        (Outcome.BODY_UNREADABLE, _S.DEAD, _R.UNREADABLE),
+        (Outcome.EXPIRED, _S.CANCELLED, _R.EXPIRED),
+    )
+}
 
 
 def after_attempt(
@@ -143,7 +148,7 @@ def after_attempt(
     wait and never shortens it. ``jitter`` is in [0, 1).
     """
     if outcome in _FINAL:
-        return Transition(*_FINAL[outcome], due_in=None, charged=outcome.charged)
+        return _FINAL[outcome]
     if not outcome.charged and attempt_count - failure_count <= FREE_ATTEMPTS:
         return Transition(_S.QUEUED, _SPOILT[outcome], due_in=0.0, charged=False)
     failures = failure_count + 1
