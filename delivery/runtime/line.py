@@ -32,8 +32,16 @@ class Line:
     """The circuit as it stands in the database."""
 
     def room(self, now: datetime) -> int:
-        """How many deliveries may be taken now."""
-        if self.view.halted or self.next_due is None or self.next_due > now:
+        """How many of the deliveries that are due may be taken now."""
+        return self.capacity(now) if self.has_due(now) else 0
+
+    def has_due(self, now: datetime) -> bool:
+        """Whether something is due, as far as known."""
+        return self.next_due is not None and self.next_due <= now
+
+    def capacity(self, now: datetime) -> int:
+        """How many deliveries may be taken now, should there be so many."""
+        if self.view.halted:
             return 0
         instant = now.timestamp()
         if instant < self.ready_at:
@@ -48,7 +56,6 @@ class Line:
 
     def took(self, count: int, now: datetime) -> None:
         """Book ``count`` claimed deliveries."""
-        self.claims += 1
         self.in_flight += count
         if self.view.rate:
             for _ in range(count):

@@ -1,19 +1,19 @@
 """Outgoing: put together the one request that an attempt sends."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from channels_app.directory import ConsumerView, Signer
 from channels_app.rules import ids
 from delivery.conf import conf
 from delivery.rules import envelope, signing
-from delivery.steps.claim import Claimed
+from delivery.rules.claimed import Claimed
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Call
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What the broker's own headers say about one attempt."""
 
     message_id: str
@@ -77,10 +77,14 @@ def call(
 
 
 def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, now: datetime) -> str:
-    v1 = [key for key, expires_at in signer.v1 if expires_at is None or expires_at > now]
-    v1a = [key for key, expires_at in signer.v1a if expires_at is None or expires_at > now]
-    parts = (
-        signing.sign(v1, message_id, timestamp, body),
-        signing.sign_v1a(v1a, message_id, timestamp, body),
-    )
-    return " ".join(filter(None, parts))  # an empty token would break the official libraries
+    v1 = _valid(signer.v1, now)
+    v1a = _valid(signer.v1a, now)
+    tokens = signing.sign(v1, message_id, timestamp, body)
+    if not v1a:
+        return tokens
+    more = signing.sign_v1a(v1a, message_id, timestamp, body)
+    return f"{tokens} {more}" if tokens else more  # an empty token would break the libraries
+
+
+def _valid(keys: Sequence[tuple[bytes, datetime | None]], now: datetime) -> list[bytes]:
+    return [key for key, expires_at in keys if expires_at is None or expires_at > now]

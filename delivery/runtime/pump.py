@@ -5,34 +5,33 @@ import logging
 import selectors
 import time
 from collections import Counter as Tally
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
 from channels_app import clock
-from channels_app.directory import Signer, directory
+from channels_app.directory import Signer
 from channels_app.rules.encryption import Unreadable
 from delivery import failpoints, metrics
 from delivery.conf import conf
+from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
 from delivery.runtime import outgoing, recorder, slots
+from delivery.runtime.allotment import Allotment
 from delivery.runtime.line import Line
 from delivery.runtime.recorder import Recorder
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.wake import Listener, bell
 from delivery.steps import claim, dispatch, parcels
-from delivery.steps.claim import Claimed, Want
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Answer, Sender
 
 logger = logging.getLogger(__name__)
 
 DISPATCH_BATCH = 200
-CLAIM_BATCH = 100
-"""Most rows of one consumer in one claim."""
 SPARE_S = 300.0
 """How much longer than its time a pump may live to end when nothing is open."""
 BUSY_S = 0.02
@@ -57,6 +56,7 @@ class Pump:
             ca_file=conf().ca_file or None,
         )
         self.roster = Roster(held.generation)
+        self.allotment = Allotment(self.roster)
         self.open: dict[int, tuple[Claimed, Line, datetime]] = {}
         """Attempts on their way, with the instant they started. Not by delivery: one whose lease
         ended by a step of the clock may be taken again while its request is still open."""
@@ -141,7 +141,13 @@ class Pump:
         if not (poll or self.accepted_hint):
             return
         hinted, self.accepted_hint = self.accepted_hint, False
-        made = dispatch.dispatch(DISPATCH_BATCH, self.held.ordinal)
+        taker = dispatch.Taker(
+            self.held.generation,
+            now,
+            lambda counts: self.allotment.leave(counts, now, self._free()),
+        )
+        made = dispatch.dispatch(DISPATCH_BATCH, self.held.ordinal, taker, expected=hinted)
+        self._took(made.claimed, now)
         if made.more:
             self.accepted_hint = True
         if made.oldest_accepted_at is not None and not hinted:
@@ -157,23 +163,33 @@ class Pump:
             self.next_poll = time.monotonic() + self.roster.discover(conf().poll_s)
 
     def _take(self, now: datetime) -> None:
-        wants = self._wants(now)
+        wants = self.allotment.wants(now, self._free())
         if not wants:
             return
         taken = claim.claim(wants, now=now, owner=self.held.generation, slot=self.held.ordinal)
-        failpoints.reach("after_claim")
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
-        counts = Tally(row.consumer_id for row in taken.rows)
+        counts = self._took(taken.rows, now)
         for want in wants:
             line = self.roster.lines[want.consumer_id]
-            line.took(counts[want.consumer_id], now)
+            line.claims += 1
             if want.consumer_id in taken.drained:
                 line.next_due = None
             elif not counts[want.consumer_id]:
                 line.ready_at = now.timestamp() + BUSY_S  # somebody else holds its rows
-        for row in taken.rows:
-            metrics.LATENESS.observe(max(0.0, (now - row.due_at).total_seconds()))
-            self.claimed.append((row, self.roster.lines[row.consumer_id]))
+
+    def _took(self, rows: Sequence[Claimed], now: datetime) -> Tally[int]:
+        """Keep what is leased to us now; how many of each consumer."""
+        counts = Tally(row.consumer_id for row in rows)
+        if rows:
+            failpoints.reach("after_claim")
+            metrics.LATENESS.observe_all(
+                [max(0.0, (now - row.due_at).total_seconds()) for row in rows]
+            )
+            lines = self.roster.lines
+            self.claimed += [(row, lines[row.consumer_id]) for row in rows]
+            for consumer_id, count in counts.items():
+                lines[consumer_id].took(count, now)
+        return counts
 
     def _send_claimed(self, now: datetime) -> None:
         """Send what was claimed. Should its content not be readable now, it stays claimed."""
@@ -181,7 +197,7 @@ class Pump:
             return
         contents = parcels.load(row.message_id for row, _ in self.claimed)
         lines = {row.consumer_id: line for row, line in self.claimed}
-        signers = {consumer_id: self._signer(line) for consumer_id, line in lines.items()}
+        signers = {consumer_id: self.allotment.signer(line) for consumer_id, line in lines.items()}
         # From here on nothing asks the database: either all of them begin, or none has.
         claimed, self.claimed = self.claimed, []
         for row, line in claimed:
@@ -193,36 +209,9 @@ class Pump:
             else:
                 self._send(ticket, signer, contents.get(row.message_id), now)
 
-    def _wants(self, now: datetime) -> list[Want]:
-        free = conf().pump_in_flight - len(self.open)
-        rooms = [
-            (line, room)
-            for line in self.roster.lines.values()
-            # What we cannot sign is not taken either: it would wear out its deliveries.
-            if (room := line.room(now)) > 0 and isinstance(self._signer(line), Signer)
-        ]
-        if free <= 0 or not rooms:
-            return []
-        share = max(1, free // len(rooms))
-        return [
-            Want(
-                line.view.id,
-                # Nobody takes more than half of what is left: however many hang, the next one
-                # still finds room.
-                limit=max(1, min(room, share, CLAIM_BATCH, free // 2)),
-                lease_ms=line.view.timeout_ms + conf().lease_grace_ms,
-                oldest_first=line.oldest_first,
-            )
-            for line, room in rooms[:free]
-        ]
-
-    def _signer(self, line: Line) -> Signer | Unreadable:
-        try:
-            return directory.signer(line.view.id)
-        except Unreadable as error:
-            logger.error("secrets of consumer %s cannot be opened: %s", line.view.client_id, error)
-            self.roster.suspend(line)
-            return error
+    def _free(self) -> int:
+        """How many more requests may be open."""
+        return conf().pump_in_flight - len(self.open) - len(self.claimed)
 
     def _begin(self, row: Claimed, line: Line) -> int:
         ticket = next(self.tickets)

@@ -9,12 +9,12 @@ from django.db import DataError, IntegrityError
 from channels_app import clock
 from delivery import failpoints
 from delivery.rules import lifecycle
+from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
 from delivery.runtime.line import Line
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held
 from delivery.steps import settle
-from delivery.steps.claim import Claimed
 from delivery.steps.send import Answer
 from delivery.steps.settle import Result
 
@@ -42,8 +42,7 @@ class Recorder:
         )
         self.results.append(
             Result(
-                delivery_id=row.id,
-                attempt=row.attempt,
+                claimed=row,
                 transition=transition,
                 outcome=answer.outcome,
                 started_at=started_at,

@@ -9,14 +9,12 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
-
-from django.db import connection
-from django.db.models import F
+from typing import Any, NamedTuple, TypeVar
 
 from channels_app import transactions
-from channels_app.models import new_id
+from channels_app.models import new_id, raw
 from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
 
@@ -26,6 +24,12 @@ LEVELS = range(9, -1, -1)
 CONSUMERS_PER_QUERY = 40
 """SQLite allows 500 terms of a union; 10 levels each."""
 TABLE = Delivery._meta.db_table
+LAPSED = raw.Insert(
+    Attempt,
+    numbers=("id", "delivery_id", "number"),
+    values=("started_at", "error"),
+    same={"outcome": Outcome.LEASE_EXPIRED.value},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +41,6 @@ class Want:
     lease_ms: int
     oldest_first: bool = False
     """Ignore priority this time: the guard against starvation (S0-42)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """One delivery that is ours until its lease ends."""
-
-    id: int
-    message_id: int
-    consumer_id: int
-    attempt: int
-    """Number of this attempt, the fence of every write that closes it."""
-    failure_count: int
-    interruption_count: int
-    priority: int
-    due_at: datetime
-    accepted_at: datetime
-    event_type: str
-    ordering_key: str
-    replayed: bool
-    lease_until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +73,14 @@ def claim(wants: Sequence[Want], *, now: datetime, owner: int, slot: int) -> Cla
 
 def candidates_sql(wants: Sequence[Want], now: datetime) -> tuple[str, list[Any]]:
     """The query that finds what is due: one range per consumer and level, each in index order."""
-    instant = connection.ops.adapt_datetimefield_value(now)
-    term = (
+    terms = [(want.consumer_id, level, want.limit + 1) for want in wants for level in LEVELS]
+    sql = " UNION ALL ".join(
         f"SELECT * FROM (SELECT id, consumer_id, priority, due_at FROM {TABLE} "
-        "WHERE consumer_id = %s AND priority = %s AND due_at <= %s "
-        "ORDER BY due_at, id LIMIT %s) AS t{}"
+        f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
+        f"ORDER BY due_at, id LIMIT {limit:d}) AS t{place}"
+        for place, (consumer_id, level, limit) in enumerate(terms)
     )
-    terms: list[str] = []
-    values: list[Any] = []
-    for want in wants:
-        for level in LEVELS:
-            terms.append(term.format(len(terms)))
-            values += (want.consumer_id, level, instant, want.limit + 1)
-    return " UNION ALL ".join(terms), values
+    return sql, [raw.text(now)] * len(terms)
 
 
 def _claim_group(wants: Sequence[Want], now: datetime, owner: int, slot: int) -> Claim:
@@ -118,7 +97,7 @@ def _claim_group(wants: Sequence[Want], now: datetime, owner: int, slot: int) ->
 def _choose(wants: Sequence[Want], now: datetime) -> tuple[list[int], frozenset[int]]:
     """Ids to lock: the highest levels first, or the oldest where the guard says so."""
     found: dict[int, list[tuple[int, Any, int]]] = {want.consumer_id: [] for want in wants}
-    for delivery_id, consumer_id, priority, due_at in _read(*candidates_sql(wants, now)):
+    for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(wants, now)):
         found[consumer_id].append((-priority, due_at, delivery_id))
     chosen: list[int] = []
     drained: set[int] = set()
@@ -131,46 +110,79 @@ def _choose(wants: Sequence[Want], now: datetime) -> tuple[list[int], frozenset[
     return chosen, frozenset(drained)
 
 
+class _Due(NamedTuple):
+    """A row that is due and locked."""
+
+    id: int
+    message_id: int
+    consumer_id: int
+    state: str
+    attempt_count: int
+    failure_count: int
+    interruption_count: int
+    priority: int
+    due_at: str
+    accepted_at: str
+    expires_at: str | None
+    event_type: str
+    ordering_key: str
+    replay_id: int | None
+
+
+_INSTANTS = {"due_at", "accepted_at", "expires_at"}
+_COLUMNS = ", ".join(
+    f"CAST({name} AS CHAR)" if name in _INSTANTS else name for name in _Due._fields
+)
+
+
 def _take(chosen: list[int], leases: dict[int, int], now: datetime, owner: int, slot: int) -> Claim:
-    found = list(
-        Delivery.objects.filter(id__in=chosen, due_at__lte=now).select_for_update(skip_locked=True)
+    instant = raw.text(now)
+    found = raw.read(
+        f"SELECT {_COLUMNS} FROM {TABLE} "
+        f"WHERE id IN ({raw.listed(chosen)}) AND due_at <= %s{raw.skip_locked()}",
+        [instant],
     )
+    place = {delivery_id: place for place, delivery_id in enumerate(chosen)}
+    rows = sorted(map(_Due._make, found), key=lambda row: place[row.id])
     tally: Tally[tuple[int, str]] = Tally()
-    lapsed = [row for row in found if row.state == DeliveryState.IN_FLIGHT]
-    _record_lapsed(lapsed, now)
-    expired = [row for row in found if row.expires_at and row.expires_at <= now]
-    _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, now, tally)
-    worn = [row for row in found if row.interruption_count >= FREE_ATTEMPTS and row not in expired]
-    _finish(worn, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, now, tally)
-    finished = {row.id for row in (*expired, *worn)}
-    rows = [row for row in found if row.id not in finished]
-    by_lease: dict[int, list[int]] = {}
+    lapsed = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
+    _record_lapsed(lapsed, instant)
+    expired = [row for row in rows if row.expires_at and row.expires_at <= instant]
+    _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, instant, tally)
+    worn = [row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired]
+    _finish(worn, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, instant, tally)
+    if expired or worn:
+        finished = {row.id for row in (*expired, *worn)}
+        rows = [row for row in rows if row.id not in finished]
+    by_lease: dict[int, list[_Due]] = {}
     for row in rows:
-        by_lease.setdefault(leases[row.consumer_id], []).append(row.id)
-        tally[row.consumer_id, row.state] -= 1
-        tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] += 1
-    for lease_ms, ids in by_lease.items():
-        Delivery.objects.filter(id__in=ids).update(
-            state=DeliveryState.IN_FLIGHT.value,
-            reason=Reason.CLAIMED.value,
-            attempt_count=F("attempt_count") + 1,
-            due_at=now + timedelta(milliseconds=lease_ms),
-            lease_owner=owner,
-            version=F("version") + 1,
-        )
+        by_lease.setdefault(leases[row.consumer_id], []).append(row)
+    ends = {lease_ms: now + timedelta(milliseconds=lease_ms) for lease_ms in by_lease}
+    for lease_ms, some in by_lease.items():
+        _lease(some, ends[lease_ms], owner)
+    for (consumer_id, state), count in Tally((row.consumer_id, row.state) for row in rows).items():
+        tally[consumer_id, state] -= count
+        tally[consumer_id, DeliveryState.IN_FLIGHT.value] += count
     Counter.add(tally, slot)
-    order = {delivery_id: place for place, delivery_id in enumerate(chosen)}
-    rows.sort(key=lambda row: order[row.id])
-    ends = {row.id: now + timedelta(milliseconds=leases[row.consumer_id]) for row in rows}
-    return Claim([_claimed(row, ends[row.id]) for row in rows], len(expired), len(lapsed))
+    claimed = [_claimed(row, ends[leases[row.consumer_id]]) for row in rows]
+    return Claim(claimed, len(expired), len(lapsed))
+
+
+def _lease(rows: list[_Due], until: datetime, owner: int) -> None:
+    raw.execute(
+        f"UPDATE {TABLE} SET state = %s, reason = %s, attempt_count = attempt_count + 1, "
+        "due_at = %s, lease_owner = %s, version = version + 1 "
+        f"WHERE id IN ({raw.listed(row.id for row in rows)})",
+        [DeliveryState.IN_FLIGHT.value, Reason.CLAIMED.value, raw.text(until), owner],
+    )
 
 
 def _finish(
-    rows: list[Delivery],
+    rows: list[_Due],
     state: DeliveryState,
     reason: Reason,
     outcome: Outcome,
-    now: datetime,
+    now: str,
     tally: Tally[tuple[int, str]],
 ) -> None:
     """End rows that are not to be sent (any more)."""
@@ -179,41 +191,27 @@ def _finish(
     for row in rows:
         tally[row.consumer_id, row.state] -= 1
         tally[row.consumer_id, state.value] += 1
-    Delivery.objects.filter(id__in=[row.id for row in rows]).update(
-        state=state.value,
-        reason=reason.value,
-        outcome=outcome.value,
-        due_at=None,
-        lease_owner=None,
-        finished_at=now,
-        version=F("version") + 1,
+    raw.execute(
+        f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, due_at = NULL, "
+        "lease_owner = NULL, finished_at = %s, version = version + 1 "
+        f"WHERE id IN ({raw.listed(row.id for row in rows)})",
+        [state.value, reason.value, outcome.value, now],
     )
 
 
-def _record_lapsed(lapsed: list[Delivery], now: datetime) -> None:
+def _record_lapsed(lapsed: list[_Due], now: str) -> None:
     """The attempt that nobody closed becomes history; its holder can no longer close it."""
     if not lapsed:
         return
-    Delivery.objects.filter(id__in=[row.id for row in lapsed]).update(
-        interruption_count=F("interruption_count") + 1
+    raw.execute(
+        f"UPDATE {TABLE} SET interruption_count = interruption_count + 1 "
+        f"WHERE id IN ({raw.listed(row.id for row in lapsed)})"
     )
-    Attempt.objects.bulk_create(
-        [
-            Attempt(
-                id=new_id(),
-                delivery_id=row.id,
-                number=row.attempt_count,
-                started_at=now,
-                outcome=Outcome.LEASE_EXPIRED.value,
-                error="The worker vanished before it could record an answer.",
-            )
-            for row in lapsed
-        ]
-    )
+    error = "The worker vanished before it could record an answer."
+    LAPSED.write(((new_id(), row.id, row.attempt_count), (now, error)) for row in lapsed)
 
 
-def _claimed(row: Delivery, lease_until: datetime) -> Claimed:
-    assert row.due_at is not None
+def _claimed(row: _Due, lease_until: datetime) -> Claimed:
     return Claimed(
         id=row.id,
         message_id=row.message_id,
@@ -222,19 +220,13 @@ def _claimed(row: Delivery, lease_until: datetime) -> Claimed:
         failure_count=row.failure_count,
         interruption_count=row.interruption_count,
         priority=row.priority,
-        due_at=row.due_at,
-        accepted_at=row.accepted_at,
+        due_at=raw.instant(row.due_at),
+        accepted_at=raw.instant(row.accepted_at),
         event_type=row.event_type,
         ordering_key=row.ordering_key,
         replayed=row.replay_id is not None,
         lease_until=lease_until,
     )
-
-
-def _read(sql: str, values: list[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, values)
-        return list(cursor.fetchall())
 
 
 def _groups(items: Sequence[T]) -> Iterator[Sequence[T]]:

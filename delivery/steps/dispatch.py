@@ -1,22 +1,65 @@
-"""Dispatch: make a delivery for every consumer that wants a message, all or none (S0-32)."""
+"""Dispatch: make a delivery for every consumer that wants a message, all or none (S0-32).
+
+A pump that would claim a delivery the moment it is queued can have it made already claimed: the
+same row, a search, a lock and an update earlier.
+"""
 
 from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-
-from django.db.models import QuerySet
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from channels_app import transactions
-from channels_app.directory import ChannelView, directory
-from channels_app.models import Message, new_id
+from channels_app.directory import directory
+from channels_app.models import Message, new_id, raw
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
+from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import DeliveryState, Reason
 
 MOST_ROWS = 10_000
 """Deliveries that one transaction makes, unless a single message has more consumers."""
-INSERT_ROWS = 1000
-"""Of one statement: servers refuse statements above ``max_allowed_packet``."""
+MESSAGES = Message._meta.db_table
+_NUMBERS = ("id", "message_id", "consumer_id", "channel_id", "priority")
+_VALUES = ("due_at", "expires_at", "event_type", "ordering_key", "accepted_at")
+QUEUED = raw.Insert(
+    Delivery,
+    numbers=_NUMBERS,
+    values=_VALUES,
+    same={"state": DeliveryState.QUEUED.value, "reason": Reason.ACCEPTED.value},
+)
+CLAIMED = raw.Insert(
+    Delivery,
+    numbers=(*_NUMBERS, "lease_owner"),
+    values=_VALUES,
+    same={
+        "state": DeliveryState.IN_FLIGHT.value,
+        "reason": Reason.CLAIMED.value,
+        "attempt_count": 1,
+        "version": 2,  # as if it had been queued first
+    },
+)
+
+
+class Leave(NamedTuple):
+    """How much of one consumer's new work may be taken at once."""
+
+    limit: int
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A pump that takes what is due now as it is made."""
+
+    owner: int
+    """Its generation."""
+    now: datetime
+    leave: Callable[[Mapping[int, int]], Mapping[int, Leave]]
+    """Given how many each consumer would get, what may be taken. Consumers that have something
+    due already must not be in the answer: it might be of higher priority. May be asked again
+    when the transaction is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,90 +71,222 @@ class Dispatched:
     """Whether others may be waiting."""
     oldest_accepted_at: datetime | None = None
     due: dict[int, datetime] = field(default_factory=dict)
-    """Earliest instant at which each consumer has something new to send."""
+    """Earliest instant at which each consumer has something queued."""
+    claimed: list[Claimed] = field(default_factory=list)
+    """What the taker has now; each consumer's in the order in which it is to be sent."""
 
 
-def dispatch(limit: int, slot: int) -> Dispatched:
+class _Accepted(NamedTuple):
+    """A message to fan out; instants as text, as they go into its deliveries."""
+
+    id: int
+    channel_id: int
+    priority: int
+    due_at: str
+    expires_at: str | None
+    event_type: str
+    ordering_key: str
+    accepted_at: str
+
+    def is_due(self, now: str) -> bool:
+        # Accepted means accepted in the past, by the database's clock; ours is a little behind.
+        return self.due_at <= max(now, self.accepted_at) and not (
+            self.expires_at and self.expires_at <= now
+        )
+
+
+class _Born(NamedTuple):
+    """A delivery that is about to be made."""
+
+    id: int
+    message: _Accepted
+    consumer_id: int
+
+
+def dispatch(
+    limit: int, slot: int, taker: Taker | None = None, *, expected: bool = False
+) -> Dispatched:
     """Fan out up to ``limit`` accepted messages, oldest first.
 
     Safe to run anywhere at once: messages that another worker is fanning out are skipped, and a
-    message that was fanned out is no longer in the state that this looks for.
+    message that was fanned out is no longer in the state that this looks for. ``expected`` says
+    that there probably are some.
     """
-    return _run(Message.objects.filter(state=Message.State.ACCEPTED), limit, slot)
+    return _run("", [], limit, slot, taker, expected)
 
 
 def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispatched:
     """The same for messages that nobody took in time (S0-33)."""
-    late = Message.objects.filter(state=Message.State.ACCEPTED, accepted_at__lt=accepted_before)
-    return _run(late, limit, slot)
+    return _run(" AND accepted_at < %s", [raw.text(accepted_before)], limit, slot, None, False)
 
 
-def _run(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
+def _run(
+    condition: str,
+    values: list[str],
+    limit: int,
+    slot: int,
+    taker: Taker | None,
+    expected: bool,
+) -> Dispatched:
+    where = f"FROM {MESSAGES} WHERE state = %s{condition}"
+    values = [Message.State.ACCEPTED.value, *values]
     # A look without a lock: an idle broker opens no transaction to find nothing.
-    if not waiting.exists():
+    if not expected and not raw.read(f"SELECT 1 {where} LIMIT 1", values):
         return Dispatched()
-    return transactions.run(lambda: _dispatch(waiting, limit, slot), on_collision=new_id.reseed)
+    return transactions.run(
+        lambda: _dispatch(where, values, limit, slot, taker), on_collision=new_id.reseed
+    )
 
 
-def _dispatch(waiting: QuerySet[Message], limit: int, slot: int) -> Dispatched:
-    messages = list(waiting.order_by("id").select_for_update(skip_locked=True)[:limit])
+def _dispatch(
+    where: str, values: list[str], limit: int, slot: int, taker: Taker | None
+) -> Dispatched:
+    messages = _lock(where, values, limit)
     if not messages:
         return Dispatched()
     # Asked after the messages were locked: whoever registered before one of them was accepted
     # is in the answer, and a half-read list of consumers cannot exist.
     directory.refresh(now=True)
-    channels = {view.id: view for view in directory.channels()}
-    found, deliveries = len(messages), list[Delivery]()
-    for place, message in enumerate(messages):
-        made = _deliveries(message, channels)
-        if place and len(deliveries) + len(made) > MOST_ROWS:
-            messages = messages[:place]
-            break
-        deliveries += made
-    Delivery.objects.bulk_create(deliveries, batch_size=INSERT_ROWS)
-    _mark(messages, deliveries)
-    tally: Tally[tuple[int, str]] = Tally()
-    due: dict[int, datetime] = {}
-    for delivery in deliveries:
-        assert delivery.due_at is not None
-        consumer_id = delivery.consumer_id
-        tally[consumer_id, delivery.state] += 1
-        tally[consumer_id, MADE] += 1
-        due[consumer_id] = min(due.get(consumer_id, delivery.due_at), delivery.due_at)
-    Counter.add(tally, slot)
-    more = found == limit or len(messages) < found
-    return Dispatched(len(messages), more, messages[0].accepted_at, due)
-
-
-def _deliveries(message: Message, channels: dict[int, ChannelView]) -> list[Delivery]:
-    channel = channels.get(message.channel_id)
-    consumers = channel.consumers if channel else ()
-    return [
-        Delivery(
-            id=new_id(),
-            message_id=message.id,
-            consumer_id=consumer.id,
-            channel_id=message.channel_id,
-            state=DeliveryState.QUEUED.value,
-            reason=Reason.ACCEPTED.value,
-            priority=message.priority,
-            due_at=message.due_at,
-            expires_at=message.expires_at,
-            event_type=message.event_type,
-            ordering_key=message.ordering_key,
-            accepted_at=message.accepted_at,
+    found = len(messages)
+    messages, rows = _deliveries(messages)
+    chosen = _chosen(rows, taker)
+    queued = [row for row in rows if row.id not in chosen] if chosen else rows
+    QUEUED.write((_numbers(row), _values(row.message, row.message.due_at)) for row in queued)
+    claimed = list[Claimed]()
+    if taker and chosen:
+        ends = {lease_ms: raw.text(_end(taker, lease_ms)) for _, lease_ms in chosen.values()}
+        CLAIMED.write(
+            ((*_numbers(row), taker.owner), _values(row.message, ends[lease_ms]))
+            for row, lease_ms in chosen.values()
         )
-        for consumer in consumers
-        if consumer.wants(message.event_type)
-    ]
+        claimed = _claimed(chosen.values(), taker)
+    _mark(messages, rows)
+    _count(queued, claimed, slot)
+    due: dict[int, str] = {}
+    for row in queued:
+        due_at = row.message.due_at
+        due[row.consumer_id] = min(due.get(row.consumer_id, due_at), due_at)
+    return Dispatched(
+        message_count=len(messages),
+        more=found == limit or len(messages) < found,
+        oldest_accepted_at=raw.instant(messages[0].accepted_at),
+        due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
+        claimed=claimed,
+    )
 
 
-def _mark(messages: list[Message], deliveries: list[Delivery]) -> None:
-    fan_out = Tally(delivery.message_id for delivery in deliveries)
+def _lock(where: str, values: list[str], limit: int) -> list[_Accepted]:
+    rows = raw.read(
+        "SELECT id, channel_id, priority, CAST(due_at AS CHAR), CAST(expires_at AS CHAR), "
+        "event_type, ordering_key, CAST(accepted_at AS CHAR) "
+        f"{where} ORDER BY id LIMIT %s{raw.skip_locked()}",
+        [*values, limit],
+    )
+    return [_Accepted._make(row) for row in rows]
+
+
+def _deliveries(messages: list[_Accepted]) -> tuple[list[_Accepted], list[_Born]]:
+    """Rows for as many of the messages as one transaction should make, and those messages."""
+    channels = {view.id: view for view in directory.channels()}
+    wanting: dict[tuple[int, str], list[int]] = {}
+    rows: list[_Born] = []
+    for place, message in enumerate(messages):
+        kind = message.channel_id, message.event_type
+        if kind not in wanting:
+            channel = channels.get(message.channel_id)
+            consumers = channel.consumers if channel else ()
+            wanting[kind] = [it.id for it in consumers if it.wants(message.event_type)]
+        if place and len(rows) + len(wanting[kind]) > MOST_ROWS:
+            return messages[:place], rows
+        rows += [_Born(new_id(), message, consumer_id) for consumer_id in wanting[kind]]
+    return messages, rows
+
+
+def _chosen(rows: list[_Born], taker: Taker | None) -> dict[int, tuple[_Born, int]]:
+    """What the taker takes, by id, with the length of its lease; best first."""
+    if taker is None:
+        return {}
+    now = raw.text(taker.now)
+    due: dict[int, list[_Born]] = {}
+    for row in rows:
+        if row.message.is_due(now):
+            due.setdefault(row.consumer_id, []).append(row)
+    chosen: dict[int, tuple[_Born, int]] = {}
+    leaves = taker.leave({consumer_id: len(some) for consumer_id, some in due.items()})
+    for consumer_id, (limit, lease_ms) in leaves.items():
+        best = sorted(due[consumer_id], key=_urgency)
+        chosen |= {row.id: (row, lease_ms) for row in best[:limit]}
+    return chosen
+
+
+def _urgency(row: _Born) -> tuple[int, str, int]:
+    return -row.message.priority, row.message.due_at, row.id
+
+
+def _end(taker: Taker, lease_ms: int) -> datetime:
+    return taker.now + timedelta(milliseconds=lease_ms)
+
+
+def _numbers(row: _Born) -> tuple[int, ...]:
+    message = row.message
+    return row.id, message.id, row.consumer_id, message.channel_id, message.priority
+
+
+def _values(message: _Accepted, due_at: str) -> tuple[str | None, ...]:
+    return (
+        *(due_at, message.expires_at, message.event_type, message.ordering_key),
+        message.accepted_at,
+    )
+
+
+def _claimed(chosen: Iterable[tuple[_Born, int]], taker: Taker) -> list[Claimed]:
+    ends: dict[int, datetime] = {}
+    instants: dict[str, datetime] = {}
+    claimed: list[Claimed] = []
+    for (delivery_id, message, consumer_id), lease_ms in chosen:
+        if lease_ms not in ends:
+            ends[lease_ms] = _end(taker, lease_ms)
+        for text in (message.due_at, message.accepted_at):
+            if text not in instants:
+                instants[text] = raw.instant(text)
+        claimed.append(
+            Claimed(
+                id=delivery_id,
+                message_id=message.id,
+                consumer_id=consumer_id,
+                attempt=1,
+                failure_count=0,
+                interruption_count=0,
+                priority=message.priority,
+                due_at=instants[message.due_at],
+                accepted_at=instants[message.accepted_at],
+                event_type=message.event_type,
+                ordering_key=message.ordering_key,
+                replayed=False,
+                lease_until=ends[lease_ms],
+            )
+        )
+    return claimed
+
+
+def _mark(messages: Sequence[_Accepted], rows: Iterable[_Born]) -> None:
+    fan_out = Tally(row.message.id for row in rows)
     by_count: dict[int, list[int]] = {}
     for message in messages:
         by_count.setdefault(fan_out[message.id], []).append(message.id)
     for count, ids in by_count.items():
-        Message.objects.filter(id__in=ids).update(
-            state=Message.State.DISPATCHED, consumer_count=count
+        raw.execute(
+            f"UPDATE {MESSAGES} SET state = %s, consumer_count = %s "
+            f"WHERE id IN ({raw.listed(ids)})",
+            [Message.State.DISPATCHED.value, count],
         )
+
+
+def _count(queued: Iterable[_Born], claimed: Iterable[Claimed], slot: int) -> None:
+    tally: Tally[tuple[int, str]] = Tally()
+    states = (DeliveryState.QUEUED.value, queued), (DeliveryState.IN_FLIGHT.value, claimed)
+    for state, rows in states:
+        for consumer_id, count in Tally(row.consumer_id for row in rows).items():
+            tally[consumer_id, state] = count
+            tally[consumer_id, MADE] += count
+    Counter.add(tally, slot)

@@ -2,25 +2,32 @@
 
 from collections import Counter as Tally
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-
-from django.db.models import Case, DateTimeField, F, Value, When
+from typing import Any, NamedTuple
 
 from channels_app import transactions
-from channels_app.models import new_id
+from channels_app.models import new_id, raw
 from delivery import metrics
 from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import DeliveryState, Transition
 from delivery.rules.outcome import Outcome
 
+TABLE = Delivery._meta.db_table
+ATTEMPTS = raw.Insert(
+    Attempt,
+    numbers=("id", "delivery_id", "number", "total_ms"),
+    values=(
+        *("started_at", "outcome", "status_code", "error", "answer_headers", "answer_excerpt"),
+        *("connect_ms", "first_byte_ms", "remote_address", "worker"),
+    ),
+)
 
-@dataclass(frozen=True, slots=True)
-class Result:
+
+class Result(NamedTuple):
     """One attempt that came to an end, and what follows from it."""
 
-    delivery_id: int
-    attempt: int
+    claimed: Claimed
     transition: Transition
     outcome: Outcome
     started_at: datetime
@@ -34,9 +41,13 @@ class Result:
     remote_address: str = ""
 
 
+class _Overtaken(Exception):
+    """Some delivery was taken by a newer attempt."""
+
+
 def bare(result: Result) -> Result:
     """The same end of an attempt without what the consumer sent."""
-    return replace(result, error="The answer could not be stored.", answer_headers="", excerpt=b"")
+    return result._replace(error="The answer could not be stored.", answer_headers="", excerpt=b"")
 
 
 def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) -> int:
@@ -47,103 +58,107 @@ def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) 
     """
     if not results:
         return 0
-    rows = transactions.run(lambda: _settle(results, now, slot, worker), on_collision=new_id.reseed)
-    for result, accepted_at in rows:
-        metrics.ATTEMPTS.labels(result.outcome.value).inc()
-        metrics.ATTEMPT_SECONDS.observe(result.total_ms / 1000)
-        state = result.transition.state
-        if state in (DeliveryState.DELIVERED, DeliveryState.DEAD):
-            metrics.DELIVERIES.labels(state.value).inc()
-        if state is DeliveryState.DELIVERED:
-            metrics.LATENCY.observe((now - accepted_at).total_seconds())
-    metrics.LATE_RESULTS.inc(len(results) - len(rows))
-    return len(rows)
-
-
-def _settle(
-    results: Sequence[Result], now: datetime, slot: int, worker: str
-) -> list[tuple[Result, datetime]]:
-    # Locked by primary key first: which of them are still ours is then certain for the
-    # counters, which an UPDATE's row count alone could not tell row by row.
-    held = {
-        row[0]: row
-        for row in Delivery.objects.filter(
-            id__in=[result.delivery_id for result in results],
-            state=DeliveryState.IN_FLIGHT.value,
+    try:
+        ours = _in_transaction(results, now, slot, worker)
+    except _Overtaken:
+        ours = _in_transaction(results, now, slot, worker, look_first=True)
+    metrics.count(
+        metrics.Ended(
+            outcome=result.outcome,
+            state=result.transition.state,
+            seconds=result.total_ms / 1000,
+            latency_s=(now - result.claimed.accepted_at).total_seconds(),
         )
-        .select_for_update()
-        .values_list("id", "attempt_count", "consumer_id", "accepted_at")
-    }
-    ours = [
-        result
-        for result in results
-        if result.delivery_id in held and held[result.delivery_id][1] == result.attempt
-    ]
+        for result in ours
+    )
+    metrics.LATE_RESULTS.inc(len(results) - len(ours))
+    return len(ours)
+
+
+def _in_transaction(
+    results: Sequence[Result], now: datetime, slot: int, worker: str, *, look_first: bool = False
+) -> Sequence[Result]:
+    """Nearly always all are ours: the fence in each UPDATE and its row count say so, and no row
+    has to be read. Where a count differs, a second try reads and locks first which ones are."""
+
+    def work() -> Sequence[Result]:
+        ours = _held(results) if look_first else results
+        if ours:
+            _move(ours, now)
+            ATTEMPTS.write(_attempt(result, worker) for result in ours)
+            Counter.add(_tally(ours), slot)
+        return ours
+
+    return transactions.run(work, on_collision=new_id.reseed)
+
+
+def _held(results: Sequence[Result]) -> Sequence[Result]:
+    """Those that nobody overtook, locked by primary key."""
+    ids = raw.listed(result.claimed.id for result in results)
+    found = raw.read(
+        f"SELECT id, attempt_count FROM {TABLE} WHERE id IN ({ids}) AND state = %s{raw.locked()}",
+        [DeliveryState.IN_FLIGHT.value],
+    )
+    first = {(result.claimed.id, result.claimed.attempt): result for result in reversed(results)}
+    return [first[key] for key in found if key in first]
+
+
+def _tally(results: Sequence[Result]) -> Tally[tuple[int, str]]:
+    ends = Tally((result.claimed.consumer_id, result.transition.state) for result in results)
     tally: Tally[tuple[int, str]] = Tally()
-    for result in ours:
-        consumer_id = held[result.delivery_id][2]
-        tally[consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
-        tally[consumer_id, result.transition.state.value] += 1
-    _move(ours, now)
-    # They carry what consumers answered: not all in one statement, which servers limit in size.
-    Attempt.objects.bulk_create([_attempt(result, worker) for result in ours], batch_size=100)
-    Counter.add(tally, slot)
-    return [(result, held[result.delivery_id][3]) for result in ours]
+    for (consumer_id, state), count in ends.items():
+        tally[consumer_id, DeliveryState.IN_FLIGHT.value] -= count
+        tally[consumer_id, state.value] += count
+    return tally
 
 
 def _move(results: Sequence[Result], now: datetime) -> None:
-    """One UPDATE for all rows that end alike."""
+    """One UPDATE for all rows that end alike. Raises _Overtaken."""
     alike: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
         move = result.transition
-        end = (move.state, move.reason, move.charged)
-        alike.setdefault((*end, result.outcome, result.status, result.attempt), []).append(result)
+        end = (
+            *(move.state, move.reason, move.charged, move.due_in is None),
+            *(result.outcome, result.status, result.claimed.attempt),
+        )
+        alike.setdefault(end, []).append(result)
     for group in alike.values():
         result, move = group[0], group[0].transition
         waits = move.due_in is not None
-        Delivery.objects.filter(
-            id__in=[row.delivery_id for row in group],
-            state=DeliveryState.IN_FLIGHT.value,
-            attempt_count=result.attempt,
-        ).update(
-            state=move.state.value,
-            reason=move.reason.value,
-            outcome=result.outcome.value,
-            status_code=result.status,
-            due_at=_due(group, now) if waits else None,
-            finished_at=None if waits else now,
-            lease_owner=None,
-            failure_count=F("failure_count") + (1 if move.charged else 0),
-            interruption_count=F("interruption_count") + (0 if move.charged or not waits else 1),
-            version=F("version") + 1,
+        due, instants = _due(group, now) if waits else ("NULL", [])
+        counted = "failure_count" if move.charged else "interruption_count"
+        more = f"{counted} = {counted} + 1, " if move.charged or waits else ""
+        moved = raw.execute(
+            f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, status_code = %s, "
+            f"due_at = {due}, finished_at = %s, lease_owner = NULL, {more}version = version + 1 "
+            f"WHERE id IN ({raw.listed(row.claimed.id for row in group)}) "
+            "AND state = %s AND attempt_count = %s",
+            [
+                *(move.state.value, move.reason.value, result.outcome.value, result.status),
+                *(*instants, None if waits else raw.text(now)),
+                *(DeliveryState.IN_FLIGHT.value, result.claimed.attempt),
+            ],
         )
+        if moved != len(group):
+            raise _Overtaken
 
 
-def _due(group: Sequence[Result], now: datetime) -> Case | datetime:
+def _due(group: Sequence[Result], now: datetime) -> tuple[str, list[Any]]:
     """When each row may be taken again: jitter makes the instants differ."""
-    waits = {row.delivery_id: timedelta(seconds=row.transition.due_in or 0.0) for row in group}
+    waits = {row.claimed.id: timedelta(seconds=row.transition.due_in or 0.0) for row in group}
     if len(set(waits.values())) == 1:
-        return now + waits[group[0].delivery_id]
-    return Case(
-        *(When(id=delivery_id, then=Value(now + wait)) for delivery_id, wait in waits.items()),
-        output_field=DateTimeField(),
-    )
+        return "%s", [raw.text(now + waits[group[0].claimed.id])]
+    cases = " ".join(f"WHEN {delivery_id} THEN %s" for delivery_id in waits)
+    return f"CASE id {cases} END", [raw.text(now + wait) for wait in waits.values()]
 
 
-def _attempt(result: Result, worker: str) -> Attempt:
-    return Attempt(
-        id=new_id(),
-        delivery_id=result.delivery_id,
-        number=result.attempt,
-        started_at=result.started_at,
-        outcome=result.outcome.value,
-        status_code=result.status,
-        error=result.error[:300],
-        answer_headers=result.answer_headers,
-        answer_excerpt=result.excerpt,
-        connect_ms=result.connect_ms,
-        first_byte_ms=result.first_byte_ms,
-        total_ms=result.total_ms,
-        remote_address=result.remote_address,
-        worker=worker[:100],
+def _attempt(result: Result, worker: str) -> raw.Row:
+    claimed = result.claimed
+    return (
+        (new_id(), claimed.id, claimed.attempt, result.total_ms),
+        (
+            *(raw.text(result.started_at), result.outcome.value, result.status),
+            *(result.error[:300], result.answer_headers, result.excerpt),
+            *(result.connect_ms, result.first_byte_ms, result.remote_address, worker[:100]),
+        ),
     )

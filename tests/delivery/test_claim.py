@@ -9,6 +9,7 @@ from django.db import connection
 from channels_app import clock
 from channels_app.models import Consumer, new_id
 from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
 from delivery.steps import claim, dispatch, release, settle
@@ -39,11 +40,11 @@ def take(consumer: Consumer, limit: int = 100, **options: object) -> claim.Claim
     return claim.claim([want], now=now, owner=int(str(options.get("owner", 1))), slot=0)
 
 
-def result(row: claim.Claimed) -> Result:
-    return Result(row.id, row.attempt, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), status=200)
+def result(row: Claimed) -> Result:
+    return Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), status=200)
 
 
-def close(row: claim.Claimed) -> int:
+def close(row: Claimed) -> int:
     return settle.settle([result(row)], now=clock.now(), slot=0, worker="test")
 
 

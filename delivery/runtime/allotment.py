@@ -1,0 +1,86 @@
+"""Allotment: how much each consumer may take now of what its pump can still send."""
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+
+from channels_app.directory import Signer, directory
+from channels_app.rules.encryption import Unreadable
+from delivery.conf import conf
+from delivery.runtime.line import Line
+from delivery.runtime.roster import Roster
+from delivery.steps.claim import Want
+from delivery.steps.dispatch import Leave
+
+logger = logging.getLogger(__name__)
+
+CLAIM_BATCH = 100
+"""Most rows of one consumer in one claim."""
+
+Rooms = list[tuple[Line, int]]
+"""Consumers, and how many deliveries of each may be taken."""
+
+
+class Allotment:
+    """Shares a pump's free requests out among its consumers."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    def wants(self, now: datetime, free: int) -> list[Want]:
+        """What to claim of what is due, where ``free`` more requests may be open."""
+        rooms = [
+            (line, room)
+            for line in self._roster.lines.values()
+            if (room := self._room(line, line.room(now))) > 0
+        ]
+        return [
+            Want(line.view.id, limit, _lease_ms(line), line.oldest_first)
+            for line, limit in _shares(rooms, free)
+        ]
+
+    def leave(self, counts: Mapping[int, int], now: datetime, free: int) -> dict[int, Leave]:
+        """What to take of new deliveries as they are made; ``counts`` says how many there are.
+
+        A consumer that has something due already gets none: its claim goes by priority.
+        """
+        lines = self._roster.lines
+        mine = [lines[consumer_id] for consumer_id in counts if consumer_id in lines]
+        rooms = [
+            (line, room)
+            for line in mine
+            if not line.has_due(now) and (room := self._room(line, line.capacity(now))) > 0
+        ]
+        others = sum(line.has_due(now) for line in lines.values())
+        return {
+            line.view.id: Leave(limit, _lease_ms(line))
+            for line, limit in _shares(rooms, free, others)
+        }
+
+    def signer(self, line: Line) -> Signer | Unreadable:
+        """The consumer's opened secrets, or why they cannot be opened: then it is left alone."""
+        try:
+            return directory.signer(line.view.id)
+        except Unreadable as error:
+            logger.error("secrets of consumer %s cannot be opened: %s", line.view.client_id, error)
+            self._roster.suspend(line)
+            return error
+
+    def _room(self, line: Line, room: int) -> int:
+        # What we cannot sign is not taken either: it would wear out its deliveries.
+        return room if room > 0 and isinstance(self.signer(line), Signer) else 0
+
+
+def _shares(rooms: Rooms, free: int, others: int = 0) -> Rooms:
+    """How much each may take beside so many ``others``."""
+    if free <= 0 or not rooms:
+        return []
+    share = max(1, free // (len(rooms) + others))
+    # Nobody takes more than half of what is left: however many hang, the next one still finds
+    # room.
+    most = max(1, min(share, CLAIM_BATCH, free // 2))
+    return [(line, min(room, most)) for line, room in rooms[:free]]
+
+
+def _lease_ms(line: Line) -> int:
+    return line.view.timeout_ms + conf().lease_grace_ms
