@@ -22,7 +22,13 @@ NO_DATABASE := $(addprefix --ignore=tests/,test_architecture.py test_docs.py tes
 	delivery/test_supervisor.py delivery/test_children.py) \
 	--ignore-glob='*/rules/*' --ignore-glob='*/delivery/test_send*.py'
 
-.PHONY: help install demo test test-sqlite test-mariadb lint format clean
+# How much `make bench` measures: quick or full.
+MODE ?= quick
+# Debian's server, unless there is one.
+SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
+	tools/apt mariadb-server-core mariadb-client-core
+
+.PHONY: help install demo test test-sqlite test-mariadb bench lint format clean
 .NOTPARALLEL:
 
 help: ## This list
@@ -39,9 +45,12 @@ test-sqlite: $(VENV)/.test ## All tests on SQLite: no root, no services
 	DATABASE_URL= $(PYTEST)
 
 test-mariadb: $(VENV)/.mysql ## The tests that need a database, on a private MariaDB
-	@PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
-		tools/apt mariadb-server-core mariadb-client-core
+	@$(SERVER)
 	$(BIN)/python tools/mariadb $(PYTEST) $(NO_DATABASE)
+
+bench: $(VENV)/.mysql ## Measure what the broker reaches (MODE=full: everything, three times)
+	@$(SERVER)
+	@$(BIN)/python -m bench --$(MODE)
 
 lint: $(VENV)/.lint ## Style, types, import direction; lock and migrations up to date
 	$(BIN)/uv lock --check --offline --quiet

@@ -1,5 +1,6 @@
 """CPU time and memory of groups of processes, as the kernel counts them."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,13 @@ class Snapshot:
 
     seconds: Mapping[str, Mapping[int, float]]
     """By group and process id."""
+
+    def has_all_of(self, earlier: "Snapshot") -> bool:
+        """Whether no process has ended since, whose time would be missing."""
+        return all(
+            used.keys() <= self.seconds.get(group, {}).keys()
+            for group, used in earlier.seconds.items()
+        )
 
     def since(self, earlier: "Snapshot") -> dict[str, float]:
         """CPU seconds by group between two looks. A process that ended in between is left out."""
@@ -36,6 +44,20 @@ def look(groups: Groups) -> Snapshot:
                 # clock_getcpuclockid(3): /proc/PID/stat says the same in steps of 10 ms only.
                 found[group][pid] = time.clock_gettime((~pid << 3) | 2)
     return Snapshot(found)
+
+
+def machine() -> float:
+    """Seconds that all cores together were busy since the start, or were kept from us."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, fields[:8])
+    ticks = user + nice + system + interrupts + soft + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def harness() -> float:
+    """Seconds of this process and of its children that have ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def memory(pids: Sequence[int]) -> int:

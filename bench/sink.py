@@ -62,6 +62,11 @@ class Sink:
         """Where the consumer of that number takes its messages."""
         return f"http://127.0.0.1:{self.port}/{manner}/{consumer}"
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid or 0
+
     def close(self) -> None:
         """End the process."""
         self._process.kill()

@@ -96,6 +96,13 @@ class Stage:
         """CPU time of the broker's processes and of the database server's."""
         return cpu.look({"database": self.database.pids, **self.broker.processes()})
 
+    def ours(self) -> cpu.Snapshot:
+        """CPU time of all that belongs to the measurement: broker, database, sink, harness."""
+        snapshot = cpu.look({"sink": [self.sink.pid]})
+        return cpu.Snapshot(
+            {**self.look().seconds, **snapshot.seconds, "harness": {0: cpu.harness()}}
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -1,0 +1,42 @@
+"""Latency: from the moment a producer sends a POST to the moment the consumer receives its own."""
+
+from collections.abc import Callable
+
+from bench.figures import Figure, percentile
+from bench.stage import Row, Stage, Values
+
+SLOW, FAST = 50, 450
+"""Messages a second."""
+
+
+def _at(rate: int) -> Callable[[Stage], Values]:
+    def measure(stage: Stage) -> Values:
+        (consumer,) = stage.consumers("take")
+        stage.run(rate, [consumer], rate=rate)
+        flow = stage.run(int(rate * stage.sizes.latency_s), [consumer], rate=rate)
+        latencies = flow.latencies_ms(consumer)
+        return {
+            f"latency{rate}.p50": percentile(latencies, 0.5),
+            f"latency{rate}.p99": percentile(latencies, 0.99),
+        }
+
+    return measure
+
+
+def _row(rate: int, p50: tuple[float, float], p99: tuple[float, float]) -> Row:
+    title = f"POST sent to POST received, {rate} messages/s"
+    key = f"latency{rate}"
+    return Row(
+        key,
+        (
+            Figure(f"{key}.p50", f"{title}, p50", "ms", must=p50[0], aim=p50[1], digits=2),
+            Figure(f"{key}.p99", f"{title}, p99", "ms", must=p99[0], aim=p99[1], digits=2),
+        ),
+        _at(rate),
+    )
+
+
+ROWS = (
+    _row(SLOW, p50=(5.0, 2.5), p99=(10.0, 6.0)),
+    _row(FAST, p50=(4.0, 2.0), p99=(9.0, 5.0)),
+)

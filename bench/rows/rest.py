@@ -1,0 +1,49 @@
+"""Rest: what the broker costs when there is nothing to do, and its memory after the work."""
+
+import time
+
+from bench import cpu
+from bench.figures import Figure
+from bench.stage import Row, Stage, Values
+
+SETTLE_S = 2.0
+"""What was done before has to be over first."""
+
+
+def rest(stage: Stage) -> Values:
+    """CPU time of a while in which nothing is handed in, as a share of one core; memory."""
+    stage.consumers("take")
+    time.sleep(SETTLE_S)
+    start, before = time.monotonic(), stage.look()
+    time.sleep(stage.sizes.idle_s)
+    used = stage.look().since(before)
+    passed = time.monotonic() - start
+    share = {group: seconds / passed * 100 for group, seconds in used.items()}
+    groups = stage.broker.processes()
+    return {
+        "rest.cpu": sum(share.values()),
+        "rest.cpu_database": share["database"],
+        "rest.memory": sum(cpu.memory(pids) for pids in groups.values()) / 2**20,
+    }
+
+
+ROWS = (
+    Row(
+        "rest",
+        (
+            Figure(
+                "rest.cpu",
+                "idle CPU of the whole broker and its database",
+                "% of a core",
+                must=3.0,
+                aim=1.0,
+                digits=2,
+            ),
+            Figure("rest.cpu_database", "- of it database", "% of a core", digits=2),
+            Figure(
+                "rest.memory", "memory of all its processes after the rows above", "MiB", digits=0
+            ),
+        ),
+        rest,
+    ),
+)

@@ -1,0 +1,155 @@
+"""A session: every row, for every broker and database, in every run."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench import cpu, databases, machine
+from bench.adapters import BenchError, Broker, Route, one
+from bench.broker import Hookstation
+from bench.databases import Kind
+from bench.flow import Following
+from bench.load import Plan
+from bench.progress import Bar
+from bench.results import Result
+from bench.sink import Sink
+from bench.stage import Row, Sizes, Stage
+
+PREFIX = "hookstation-bench-"
+BUSY = 0.05
+"""Share of the machine that other work may take before it is worth a word."""
+CEILING_MESSAGES = 10_000
+CEILING_FIRST = 10**9
+OPTIONS: tuple[str, ...] = ()
+"""What the private MariaDB is started with beyond its defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A broker on a kind of database."""
+
+    broker: type[Broker]
+    kind: Kind
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is the one that the targets are for."""
+        return self.broker is Hookstation
+
+    def takes(self, row: Row, sizes: Sizes) -> bool:
+        """Whether the row can and shall be measured."""
+        return (
+            (self.is_ours or not row.ours_alone)
+            and (self.kind != "sqlite" or row.on_sqlite)
+            and (sizes.name == "full" or row.in_quick)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is to be measured."""
+
+    contestants: Sequence[Contestant]
+    rows: Sequence[Row]
+    sizes: Sizes
+    runs: int
+    keep: Path
+    """Folder for the results, each written as soon as it is there."""
+
+    def parts(self) -> int:
+        """How many rows will be measured in all."""
+        return self.runs * sum(len(self._rows(who)) for who in self.contestants)
+
+    def run(self, bar: Bar) -> list[Result]:
+        """All of it. Contestants take turns, so that a busy hour hits all of them."""
+        results = []
+        for run in range(1, self.runs + 1):
+            for who in self.contestants:
+                result = self._turn(run, who, bar)
+                result.save(self.keep)
+                results.append(result)
+        return results
+
+    def _rows(self, who: Contestant) -> list[Row]:
+        return [row for row in self.rows if who.takes(row, self.sizes)]
+
+    def _turn(self, run: int, who: Contestant, bar: Bar) -> Result:
+        """One broker, freshly started on an empty database, through all rows."""
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
+            found = machine.describe(folder)
+            database = stack.enter_context(databases.fresh(who.kind, folder, *OPTIONS))
+            sink = stack.enter_context(Sink())
+            result = Result(
+                broker=who.broker.name,
+                database=who.kind,
+                is_ours=who.is_ours,
+                mode=self.sizes.name,
+                run=run,
+                at=datetime.now(UTC).isoformat(timespec="seconds"),
+                machine=found,
+                settings=database.describe(),
+                ceiling=ceiling(sink),
+            )
+            bar.say(f"{who.broker.name} on {result.settings}, run {run} of {self.runs}")
+            broker = who.broker(database.url, folder)
+            stack.callback(broker.stop)
+            stage = Stage(broker, database, sink, folder, self.sizes, values=result.values)
+            rows = self._rows(who)
+            try:
+                broker.start()
+            except BenchError as error:
+                bar.say(f"  {error}")
+                result.failures |= dict.fromkeys((row.key for row in rows), str(error))
+                return result
+            for row in rows:
+                _measure(row, stage, result, bar)
+            return result
+
+
+def _measure(row: Row, stage: Stage, result: Result, bar: Bar) -> None:
+    """One row. What goes wrong stands in its place in the table, and the others go on."""
+    with bar.row(row.key) as stage.tell:
+        busy, ours, start = cpu.machine(), stage.ours(), time.monotonic()
+        try:
+            values = row.run(stage)
+        except BenchError as error:
+            result.failures[row.key] = str(error)
+        except Exception as error:  # a fault of the row itself must not cost the others
+            result.failures[row.key] = f"{type(error).__name__}: {error}"
+        else:
+            result.values.update(values)
+        after, seconds = stage.ours(), time.monotonic() - start
+        if after.has_all_of(ours):
+            strange = cpu.machine() - busy - sum(after.since(ours).values())
+            result.strangers[row.key] = max(0.0, strange / seconds / result.machine.cores)
+    bar.say(f"  {row.key:12} " + _brief(row, result))
+
+
+def _brief(row: Row, result: Result) -> str:
+    """The figures of a row that have targets, in one line, or why there are none."""
+    if row.key in result.failures:
+        return f"FAILED: {result.failures[row.key]}"
+    found = [
+        f"{figure.key.partition('.')[2]} {result.values[figure.key]:,.{figure.digits}f} "
+        + figure.unit
+        for figure in row.figures
+        if figure.key in result.values and figure.must is not None
+    ]
+    if (share := result.strangers.get(row.key, 0.0)) > BUSY:
+        found.append(f"(other work took {share:.0%} of the machine)")
+    return ", ".join(found)
+
+
+def ceiling(sink: Sink) -> float:
+    """Requests a second from the load generator to the sink, with nothing in between."""
+    route = Route("127.0.0.1", sink.port, "/take/0", {}, one, accepted=(200,))
+    # Numbers of their own: the books of the measurements begin at 1.
+    plan = Plan(route, first=CEILING_FIRST, count=CEILING_MESSAGES)
+    with Following(plan, sink.log, [0]) as following:
+        flow = following.finish()
+    return len(flow.sent) / flow.accepting_seconds
