@@ -4,6 +4,7 @@ import selectors
 import time
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from channels_app.rules.addresses import Networks, parse_networks
@@ -28,25 +29,34 @@ class Loop:
     ) -> None:
         self.selector = selectors.DefaultSelector()
         self.sender = Sender(
-            selector=self.selector,
             allowed=allowed,
             excerpt_bytes=EXCERPT_BYTES,
             max_answer_bytes=MAX_ANSWER_BYTES,
             ca_file=ca_file,
             max_connections=max_connections,
         )
-        self._resting = len(self.selector.get_map())
+        self.selector.register(self.sender, selectors.EVENT_READ)
+        self._resting = self._watched()
 
     @property
     def watched(self) -> int:
-        """How many sockets of calls the selector watches."""
-        return len(self.selector.get_map()) - self._resting
+        """How many sockets of calls the kernel watches."""
+        return self._watched() - self._resting
+
+    def _watched(self) -> int:
+        said = Path(f"/proc/self/fdinfo/{self.sender.fileno()}").read_text(encoding="ascii")
+        return said.count("tfd:")
+
+    def ready(self, seconds: float) -> None:
+        """What a pump does when its selector says that the sender has something to do."""
+        for key, _ in self.selector.select(seconds):
+            assert key.fileobj is self.sender
+            self.sender.ready()
 
     def turn(self) -> list[Answer]:
         """One round: wait for a moment at most, move on, collect."""
         patience = self.sender.next_timeout()
-        for key, mask in self.selector.select(0.1 if patience is None else min(patience, 0.1)):
-            key.data(key.fd, mask)
+        self.ready(0.1 if patience is None else min(patience, 0.1))
         self.sender.on_timer()
         return self.sender.take()
 
@@ -78,8 +88,8 @@ class Loop:
         return answer
 
     def close(self) -> None:
-        self.sender.close()
         self.selector.close()
+        self.sender.close()
 
 
 def a_call(url: str, **changes: Any) -> Call:

@@ -1,7 +1,6 @@
 """Probe: send one signed sample to a consumer and wait for its answer, outside of any delivery."""
 
 import json
-import selectors
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -59,7 +58,7 @@ def probe(view: ConsumerView) -> Probed:
         test=True,
     )
     hurried = replace(view, timeout_ms=min(view.timeout_ms, LONGEST_MS))
-    parcel = Parcel("application/json", {}, body)
+    parcel = Parcel("application/json", {}, body, len(body))
     answer = _send(outgoing.call(view.id, hurried, signer, parcel, mark, now))
     return Probed(mark.message_id, event_type, body, answer)
 
@@ -81,21 +80,18 @@ def _json(value: Any) -> bytes:
 
 
 def _send(call: Call) -> Answer:
-    with selectors.DefaultSelector() as selector:
-        sender = Sender(
-            selector=selector,
-            allowed=conf().allowed_targets,
-            excerpt_bytes=conf().excerpt_bytes,
-            max_answer_bytes=conf().max_answer_bytes,
-            ca_file=conf().ca_file or None,
-            max_connections=1,
-        )
-        try:
-            sender.start(call)
-            while not (answers := sender.take()):
-                for key, mask in selector.select(sender.next_timeout()):
-                    key.data(key.fd, mask)
-                sender.on_timer()
-        finally:
-            sender.close()
+    sender = Sender(
+        allowed=conf().allowed_targets,
+        excerpt_bytes=conf().excerpt_bytes,
+        max_answer_bytes=conf().max_answer_bytes,
+        ca_file=conf().ca_file or None,
+        max_connections=1,
+    )
+    try:
+        sender.start(call)
+        while not (answers := sender.take()):
+            sender.ready(sender.next_timeout())
+            sender.on_timer()
+    finally:
+        sender.close()
     return answers[0]

@@ -49,12 +49,12 @@ class Pump:
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener.socket, selectors.EVENT_READ)
         self.sender = Sender(
-            selector=self.selector,
             allowed=conf().allowed_targets,
             excerpt_bytes=conf().excerpt_bytes,
             max_answer_bytes=conf().max_answer_bytes,
             ca_file=conf().ca_file or None,
         )
+        self.selector.register(self.sender, selectors.EVENT_READ)
         self.roster = Roster(held.generation)
         self.allotment = Allotment(self.roster)
         self.open: dict[int, tuple[Claimed, Line, datetime]] = {}
@@ -120,8 +120,8 @@ class Pump:
 
     def close(self) -> None:
         """Free sockets; nothing may be open any more."""
-        self.sender.close()
         self.selector.close()
+        self.sender.close()
         self.listener.close()
 
     def _beat(self) -> None:
@@ -267,14 +267,12 @@ class Pump:
         timer = self.sender.next_timeout()
         if timer is not None:
             seconds = min(seconds, timer)
-        for key, mask in self.selector.select(seconds):
-            if key.fileobj is self.listener.socket:
-                self._hear()
+        for key, _ in self.selector.select(seconds):
+            if key.fileobj is self.sender:
+                self.sender.ready()
             else:
-                self.sender.ready(key.fd, mask)
-        timer = self.sender.next_timeout()
-        if timer is not None and timer <= 0:
-            self.sender.on_timer()
+                self._hear()
+        self.sender.on_timer()
 
     def _hear(self) -> None:
         hints = self.listener.hear()

@@ -1,43 +1,112 @@
 """Parcels: read what claimed deliveries carry, once per message however many consumers."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+from collections import Counter as Tally
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 from channels_app import sealing
-from channels_app.models import Message, MessageBody
+from channels_app.models import Message, MessageBody, raw
 from channels_app.rules.encryption import Unreadable
 
+SMALL_BYTES = 64 * 1024
+"""Bodies up to this size come with everything else; a larger one only when it is asked for."""
+KEPT_BYTES = 8 * 1024 * 1024
+"""Of bodies that a shelf keeps for consumers whose turn comes later."""
+READ_AT_ONCE = 500
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
+_COLUMNS = f"""
+SELECT m.id, m.content_type, m.headers, m.consumer_count, m.body_bytes,
+    CASE WHEN m.body_bytes <= %s THEN b.data END, b.message_id
+FROM {Message._meta.db_table} m
+LEFT JOIN {MessageBody._meta.db_table} b ON b.message_id = m.id
+WHERE m.id IN """
+
+
+class Parcel(NamedTuple):
     """A message's content, opened."""
 
     content_type: str
     headers: dict[str, str]
     body: bytes | None
-    """None: missing, or no key opens it."""
+    """None: left where it is for its size, or not to be had; then ``error`` says why."""
+    size: int
+    """Bytes of the body."""
     error: str = ""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the body can be had by asking for it."""
+        return self.body is None and not self.error
 
 
 def load(message_ids: Iterable[int]) -> dict[int, Parcel]:
-    """Content of these messages; an id without a row is absent."""
-    ids = set(message_ids)
-    found = MessageBody.objects.filter(message_id__in=ids).values_list("message_id", "data")
-    bodies = {message_id: bytes(data) for message_id, data in found}
-    rows = Message.objects.filter(id__in=ids).values_list("id", "content_type", "headers")
-    return {
-        message_id: _open(message_id, content_type, headers, bodies.get(message_id))
-        for message_id, content_type, headers in rows
-    }
+    """Content of these messages, of whatever size; an id without a row is absent."""
+    return {found[0]: _open(found) for found in _read(set(message_ids), largest=1 << 62)}
 
 
-def _open(
-    message_id: int, content_type: str, headers: dict[str, str], data: bytes | None
-) -> Parcel:
+class Shelf:
+    """The contents that a pump has on hand, within ``KEPT_BYTES``.
+
+    A message that goes to several consumers stays until each of them had it, or until newer ones
+    need its place: consumers that take at different times do not read it once each.
+    """
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._room = kept_bytes
+        self._kept: OrderedDict[int, tuple[Parcel, int]] = OrderedDict()
+        """With the number of consumers that are still to come; those kept longest first."""
+
+    def load(self, message_ids: Iterable[int]) -> dict[int, Parcel]:
+        """Content of these messages, each id as often as it is sent; one without a row is absent.
+
+        Large bodies are left; see `Parcel.is_left` and `load`.
+        """
+        uses = Tally(message_ids)
+        known = {key: self._kept[key][0] for key in uses if key in self._kept}
+        for key in known:
+            self._use(key, uses[key])
+        for found in _read(uses.keys() - known.keys(), largest=SMALL_BYTES):
+            key, _, _, consumer_count, *_ = found
+            parcel = known[key] = _open(found)
+            if parcel.body is not None and consumer_count > uses[key]:
+                self._keep(key, parcel, consumer_count - uses[key])
+        return known
+
+    def _use(self, key: int, times: int) -> None:
+        parcel, left = self._kept[key]
+        if left > times:
+            self._kept[key] = parcel, left - times
+        else:
+            self._drop(key)
+
+    def _keep(self, key: int, parcel: Parcel, left: int) -> None:
+        self._kept[key] = parcel, left
+        self._room -= parcel.size
+        while self._room < 0:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: int) -> None:
+        self._room += self._kept.pop(key)[0].size
+
+
+def _read(message_ids: Collection[int], *, largest: int) -> Iterable[tuple[Any, ...]]:
+    ids = sorted(message_ids)
+    for start in range(0, len(ids), READ_AT_ONCE):
+        listed = raw.listed(ids[start : start + READ_AT_ONCE])
+        yield from raw.read(f"{_COLUMNS}({listed})", [largest])
+
+
+def _open(found: tuple[Any, ...]) -> Parcel:
+    message_id, content_type, headers, _, size, data, has_body = found
+    forwarded = {} if headers == "{}" else json.loads(headers)
+    if has_body is None:
+        return Parcel(content_type, forwarded, None, size, "The stored body is missing.")
     if data is None:
-        return Parcel(content_type, headers, None, "The stored body is missing.")
+        return Parcel(content_type, forwarded, None, size)
     try:
-        body = sealing.open_body(message_id, data)
+        body = sealing.open_body(message_id, bytes(data))
     except Unreadable as error:
-        return Parcel(content_type, headers, None, str(error))
-    return Parcel(content_type, headers, body)
+        return Parcel(content_type, forwarded, None, size, str(error))
+    return Parcel(content_type, forwarded, body, len(body))

@@ -124,8 +124,7 @@ def test_no_call_goes_back_to_where_a_name_led_before(
     url = receiver.url(host="hook.test")
     loop.sender.start(a_call(url))
     loop.sender.start(a_call(url))
-    for key, mask in loop.selector.select(5):
-        key.data(key.fd, mask)
+    loop.ready(5)
     assert len(loop.sender.abort_all()) == 2
     receiver.close()
     resolver.answers["hook.test"] = ["169.254.169.254"]
@@ -143,8 +142,7 @@ def test_a_call_given_up_before_it_began_has_told_nobody_where_the_name_leads(
     resolver.answers["hook.test"] = ["127.0.0.1"]
     url = receiver.url(host="hook.test")
     loop.sender.start(a_call(url))
-    for key, mask in loop.selector.select(5):
-        key.data(key.fd, mask)
+    loop.ready(5)
 
     assert len(loop.sender.abort_all()) == 1
     loop.post(receiver.url())

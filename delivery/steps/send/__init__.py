@@ -1,10 +1,9 @@
-"""One POST to one consumer, many at a time: libcurl behind a selector, and an outcome for each.
+"""One POST to one consumer, many at a time: libcurl behind an epoll, and an outcome for each.
 
-sender = Sender(selector=selector, allowed=(), excerpt_bytes=4096, max_answer_bytes=65536)
+sender = Sender(allowed=(), excerpt_bytes=4096, max_answer_bytes=65536)
 sender.start(call)
 while sender.in_flight:
-    for key, mask in selector.select(sender.next_timeout()):
-        key.data(key.fd, mask)
+    sender.ready(sender.next_timeout())
     sender.on_timer()
     for answer in sender.take():
         ...

@@ -7,7 +7,6 @@ costs one waiting thread and its own calls, nobody else's.
 
 import functools
 import heapq
-import selectors
 import socket
 import threading
 import time
@@ -68,17 +67,14 @@ def place_of(url: str) -> Place | None:
 class Names(Generic[Waiter]):
     """Looks names up and remembers who waits for them. Not thread-safe towards its caller.
 
-    A file descriptor, `fd`, becomes readable when `collect` has something to say; it is
-    registered with the selector under ``data``.
+    A file descriptor, `fd`, becomes readable when `collect` has something to say.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, data: object) -> None:
-        self._selector = selector
+    def __init__(self) -> None:
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
         self.fd = self._ear.fileno()
-        selector.register(self._ear, selectors.EVENT_READ, data)
         self._known: dict[Place, Known] = {}
         self._asked: set[Place] = set()
         self._unasked: deque[Place] = deque()
@@ -139,8 +135,7 @@ class Names(Generic[Waiter]):
         return waiters
 
     def close(self) -> None:
-        """Let go of the selector. Threads whose name server hangs end by themselves, unheard."""
-        self._selector.unregister(self._ear)
+        """Listen no more. Threads whose name server hangs end by themselves, unheard."""
         self._ear.close()
         self._bell.close()
 

@@ -1,8 +1,9 @@
-"""Many calls at a time on one thread: libcurl's multi interface driven by a shared selector."""
+"""Many calls at a time on one thread: libcurl's multi interface on an epoll of its own."""
 
-import selectors
+import select
 import ssl
 import time
+from contextlib import suppress
 from typing import Any
 
 import certifi
@@ -16,25 +17,17 @@ from delivery.steps.send.handle import Handle, Limits
 from delivery.steps.send.names import Known, Names, Place
 
 _EVENTS = {
-    pycurl.POLL_IN: selectors.EVENT_READ,
-    pycurl.POLL_OUT: selectors.EVENT_WRITE,
-    pycurl.POLL_INOUT: selectors.EVENT_READ | selectors.EVENT_WRITE,
+    pycurl.POLL_IN: select.EPOLLIN,
+    pycurl.POLL_OUT: select.EPOLLOUT,
+    pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
 }
-# What a selector reports, as libcurl wants to be told.
-_ACTIONS = (
-    0,
-    pycurl.CSELECT_IN,
-    pycurl.CSELECT_OUT,
-    pycurl.CSELECT_IN | pycurl.CSELECT_OUT,
-)
 
 
 class Sender:
     """Carries calls and hands out their answers. Not thread-safe: it belongs to one loop.
 
-    It registers libcurl's sockets with ``selector`` under ``data=sender.ready``, so a loop that
-    shares the selector calls ``key.data(key.fd, mask)``. Nothing moves unless the loop also calls
-    `on_timer` once `next_timeout` has passed. Connections are kept open and reused by address;
+    Nothing moves unless the loop calls `ready` when `fileno` is readable, and `on_timer` once
+    `next_timeout` has passed. Connections are kept open and reused by address;
     ``max_connections`` says how many, busy ones included, before the idlest is closed.
 
     Only addresses that `may_call` lets through with the ``allowed`` networks are ever connected
@@ -45,7 +38,6 @@ class Sender:
     def __init__(
         self,
         *,
-        selector: selectors.BaseSelector,
         allowed: Networks,
         excerpt_bytes: int,
         max_answer_bytes: int,
@@ -53,13 +45,16 @@ class Sender:
         max_connections: int = 1024,
     ) -> None:
         self._limits = Limits(allowed, excerpt_bytes, max_answer_bytes, ca_file or _machines_cas())
-        self._selector = selector
+        # One of its own inside the loop's: the standard library's selectors take longer to note
+        # a socket and to report it than the kernel does, and libcurl notes one for every call.
+        self._epoll = select.epoll()
         self._watched: dict[int, int] = {}
         self._due: float | None = None
         self._idle: list[Handle] = []
         self._busy: dict[Any, Handle] = {}
         self._done: list[Answer] = []
-        self._names: Names[Handle] = Names(selector, self.ready)
+        self._names: Names[Handle] = Names()
+        self._epoll.register(self._names.fd, select.EPOLLIN)
         self._untold: list[Known] = []
         self._max_idle_handles = max_connections
         self._multi = pycurl.CurlMulti()
@@ -94,13 +89,18 @@ class Sender:
             limit_ms = min(call.timeout_ms, call.connect_timeout_ms)
             self._names.wait(handle, place, limit_ms / 1000)
 
-    def ready(self, fd: int, mask: int) -> None:
-        """Tell libcurl what the selector saw at one of its sockets (selectors' EVENT_ mask)."""
-        # An event of the same round may have made libcurl let go of this socket.
-        if fd in self._watched:
-            self._multi.socket_action(fd, _ACTIONS[mask])
-        elif fd == self._names.fd:
-            self._resume()
+    def fileno(self) -> int:
+        """What a selector watches: readable while `ready` has something to do."""
+        return self._epoll.fileno()
+
+    def ready(self, seconds: float | None = 0.0) -> None:
+        """Move on whatever the network has news for; wait for some, up to ``seconds`` if any."""
+        for fd, events in self._epoll.poll(seconds):
+            # An event of the same round may have made libcurl let go of this socket.
+            if fd in self._watched:
+                self._multi.socket_action(fd, _action(events))
+            elif fd == self._names.fd:
+                self._resume()
 
     def next_timeout(self) -> float | None:
         """Seconds until `on_timer` is to be called, at once if 0; None while nothing is due."""
@@ -159,8 +159,7 @@ class Sender:
         for handle in self._idle:
             handle.curl.close()
         self._idle.clear()
-        for fd in list(self._watched):
-            self._unwatch(fd)
+        self._epoll.close()
 
     def _go(self, handle: Handle) -> None:
         self._busy[handle.curl] = handle
@@ -209,20 +208,28 @@ class Sender:
         events = _EVENTS[what]
         known = self._watched.get(fd)
         if known is None:
-            self._selector.register(fd, events, self.ready)
+            self._epoll.register(fd, events)
         elif known != events:
-            self._selector.modify(fd, events, self.ready)
+            self._epoll.modify(fd, events)
         self._watched[fd] = events
 
     def _unwatch(self, fd: int) -> None:
         if self._watched.pop(fd, None) is not None:
-            self._selector.unregister(fd)
+            with suppress(OSError):  # closed before we were told
+                self._epoll.unregister(fd)
 
     def _on_timer_change(self, timeout_ms: int) -> None:
         if timeout_ms > 0:
             self._due = time.monotonic() + timeout_ms / 1000
         else:
             self._due = 0.0 if timeout_ms == 0 else None
+
+
+def _action(events: int) -> int:
+    """What epoll reports, as libcurl wants to be told: an error is news for whoever waits."""
+    reads = pycurl.CSELECT_IN if events & ~select.EPOLLOUT else 0
+    writes = pycurl.CSELECT_OUT if events & ~select.EPOLLIN else 0
+    return reads | writes
 
 
 def _machines_cas() -> str:
