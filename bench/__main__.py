@@ -66,10 +66,11 @@ def _measure(options: argparse.Namespace, console: Console) -> list[Result]:
         contestants.insert(1, Contestant(_adapter(options.beside), kinds[0]))
     session = Session(
         contestants=contestants,
-        rows=[row for row in ROWS if not options.only or row.key in options.only],
+        rows=ROWS,
         sizes=sizes,
         runs=options.runs or (3 if sizes is FULL else 1),
         keep=options.keep,
+        only=options.only or (),
     )
     with Bar(console, session.parts()) as bar:
         return session.run(bar)

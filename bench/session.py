@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from bench.load import Plan
 from bench.progress import Bar
 from bench.results import Result
 from bench.sink import Sink
-from bench.stage import Row, Sizes, Stage
+from bench.stage import FULL, Row, Sizes, Stage
 
 PREFIX = "hookstation-bench-"
 BUSY = 0.05
@@ -40,13 +40,13 @@ class Contestant:
         """Whether it is the one that the targets are for."""
         return self.broker is Hookstation
 
-    def takes(self, row: Row, sizes: Sizes) -> bool:
-        """Whether the row can and shall be measured."""
-        return (
-            (self.is_ours or not row.ours_alone)
-            and (self.kind != "sqlite" or row.on_sqlite)
-            and (sizes.name == "full" or row.in_quick)
-        )
+    def can(self, row: Row) -> bool:
+        """Whether the row can be measured."""
+        return (self.is_ours or not row.ours_alone) and (self.kind != "sqlite" or row.on_sqlite)
+
+    def is_quick(self, row: Row) -> bool:
+        """Whether the row is part of the quick mode."""
+        return row.in_quick and (self.kind != "sqlite" or row.quick_on_sqlite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class Session:
     runs: int
     keep: Path
     """Folder for the results, each written as soon as it is there."""
+    only: Collection[str] = ()
+    """Keys of the rows that are asked for by name; empty: those that belong to the mode."""
 
     def parts(self) -> int:
         """How many rows will be measured in all."""
@@ -75,7 +77,10 @@ class Session:
         return results
 
     def _rows(self, who: Contestant) -> list[Row]:
-        return [row for row in self.rows if who.takes(row, self.sizes)]
+        possible = [row for row in self.rows if who.can(row)]
+        if self.only:
+            return [row for row in possible if row.key in self.only]
+        return [row for row in possible if self.sizes is FULL or who.is_quick(row)]
 
     def _turn(self, run: int, who: Contestant, bar: Bar) -> Result:
         """One broker, freshly started on an empty database, through all rows."""

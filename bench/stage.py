@@ -40,7 +40,7 @@ class Sizes:
 
 
 TINY = Sizes("tiny", 20, 60, 200, 100, 1.0, 1.0, 1_000)
-QUICK = Sizes("quick", 500, 5_000, 10_000, 5_000, 6.0, 10.0, 100_000)
+QUICK = Sizes("quick", 500, 4_000, 6_000, 5_000, 4.0, 8.0, 100_000)
 FULL = Sizes("full", 2_000, 20_000, 40_000, 5_000, 30.0, 30.0, 10_000_000)
 
 
@@ -117,5 +117,7 @@ class Row:
     """Whether it is part of the quick mode."""
     on_sqlite: bool = True
     """Whether it is measured on SQLite too."""
+    quick_on_sqlite: bool = False
+    """Whether that is part of the quick mode."""
     ours_alone: bool = False
     """It knows our tables, so that another broker cannot be measured."""

@@ -89,6 +89,7 @@ ROWS = (
             Figure("one.twice", "- delivered twice", "", digits=0),
         ),
         one,
+        quick_on_sqlite=True,
     ),
     Row(
         "five",
@@ -108,6 +109,7 @@ ROWS = (
             Figure("five.twice", "- delivered twice", "", digits=0),
         ),
         five,
+        quick_on_sqlite=True,
     ),
     Row(
         "batch",
