@@ -20,6 +20,7 @@ SAVE_S = 5.0
 SUSPEND_S = 60.0
 DISCOVER_SHARE = 20
 """Looking for due rows takes at most one part in so many of a pump's time."""
+DISCOVER_AT_ONCE = horizon.CONSUMERS_PER_QUERY
 
 
 class Roster:
@@ -34,6 +35,8 @@ class Roster:
         self._number = -1
         self._news: dict[int, tuple[Line, Answer]] = {}
         self._saved: dict[int, float] = {}
+        self._unasked: list[int] = []
+        """Consumers whose turn in this round of discovery is still to come."""
 
     def is_behind(self) -> bool:
         """Whether configuration changed since the last refresh."""
@@ -56,6 +59,9 @@ class Roster:
         for consumer_id in self.lines.keys() - views.keys():
             self._former[consumer_id] = self.lines.pop(consumer_id)
         self._former = {key: line for key, line in self._former.items() if line.in_flight}
+        # Their turn comes first: nothing is known of what they have waiting.
+        fresh = [key for key in views if key not in self.lines or self.lines[key].view.halted]
+        self._unasked = [*fresh, *self._unasked]
         circuits = health.load(views.keys() - self.lines.keys())
         for consumer_id, view in views.items():
             self._adopt(view, circuits.get(consumer_id, Circuit()))
@@ -71,13 +77,20 @@ class Roster:
         return True
 
     def discover(self, poll_s: float) -> float:
-        """Ask the tables what is due; returns the seconds until it is worth asking again."""
+        """Ask the tables what some consumers have due; returns the seconds until the next look.
+
+        A few at a time, so that nobody's requests wait for a long look at thousands of consumers.
+        """
         started = time.monotonic()
-        callable_now = [line.view.id for line in self.lines.values() if not line.view.halted]
-        found = horizon.next_due(callable_now)
-        for consumer_id in callable_now:
-            self.lines[consumer_id].next_due = found.get(consumer_id)
-        return max(poll_s, DISCOVER_SHARE * (time.monotonic() - started))
+        turn = self._unasked or list(self.lines)
+        asked, self._unasked = turn[:DISCOVER_AT_ONCE], turn[DISCOVER_AT_ONCE:]
+        lines = [self.lines[key] for key in asked if key in self.lines]
+        callable_now = [line for line in lines if not line.view.halted]
+        found = horizon.next_due(line.view.id for line in callable_now)
+        for line in callable_now:
+            line.next_due = found.get(line.view.id)
+        rest_s = DISCOVER_SHARE * (time.monotonic() - started)
+        return rest_s if self._unasked else max(poll_s, rest_s)
 
     def wake_at(self) -> float | None:
         """When the next line wants to be looked at, Unix seconds."""

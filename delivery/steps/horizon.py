@@ -1,17 +1,40 @@
-"""Horizon: each consumer's earliest due instant, read in index order and locking nothing."""
+"""Horizon: each consumer's earliest due instant, read in index order and locking nothing.
 
-from collections.abc import Iterable, Sequence
+Both databases jump from one (consumer, priority) to the next and read one index entry of each:
+3 to 10 microseconds per consumer on MariaDB, whatever waits and whatever has been finished. One
+UNION of a range per consumer and level took over 500, nearly all of it to plan its terms.
+"""
+
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
 
 from django.db import connection
 
 from delivery.models import Delivery
 
-LEVELS = range(9, -1, -1)
-CONSUMERS_PER_QUERY = 40
-"""SQLite allows 500 terms of a union; 10 levels each."""
+CONSUMERS_PER_QUERY = 250
+"""MariaDB turns a list of a thousand numbers into a join, and then reads everything that is due."""
 TABLE = Delivery._meta.db_table
+# Finished rows have no due_at. The constant bound is what lets the index step over them.
+NEVER = datetime(2000, 1, 1, tzinfo=UTC)
+
+LOOSE_SCAN = f"""
+    SELECT consumer_id, MIN(due_at) FROM {TABLE} FORCE INDEX FOR GROUP BY (delivery_claim)
+    WHERE consumer_id IN ({{holes}}) AND due_at > %s GROUP BY consumer_id, priority
+"""
+"""MySQL and MariaDB call it so; EXPLAIN says "Using index for group-by"."""
+SEEKS = f"""
+    SELECT * FROM (
+        SELECT consumer.id, (
+            SELECT due_at FROM {TABLE}
+            WHERE consumer_id = consumer.id AND priority = level.value AND due_at > %s
+            ORDER BY due_at LIMIT 1
+        ) AS due_at
+        FROM json_each('[0,1,2,3,4,5,6,7,8,9]') AS level, channels_app_consumer AS consumer
+        WHERE consumer.id IN ({{holes}})
+    ) WHERE due_at IS NOT NULL
+"""
+"""SQLite has no such scan, but plans a subquery once and runs it for each consumer and level."""
 
 
 def next_due(consumer_ids: Iterable[int]) -> dict[int, datetime]:
@@ -19,26 +42,21 @@ def next_due(consumer_ids: Iterable[int]) -> dict[int, datetime]:
     wanted = sorted(consumer_ids)
     found: dict[int, datetime] = {}
     for start in range(0, len(wanted), CONSUMERS_PER_QUERY):
-        sql, values = _earliest(wanted[start : start + CONSUMERS_PER_QUERY])
-        with connection.cursor() as cursor:
-            cursor.execute(sql, values)
-            for consumer_id, due_at in cursor.fetchall():
-                instant = _instant(due_at)
-                found[consumer_id] = min(found.get(consumer_id, instant), instant)
+        for consumer_id, due_at in _read(wanted[start : start + CONSUMERS_PER_QUERY]):
+            instant = _instant(due_at)
+            found[consumer_id] = min(found.get(consumer_id, instant), instant)
     return found
 
 
-def _earliest(consumer_ids: Sequence[int]) -> tuple[str, list[Any]]:
-    # A constant lower bound makes each term a range: finished rows (no due_at) are never read.
-    never = connection.ops.adapt_datetimefield_value(datetime(2000, 1, 1, tzinfo=UTC))
-    term = (
-        f"SELECT * FROM (SELECT consumer_id, due_at FROM {TABLE} "
-        "WHERE consumer_id = %s AND priority = %s AND due_at > %s "
-        "ORDER BY due_at, id LIMIT 1) AS t{}"
-    )
-    terms = [(consumer_id, level) for consumer_id in consumer_ids for level in LEVELS]
-    sql = " UNION ALL ".join(term.format(place) for place in range(len(terms)))
-    return sql, [value for consumer_id, level in terms for value in (consumer_id, level, never)]
+def _read(consumer_ids: list[int]) -> list[tuple[int, datetime | str]]:
+    holes = ", ".join(["%s"] * len(consumer_ids))
+    never = connection.ops.adapt_datetimefield_value(NEVER)
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            cursor.execute(LOOSE_SCAN.format(holes=holes), [*consumer_ids, never])
+        else:
+            cursor.execute(SEEKS.format(holes=holes), [never, *consumer_ids])
+        return list(cursor.fetchall())
 
 
 def _instant(value: datetime | str) -> datetime:

@@ -58,9 +58,7 @@ def make_deliveries(consumer: Consumer, number: int, **values: Any) -> list[Deli
                 message_id=message.id,
                 consumer_id=consumer.id,
                 channel_id=consumer.channel_id,
-                accepted_at=accepted_at,
-                finished_at=clock.now(),
-                **DEAD | values,
+                **{"accepted_at": accepted_at, "finished_at": clock.now()} | DEAD | values,
             )
             for message in messages
         ]
