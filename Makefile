@@ -19,7 +19,7 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 PYTEST := $(BIN)/python -m pytest -n 2
 # These never touch the database; once is enough.
 NO_DATABASE := $(addprefix --ignore=tests/,test_architecture.py test_docs.py test_readme.py \
-	delivery/test_supervisor.py delivery/test_children.py) \
+	delivery/test_supervisor.py delivery/test_children.py bench) \
 	--ignore-glob='*/rules/*' --ignore-glob='*/delivery/test_send*.py'
 
 # How much `make bench` measures: quick or full.

@@ -17,4 +17,4 @@ def number_in(text: bytes) -> int | None:
     if at < 0:
         return None
     digits = text[at + len(MARK) : at + len(MARK) + DIGITS]
-    return int(digits) if digits.isdigit() else None
+    return int(digits) if len(digits) == DIGITS and digits.isdigit() else None

@@ -115,7 +115,7 @@ class Following:
             self.flow.answered += [answered_at] * len(numbers)
         elif status == UNANSWERED:
             self.flow.unanswered += len(numbers)
-        else:
+        elif not self._refusal:
             self._refusal = f"Message {numbers.start} was refused: status {status}."
 
     def is_done(self) -> bool:

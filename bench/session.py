@@ -136,14 +136,14 @@ def _measure(row: Row, stage: Stage, result: Result, bar: Bar) -> None:
 
 
 def _brief(row: Row, result: Result) -> str:
-    """The figures of a row that have targets, in one line, or why there are none."""
+    """The figures of a row in one line, without their parts, or why there are none."""
     if row.key in result.failures:
         return f"FAILED: {result.failures[row.key]}"
     found = [
         f"{figure.key.partition('.')[2]} {result.values[figure.key]:,.{figure.digits}f} "
         + figure.unit
         for figure in row.figures
-        if figure.key in result.values and figure.must is not None
+        if figure.key in result.values and not figure.title.startswith("- ")
     ]
     if (share := result.strangers.get(row.key, 0.0)) > BUSY:
         found.append(f"(other work took {share:.0%} of the machine)")

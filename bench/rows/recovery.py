@@ -26,6 +26,8 @@ def recover(stage: Stage) -> Values:
         stage.broker.kill()
         stage.broker.start()
         flow = following.finish(stage.tell, PATIENCE_S)
+    if flow.ended < killed_at:
+        raise BenchError("All messages had arrived before the kill.")
     return {
         "recovery.seconds": (flow.ended - killed_at) / 1e9,
         "recovery.lost": float(flow.lost()),
