@@ -1,15 +1,26 @@
 """Running a transaction that a deadlock, a lock wait or a key collision may undo."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from django.db import IntegrityError, OperationalError, transaction
+from django.db import (
+    Error,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    connection,
+    transaction,
+)
+
+from channels_app.models import raw
 
 T = TypeVar("T")
 
 ATTEMPTS = 4
 UNDONE = {1205, 1213, 3101}
 """MySQL: lock wait timeout, deadlock, group replication rolled back at certification."""
+LOST = 2013
+"""MySQL: the connection broke during a statement."""
 
 
 def run(
@@ -23,10 +34,24 @@ def run(
     With ``on_collision`` a unique key met twice is such a case too; it is called before the retry.
     Raises what the last try raised.
     """
+
+    def attempt() -> T:
+        with transaction.atomic():
+            return work()
+
+    return retry(attempt, on_collision=on_collision, attempts=attempts)
+
+
+def retry(
+    work: Callable[[], T],
+    *,
+    on_collision: Callable[[], None] | None = None,
+    attempts: int = ATTEMPTS,
+) -> T:
+    """As ``run``, for work that makes its transaction itself."""
     for remaining in reversed(range(attempts)):
         try:
-            with transaction.atomic():
-                return work()
+            return work()
         except OperationalError as error:
             if not remaining or not error.args or error.args[0] not in UNDONE:
                 raise
@@ -35,3 +60,58 @@ def run(
                 raise
             on_collision()
     raise AssertionError("unreachable")
+
+
+def write(statements: Sequence[raw.Statement]) -> None:
+    """Execute all ``statements`` or none; with BEGIN and COMMIT in one round trip where possible.
+
+    Only MySQL takes several statements at once, and a packet has its limit there
+    (``max_allowed_packet``): more than a few MiB is for ``run``, inside of which each statement is
+    a round trip of its own. Raises what the database raises; then nothing was stored, unless
+    the connection broke (``is_away``).
+    """
+    if connection.in_atomic_block:
+        _write_each(statements)
+    elif connection.vendor == "mysql":
+        _write_at_once(statements)
+    else:
+        with transaction.atomic():
+            _write_each(statements)
+
+
+def is_away(error: Exception) -> bool:
+    """Whether the error says that the database cannot be used now, by whomever.
+
+    After it what was about to be committed may be stored or not.
+    """
+    if isinstance(error, OperationalError) and error.args and isinstance(error.args[0], int):
+        # From 2000 on the client speaks, having lost the server; the others are the server's own.
+        return 2000 <= error.args[0] < 3000
+    return isinstance(error, OperationalError | InterfaceError)
+
+
+def _write_each(statements: Sequence[raw.Statement]) -> None:
+    for sql, values in statements:
+        raw.execute(sql, values)
+
+
+def _write_at_once(statements: Sequence[raw.Statement]) -> None:
+    sql = "; ".join(["BEGIN", *[sql for sql, _ in statements], "COMMIT"])
+    values = [value for _, values in statements for value in values]
+    cursor = connection.cursor()
+    try:
+        cursor.execute(sql, values)
+        # One result for each statement; the first that failed is the last.
+        while cursor.nextset():
+            pass
+    except Error as error:
+        try:
+            cursor.execute("ROLLBACK")
+        except Error:
+            connection.close()
+            raise OperationalError(LOST, str(error)) from error
+        raise
+    except BaseException:
+        # Interrupted in between: the results that are left would be the next statement's.
+        connection.close()
+        raise

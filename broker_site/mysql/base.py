@@ -1,8 +1,23 @@
 """The connection: a transaction is BEGIN and COMMIT, a look at its health costs no round trip."""
 
 import select
+from typing import Any
 
 from django.db.backends.mysql import base
+from django.db.utils import IntegrityError
+from MySQLdb import OperationalError
+
+
+class CursorWrapper(base.CursorWrapper):
+    """Gives errors of a packet's later statements the class that Django gives the first one's."""
+
+    def nextset(self) -> Any:
+        try:
+            return self.cursor.nextset()
+        except OperationalError as error:
+            if error.args[0] in self.codes_for_integrityerror:
+                raise IntegrityError(*error.args) from None
+            raise
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -11,6 +26,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
     Django turns autocommit off and on around each transaction, and pings the server before the
     first statement of each request.
     """
+
+    def create_cursor(self, name: str | None = None) -> CursorWrapper:
+        return CursorWrapper(self.connection.cursor())
 
     def _start_transaction_under_autocommit(self) -> None:
         # Django calls this hook in place of turning autocommit off.

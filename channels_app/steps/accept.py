@@ -1,23 +1,36 @@
 """Accept: store messages in one transaction, once per idempotency key, then say yes (S0-26)."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import NamedTuple
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from channels_app import clock, metrics, sealing, transactions
 from channels_app.directory import ChannelView
-from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id
+from channels_app.group_commit import GroupCommit
+from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id, raw
 from channels_app.signals import message_accepted
 
-Row = TypeVar("Row")
+SHARED_MESSAGES = 128
+SHARED_BYTES = 1024 * 1024
+"""What callers share a commit up to. One that brings more commits alone: nobody waits for it."""
 
-STATEMENT_BYTES = 4 * 1024 * 1024
-"""Content of one INSERT, unless a single row has more. Quoted it may take twice as much, and
-servers refuse what is above ``max_allowed_packet`` (16 MiB on MariaDB)."""
+MESSAGES = raw.Insert(
+    Message,
+    numbers=("id", "channel_id", "priority", "body_bytes"),
+    values=(
+        *("producer_id", "event_type", "ordering_key", "idempotency_key", "content_type"),
+        *("headers", "accepted_at", "due_at", "expires_at"),
+    ),
+)
+BODIES = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
+RECORDS = raw.Insert(
+    IdempotencyRecord, numbers=("message_id",), values=("digest", "body_digest", "expires_at")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,143 +64,187 @@ class Accepted:
     due_at: datetime
 
 
+class _Order(NamedTuple):
+    """What one caller wants stored."""
+
+    channel: ChannelView
+    producer_id: int | None
+    publications: Sequence[Publication]
+
+
+class _Record(NamedTuple):
+    """What an idempotency key stands for."""
+
+    message_id: int
+    body_digest: str
+    due_at: datetime | None
+    """None for a message that was stored before."""
+
+
 def accept(
     channel: ChannelView, producer_id: int | None, publications: Sequence[Publication]
 ) -> list[Accepted]:
     """Store ``publications`` in one transaction and wake delivery; results in the same order.
 
-    Returns only after the commit: an exception means that nothing was stored. Raises what the
-    database raises when it cannot store (the API answers 503).
+    Concurrent callers share a transaction. Returns only after the commit: an exception means that
+    nothing was stored. Raises what the database raises when it cannot store (the API answers 503).
     """
-    now = clock.now()
-    results = transactions.run(
-        lambda: _store(channel, producer_id, publications, now), on_collision=new_id.reseed
-    )
-    stored = sum(not (result.duplicate or result.conflict) for result in results)
+    order = _Order(channel, producer_id, publications)
+    size = sum(len(publication.body) for publication in publications)
+    is_large = len(publications) > SHARED_MESSAGES or size > SHARED_BYTES
+    if is_large or connection.in_atomic_block:
+        (results,) = transactions.run(lambda: _store([order]), on_collision=new_id.reseed)
+        _announce([order], [results])
+        return results
+    return _together.run(order, size)
+
+
+def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
+    results = transactions.retry(lambda: _store(orders), on_collision=new_id.reseed)
+    _announce(orders, results)
+    return results
+
+
+_together = GroupCommit(
+    _commit,
+    alone=lambda error: not transactions.is_away(error),
+    most=SHARED_MESSAGES,
+    most_size=SHARED_BYTES,
+)
+
+
+def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:
+    """Count what became of the orders, and wake delivery once for each channel."""
+    flat = [result for some in results for result in some]
+    stored = sum(not (result.duplicate or result.conflict) for result in flat)
     metrics.ACCEPTED.inc(stored)
-    metrics.DUPLICATES.inc(sum(result.duplicate for result in results))
-    if stored:
-        transaction.on_commit(
-            lambda: message_accepted.send(sender=None, channel_id=channel.id), robust=True
-        )
-    return results
-
-
-def _store(
-    channel: ChannelView,
-    producer_id: int | None,
-    publications: Sequence[Publication],
-    now: datetime,
-) -> list[Accepted]:
-    taken = _taken(channel, producer_id, publications, now)
-    messages: list[Message] = []
-    bodies: list[MessageBody] = []
-    records: list[IdempotencyRecord] = []
-    results: list[Accepted] = []
-    due: dict[int, datetime] = {}
-    for publication in publications:
-        digest = _digest(channel.id, producer_id, publication.idempotency_key)
-        body_digest = hashlib.sha256(publication.body).hexdigest() if digest else ""
-        if digest and (record := taken.get(digest)):
-            results.append(_repeated(record, body_digest, due.get(record.message_id), now))
-            continue
-        message = _message(channel, producer_id, publication, now)
-        messages.append(message)
-        due[message.id] = message.due_at
-        bodies.append(_body(channel, message.id, publication.body))
-        if digest:
-            window = timedelta(seconds=channel.idempotency_window_s)
-            taken[digest] = IdempotencyRecord(
-                digest=digest,
-                message_id=message.id,
-                body_digest=body_digest,
-                expires_at=now + window,
-            )
-            records.append(taken[digest])
-        results.append(Accepted(message.id, False, False, message.due_at))
-    IdempotencyRecord.objects.bulk_create(records)
-    for some in _statements(messages, lambda message: len(str(message.headers))):
-        Message.objects.bulk_create(some)
-    for part in _statements(bodies, lambda body: len(body.data)):
-        MessageBody.objects.bulk_create(part)
-    return results
-
-
-def _statements(rows: Sequence[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
-    """``rows`` in order, in parts that one statement can carry."""
-    part: list[Row] = []
-    room = STATEMENT_BYTES
-    for row in rows:
-        room -= size(row)
-        if part and room < 0:
-            yield part
-            part, room = [], STATEMENT_BYTES - size(row)
-        part.append(row)
-    if part:
-        yield part
-
-
-def _taken(
-    channel: ChannelView,
-    producer_id: int | None,
-    publications: Sequence[Publication],
-    now: datetime,
-) -> dict[str, IdempotencyRecord]:
-    """Records of these keys whose window is open; the others are removed to make room."""
-    digests = {
-        _digest(channel.id, producer_id, publication.idempotency_key)
-        for publication in publications
-        if publication.idempotency_key
+    metrics.DUPLICATES.inc(sum(result.duplicate for result in flat))
+    channel_ids = {
+        order.channel.id
+        for order, some in zip(orders, results, strict=True)
+        if not all(result.duplicate or result.conflict for result in some)
     }
-    if not digests:
-        return {}
-    found = IdempotencyRecord.objects.in_bulk(digests)
-    lapsed = [digest for digest, record in found.items() if record.expires_at <= now]
-    if lapsed:
-        IdempotencyRecord.objects.filter(digest__in=lapsed, expires_at__lte=now).delete()
-    return {digest: record for digest, record in found.items() if record.expires_at > now}
+
+    def wake() -> None:
+        for channel_id in channel_ids:
+            message_accepted.send(sender=None, channel_id=channel_id)
+
+    transaction.on_commit(wake, robust=True)
 
 
-def _digest(channel_id: int, producer_id: int | None, key: str) -> str:
-    if not key:
-        return ""
-    return hashlib.sha256(f"{channel_id}:{producer_id}:{key}".encode()).hexdigest()
+def _store(orders: Sequence[_Order]) -> list[list[Accepted]]:
+    now = clock.now()
+    digests = [
+        [_digest(order, publication) for publication in order.publications] for order in orders
+    ]
+    taken, statements = _taken({digest for some in digests for digest in some if digest}, now)
+    written = _Written()
+    results = [
+        [
+            _one(order, publication, digest, taken, written, now)
+            for publication, digest in zip(order.publications, some, strict=True)
+        ]
+        for order, some in zip(orders, digests, strict=True)
+    ]
+    # In one order whatever the callers': two transactions with the same keys do not deadlock.
+    written.records.sort(key=lambda row: row[1][0])
+    statements += RECORDS.statements(written.records)
+    statements += MESSAGES.statements(written.messages)
+    statements += BODIES.statements(written.bodies)
+    if statements:
+        transactions.write(statements)
+    return results
 
 
-def _repeated(
-    record: IdempotencyRecord, body_digest: str, due_at: datetime | None, now: datetime
+class _Written:
+    """Rows to be inserted."""
+
+    def __init__(self) -> None:
+        self.messages: list[raw.Row] = []
+        self.bodies: list[raw.Row] = []
+        self.records: list[raw.Row] = []
+
+
+def _one(
+    order: _Order,
+    publication: Publication,
+    digest: str,
+    taken: dict[str, _Record],
+    written: _Written,
+    now: datetime,
 ) -> Accepted:
-    same = record.body_digest == body_digest
-    if due_at is None:  # not of this batch
-        earlier = Message.objects.filter(id=record.message_id)
-        due_at = earlier.values_list("due_at", flat=True).first()
-    return Accepted(record.message_id, same, not same, due_at or now)
+    """What becomes of one publication; its rows are added to ``written``."""
+    body_digest = hashlib.sha256(publication.body).hexdigest() if digest else ""
+    if digest and (record := taken.get(digest)):
+        return _repeated(record, body_digest, now)
+    message_id, due_at = new_id(), _due_at(publication, now)
+    encrypt = order.channel.encrypt_bodies
+    data, key_id = sealing.seal_body(message_id, publication.body, encrypt=encrypt)
+    written.messages.append(_message(order, publication, message_id, now, due_at))
+    written.bodies.append(((message_id,), (data, key_id)))
+    if digest:
+        taken[digest] = _Record(message_id, body_digest, due_at)
+        expires_at = now + timedelta(seconds=order.channel.idempotency_window_s)
+        written.records.append(((message_id,), (digest, body_digest, raw.text(expires_at))))
+    return Accepted(message_id, False, False, due_at)
 
 
 def _message(
-    channel: ChannelView, producer_id: int | None, publication: Publication, now: datetime
-) -> Message:
-    if publication.delay_ms is not None:
-        due_at = now + timedelta(milliseconds=publication.delay_ms)
-    else:
-        due_at = max(publication.due_at or now, now)
-    return Message(
-        id=new_id(),
-        channel_id=channel.id,
-        producer_id=producer_id,
-        event_type=publication.event_type,
-        priority=publication.priority,
-        ordering_key=publication.ordering_key,
-        idempotency_key=publication.idempotency_key,
-        content_type=publication.content_type,
-        headers=dict(publication.headers),
-        body_bytes=len(publication.body),
-        accepted_at=now,
-        due_at=due_at,
-        expires_at=publication.expires_at,
+    order: _Order, publication: Publication, message_id: int, now: datetime, due_at: datetime
+) -> raw.Row:
+    numbers = message_id, order.channel.id, publication.priority, len(publication.body)
+    return numbers, (
+        order.producer_id,
+        publication.event_type,
+        publication.ordering_key,
+        publication.idempotency_key,
+        publication.content_type,
+        json.dumps(publication.headers) if publication.headers else "{}",
+        raw.text(now),
+        raw.text(due_at),
+        raw.text(publication.expires_at) if publication.expires_at else None,
     )
 
 
-def _body(channel: ChannelView, message_id: int, body: bytes) -> MessageBody:
-    data, key_id = sealing.seal_body(message_id, body, encrypt=channel.encrypt_bodies)
-    return MessageBody(message_id=message_id, data=data, key_id=key_id)
+def _due_at(publication: Publication, now: datetime) -> datetime:
+    if publication.delay_ms is not None:
+        return now + timedelta(milliseconds=publication.delay_ms)
+    return max(publication.due_at or now, now)
+
+
+def _taken(digests: set[str], now: datetime) -> tuple[dict[str, _Record], list[raw.Statement]]:
+    """Records of these keys whose window is open; what removes the others to make room."""
+    if not digests:
+        return {}, []
+    places, wanted = ", ".join(["%s"] * len(digests)), sorted(digests)
+    rows = raw.read(_FIND.format(places), [raw.text(now), *wanted])
+    taken = {digest: _Record(id_, body, None) for digest, id_, body, is_open in rows if is_open}
+    lapsed = [digest for digest, _, _, is_open in rows if not is_open]
+    if not lapsed:
+        return taken, []
+    places = ", ".join(["%s"] * len(lapsed))
+    return taken, [(_REMOVE.format(places), [raw.text(now), *lapsed])]
+
+
+_TABLE = IdempotencyRecord._meta.db_table
+_FIND = (
+    "SELECT digest, message_id, body_digest, expires_at > %s"  # noqa: S608 (a name of ours)
+    f" FROM {_TABLE} WHERE digest IN ({{}})"
+)
+_REMOVE = f"DELETE FROM {_TABLE} WHERE expires_at <= %s AND digest IN ({{}})"  # noqa: S608
+
+
+def _digest(order: _Order, publication: Publication) -> str:
+    key = publication.idempotency_key
+    if not key:
+        return ""
+    return hashlib.sha256(f"{order.channel.id}:{order.producer_id}:{key}".encode()).hexdigest()
+
+
+def _repeated(record: _Record, body_digest: str, now: datetime) -> Accepted:
+    same = record.body_digest == body_digest
+    due_at = record.due_at
+    if due_at is None:
+        earlier = Message.objects.filter(id=record.message_id)
+        due_at = earlier.values_list("due_at", flat=True).first()
+    return Accepted(record.message_id, same, not same, due_at or now)

@@ -1,0 +1,122 @@
+"""Group commit: what concurrent threads want to store, one of them stores for all who wait."""
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Order = TypeVar("Order")
+Result = TypeVar("Result")
+
+
+class LeaderLost(Exception):
+    """The thread that wrote for others was interrupted: what became of their orders is unknown."""
+
+
+class _Seat(Generic[Order, Result]):
+    """One caller and what became of its order."""
+
+    __slots__ = ("called", "failure", "leads", "order", "result", "size")
+
+    def __init__(self, order: Order, size: int) -> None:
+        self.order = order
+        self.size = size
+        self.leads = False
+        self.called = threading.Lock()
+        """Held until there is a result, a failure, or the lead to take over."""
+        self.called.acquire()
+        self.result: Result
+        self.failure: BaseException | None = None
+
+
+class GroupCommit(Generic[Order, Result]):
+    """Runs ``work`` for one group of callers at a time.
+
+    Nobody waits for company: whoever finds no leader is the leader, at once and perhaps alone.
+    Those who come while it works are the next group, and the first of them leads it, so that no
+    caller ever works for more than its own group.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[Order]], Sequence[Result]],
+        *,
+        alone: Callable[[Exception], bool],
+        most: int,
+        most_size: int,
+    ) -> None:
+        """``work`` returns a result for each order, in their order, or stores nothing and raises.
+
+        After an error for which ``alone`` is true, each member of the group is tried by itself, in
+        its own thread; any other error is everybody's. A group has up to ``most`` orders, and up
+        to ``most_size`` of what callers say their orders weigh, unless one alone has more.
+        """
+        self._work = work
+        self._alone = alone
+        self._most = most
+        self._most_size = most_size
+        self._lock = threading.Lock()
+        self._has_leader = False
+        self._waiting: deque[_Seat[Order, Result]] = deque()
+
+    def run(self, order: Order, size: int) -> Result:
+        """The result of ``order``. Raises what its work raised; LeaderLost."""
+        seat: _Seat[Order, Result] = _Seat(order, size)
+        with self._lock:
+            if self._has_leader:
+                self._waiting.append(seat)
+            else:
+                self._has_leader = seat.leads = True
+        if not seat.leads:
+            seat.called.acquire()
+        if seat.leads:
+            self._lead(seat)
+        if seat.failure is None:
+            return seat.result
+        if isinstance(seat.failure, Exception) and self._alone(seat.failure):
+            (result,) = self._work([order])
+            return result
+        raise seat.failure
+
+    def _lead(self, leader: _Seat[Order, Result]) -> None:
+        group = [leader]
+        try:
+            group += self._company(leader.size)
+            for seat, result in zip(group, self._work([seat.order for seat in group]), strict=True):
+                seat.result = result
+        except Exception as error:
+            if len(group) == 1:
+                raise
+            leader.failure = error
+            for seat in group[1:]:
+                # Each raises its own: a traceback belongs to one thread.
+                seat.failure = copy.copy(error)
+        except BaseException:
+            for seat in group[1:]:
+                seat.failure = LeaderLost(LeaderLost.__doc__)
+            raise
+        finally:
+            # First, so that the next group is on its way while this one is woken.
+            self._hand_over()
+            for seat in group[1:]:
+                seat.called.release()
+
+    def _company(self, size: int) -> list[_Seat[Order, Result]]:
+        company: list[_Seat[Order, Result]] = []
+        with self._lock:
+            while self._waiting and len(company) + 1 < self._most:
+                size += self._waiting[0].size
+                if size > self._most_size:
+                    break
+                company.append(self._waiting.popleft())
+        return company
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._has_leader = False
+                return
+            heir = self._waiting.popleft()
+            heir.leads = True
+        heir.called.release()

@@ -1,0 +1,210 @@
+"""Group commit, with real threads: everybody gets their own result, whatever becomes of others."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from channels_app.group_commit import GroupCommit, LeaderLost
+
+PATIENCE_S = 5.0
+
+
+class Storage:
+    """Work that can be held, and remembers the groups it was given."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[Any]] = []
+        self.threads: list[threading.Thread] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.failure: BaseException | None = None
+
+    def work(self, orders: Sequence[Any]) -> list[str]:
+        self.groups.append(list(orders))
+        self.threads.append(threading.current_thread())
+        assert self.open.wait(PATIENCE_S)
+        if self.failure is not None:
+            raise self.failure
+        if "bad" in orders:
+            raise ValueError("bad")
+        return [f"stored {order}" for order in orders]
+
+
+class Call:
+    """One caller in a thread of its own."""
+
+    def __init__(self, group: GroupCommit[Any, Any], order: Any, size: int = 1) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(group, order, size), daemon=True)
+        self._thread.start()
+
+    def _run(self, group: GroupCommit[Any, Any], order: Any, size: int) -> None:
+        try:
+            self.result = group.run(order, size)
+        except BaseException as error:
+            self.error = error
+
+    def outcome(self) -> Any:
+        """Its result, or what it raised."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "somebody waits for ever"
+        return self.error or self.result
+
+    @property
+    def thread(self) -> threading.Thread:
+        return self._thread
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return Storage()
+
+
+def make(storage: Storage, most: int = 100, most_size: int = 1000) -> GroupCommit[Any, Any]:
+    return GroupCommit(
+        storage.work,
+        alone=lambda error: isinstance(error, ValueError),
+        most=most,
+        most_size=most_size,
+    )
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def queue(
+    group: GroupCommit[Any, Any], storage: Storage, orders: Sequence[Any], size: int = 1
+) -> list[Call]:
+    """A leader that is held at its work, and one waiting caller for each of the other orders."""
+    storage.open.clear()
+    calls = [Call(group, orders[0], size)]
+    until(lambda: bool(storage.groups))
+    for number, order in enumerate(orders[1:], start=1):
+        calls.append(Call(group, order, size))
+        until(lambda: len(group._waiting) == number)  # noqa: B023 (called at once)
+    return calls
+
+
+def test_nobody_waits_for_company(storage: Storage) -> None:
+    group = make(storage)
+
+    assert group.run("a", 1) == "stored a"
+    assert group.run("b", 1) == "stored b"
+    assert storage.groups == [["a"], ["b"]]
+
+
+def test_who_comes_meanwhile_is_the_next_group(storage: Storage) -> None:
+    calls = queue(make(storage), storage, "abcde")
+    storage.open.set()
+
+    assert [call.outcome() for call in calls] == [f"stored {order}" for order in "abcde"]
+    assert storage.groups == [["a"], ["b", "c", "d", "e"]]
+
+
+def test_the_leader_works_for_its_own_group_only(storage: Storage) -> None:
+    calls = queue(make(storage), storage, "abc")
+    storage.open.set()
+    for call in calls:
+        call.outcome()
+
+    assert storage.threads == [calls[0].thread, calls[1].thread]
+
+
+def test_groups_have_a_largest_number(storage: Storage) -> None:
+    calls = queue(make(storage, most=3), storage, "abcdefgh")
+    storage.open.set()
+
+    assert [call.outcome() for call in calls] == [f"stored {order}" for order in "abcdefgh"]
+    assert [len(some) for some in storage.groups] == [1, 3, 3, 1]
+
+
+def test_groups_have_a_largest_size_and_one_alone_may_have_more(storage: Storage) -> None:
+    calls = queue(make(storage, most_size=25), storage, "abcdef", size=10)
+    storage.open.set()
+    for call in calls:
+        call.outcome()
+
+    assert [len(some) for some in storage.groups] == [1, 2, 2, 1]
+    assert make(storage, most_size=25).run("z", 26) == "stored z"
+
+
+def test_one_that_cannot_be_stored_fails_nobody_else(storage: Storage) -> None:
+    calls = queue(make(storage), storage, ["a", "b", "bad", "c"])
+    storage.open.set()
+    outcomes = [call.outcome() for call in calls]
+
+    assert outcomes[:2] + outcomes[3:] == ["stored a", "stored b", "stored c"]
+    assert isinstance(outcomes[2], ValueError)
+    assert storage.groups[1] == ["b", "bad", "c"]
+    assert sorted(storage.groups[2:]) == [["b"], ["bad"], ["c"]]
+    assert set(storage.threads[2:]) == {call.thread for call in calls[1:]}
+
+
+def test_an_error_that_is_everybodys_is_not_tried_again(storage: Storage) -> None:
+    calls = queue(make(storage), storage, "abcd")
+    storage.failure = OSError(5, "away")
+    storage.open.set()
+    errors = [call.outcome() for call in calls]
+
+    assert [str(error) for error in errors] == ["[Errno 5] away"] * 4
+    # Each raises its own: a traceback belongs to one thread.
+    assert len({id(error) for error in errors[1:]}) == 3
+    assert storage.groups == [["a"], ["b", "c", "d"]]
+
+
+def test_an_interrupted_leader_leaves_nobody_waiting(storage: Storage) -> None:
+    group = make(storage, most=3)
+    calls = queue(group, storage, "abcde")
+    storage.failure = SystemExit()
+    storage.open.set()
+    errors = [call.outcome() for call in calls]
+
+    assert [type(error) for error in errors] == [
+        *(SystemExit, SystemExit, LeaderLost, LeaderLost, SystemExit),
+    ]
+    storage.failure = None
+    assert group.run("f", 1) == "stored f"
+
+
+def test_results_are_never_mixed_up() -> None:
+    seen: list[int] = []
+
+    def work(orders: Sequence[int]) -> list[int]:
+        seen.append(len(orders))
+        time.sleep(random.random() / 1000)
+        if any(order % 7 == 0 for order in orders):
+            raise ValueError(next(order for order in orders if order % 7 == 0))
+        return [order * 2 for order in orders]
+
+    group = GroupCommit(
+        work, alone=lambda error: isinstance(error, ValueError), most=5, most_size=100
+    )
+    wrong: list[object] = []
+
+    def call(first: int) -> None:
+        for order in range(first, first + 50):
+            try:
+                result: object = group.run(order, random.randint(1, 40))
+            except ValueError as error:
+                result = error.args[0]
+            if result != (order if order % 7 == 0 else order * 2):
+                wrong.append((order, result))
+
+    threads = [threading.Thread(target=call, args=(n * 1000,), daemon=True) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S * 3)
+        assert not thread.is_alive()
+
+    assert not wrong
+    assert max(seen) > 1
