@@ -1,6 +1,16 @@
 """The rows of the table: each module measures one thing."""
 
-from bench.rows import isolation, latency, recovery, rest, throughput
+from bench.rows import (
+    dead_letters,
+    growth,
+    isolation,
+    latency,
+    memory,
+    recovery,
+    rest,
+    scale,
+    throughput,
+)
 from bench.stage import Row
 
 ROWS: tuple[Row, ...] = (
@@ -9,5 +19,9 @@ ROWS: tuple[Row, ...] = (
     *recovery.ROWS,
     *isolation.ROWS,
     *rest.ROWS,
+    *growth.ROWS,
+    *memory.ROWS,
+    *scale.ROWS,
+    *dead_letters.ROWS,
 )
 """In the order of the table, in which they are also measured."""

@@ -1,0 +1,126 @@
+"""Claims: what the pump's own statements cost in these tables, and how many rows they read.
+
+Nothing else may deliver meanwhile. What is claimed is given back in the end.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+from django.db import connection
+
+from bench.flow import Tell
+from bench.inside.history import CHANNEL
+from channels_app import clock
+from channels_app.directory import ChannelView, directory
+from channels_app.models import Channel, Consumer
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+from delivery.steps import claim, dispatch, horizon, release
+from delivery.steps.claim import Want
+
+BATCH = 100
+"""Rows of one claim, messages of one fan-out."""
+WARM_UP = 3
+OWNER = 4711
+LEASE_MS = 600_000
+SLOT = 12
+"""Its share of the counters."""
+TARGET = "claims"
+"""Channel of the messages that are fanned out; its consumer is paused."""
+
+
+def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
+    """``SAMPLES``: medians in milliseconds, and rows read for each row or consumer asked for."""
+    (samples,) = map(int, arguments)
+    consumers = dict(Consumer.objects.filter(channel__slug=CHANNEL).values_list("client_id", "id"))
+    target = _target()
+    looks = {
+        "claim": Cost(lambda: _claim(consumers["steady"])),
+        "discover": Cost(lambda: len(horizon.next_due(consumers.values())) or 1),
+        "dispatch": Cost(_dispatch, before=lambda: _accept(target)),
+    }
+    for sample in range(-WARM_UP, samples):
+        for look in looks.values():
+            look.take(is_counted=sample >= 0)
+        tell(max(0, sample + 1), samples)
+    release.release_owner(OWNER, now=clock.now(), slot=SLOT)
+    found: dict[str, float] = {}
+    for name, look in looks.items():
+        found[f"{name}_ms"] = median(look.milliseconds)
+        found[f"{name}_reads"] = sum(look.reads) / sum(look.rows)
+    return found
+
+
+@dataclass(slots=True)
+class Cost:
+    """What one piece of work costs, again and again."""
+
+    work: Callable[[], int]
+    """Returns the number of rows that it was for."""
+    before: Callable[[], object] = lambda: None
+    milliseconds: list[float] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+
+    def take(self, *, is_counted: bool) -> None:
+        """Do it once."""
+        self.before()
+        with _reading() as reads:
+            start = time.perf_counter()
+            rows = self.work()
+            passed = time.perf_counter() - start
+        if is_counted:
+            self.milliseconds.append(passed * 1000)
+            self.reads += reads
+            self.rows.append(rows)
+
+
+def _claim(consumer_id: int) -> int:
+    wants = [Want(consumer_id, BATCH, LEASE_MS)]
+    return len(claim.claim(wants, now=clock.now(), owner=OWNER, slot=SLOT).rows)
+
+
+def _dispatch() -> int:
+    return dispatch.dispatch(BATCH, SLOT).message_count
+
+
+def _accept(channel: ChannelView) -> None:
+    accept.accept(channel, None, [Publication(body=b"{}")] * BATCH)
+
+
+def _target() -> ChannelView:
+    channel, is_new = Channel.objects.get_or_create(slug=TARGET)
+    if is_new:
+        Consumer.objects.create(
+            channel=channel, client_id=TARGET, url="http://127.0.0.1:9/", state="paused"
+        )
+    directory.refresh(now=True)
+    view = directory.channel(TARGET)
+    assert view is not None
+    return view
+
+
+@contextmanager
+def _reading() -> Iterator[list[int]]:
+    """Rows that this connection's statements read in the context, as the only element.
+
+    Looking reads rows itself, always as many. SQLite does not count them.
+    """
+    reads: list[int] = []
+    if connection.vendor != "mysql":
+        yield reads
+        reads.append(0)
+        return
+    looking = _read_so_far()
+    before = _read_so_far()
+    yield reads
+    reads.append(_read_so_far() - before - (before - looking))
+
+
+def _read_so_far() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        return sum(int(count) for _, count in cursor.fetchall())

@@ -1,0 +1,122 @@
+"""History: days of work in the broker's tables, within minutes.
+
+One channel with three consumers: ``steady`` got everything and has a pile waiting, ``lost`` let
+everything die, ``broken`` has an open circuit and its retries waiting.
+"""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.core.management import call_command
+
+from bench.flow import Tell
+from bench.inside.piles import Pile, Standing, fill
+from channels_app import clock, sealing
+from channels_app.models import Channel, Consumer
+from delivery.models import ConsumerHealth, Counter
+from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.rules.outcome import Outcome
+from delivery.steps import recount
+
+CHANNEL = "history"
+FINISHED_FOR = timedelta(days=20)
+"""How far finished rows go back: less than retention, which would delete them meanwhile."""
+WAITING_FOR = timedelta(hours=6)
+FAILING_FOR = timedelta(hours=12)
+PACE = 0.1
+"""Messages a second that ``steady`` takes once it has a pile: it is to stay."""
+NOWHERE = "http://127.0.0.1:9/"
+"""Refuses every connection."""
+
+
+def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
+    """``URL MOST FINISHED WAITING FAILING``: have so many of each, 0 leaves it as it is.
+
+    Returns the seconds that it took and the accounting gap.
+    """
+    url, *numbers = arguments
+    most, finished, waiting, failing = map(int, numbers)
+    call_command("migrate", verbosity=0)
+    start = time.monotonic()
+    history = History(url, most=most)
+    if finished:
+        history.finish(finished, tell)
+    if waiting:
+        history.wait(waiting, tell)
+    if failing:
+        history.fail(failing, tell)
+    return {"seconds": time.monotonic() - start, "gap": recount.gap()}
+
+
+class History:
+    """Channel, consumers and piles of one database; made at the first use, found again later."""
+
+    def __init__(self, url: str, *, most: int) -> None:
+        """``steady`` is at ``url``; ``most`` is the largest number of finished messages to come."""
+        channel, is_new = Channel.objects.get_or_create(
+            slug=CHANNEL, defaults={"encrypt_bodies": False}
+        )
+        self.channel_id = channel.id
+        self.most = most
+        if is_new:
+            _consumer(channel, "steady", url)
+            _consumer(channel, "lost", url, max_attempts=1)
+            _consumer(channel, "broken", NOWHERE)
+        found = {row.client_id: row for row in Consumer.objects.filter(channel=channel)}
+        self.steady, self.lost, self.broken = found["steady"], found["lost"], found["broken"]
+        self.made_ms = int(channel.created_at.timestamp() * 1000)
+
+    def finish(self, total: int, tell: Tell) -> None:
+        """Have ``total`` finished messages: delivered to ``steady``, dead at ``lost``."""
+        standings = (
+            Standing(self.steady.id, _S.DELIVERED, Reason.DELIVERED, Outcome.DELIVERED, 200),
+            Standing(self.lost.id, _S.DEAD, Reason.EXHAUSTED, Outcome.SERVER_ERROR, 500),
+        )
+        done = Counter.read([self.lost.id])[self.lost.id][_S.DEAD]  # nothing else lets it die
+        fill(self._pile(1, FINISHED_FOR, self.most, standings), done, total, tell)
+
+    def wait(self, total: int, tell: Tell) -> None:
+        """Have ``total`` due messages wait for ``steady``, which takes few of them from now on."""
+        if self._waits(self.steady):
+            return
+        self.steady.rate_per_second = PACE
+        self.steady.save()
+        standing = Standing(self.steady.id, _S.QUEUED, Reason.ACCEPTED)
+        fill(self._pile(2, WAITING_FOR, total, (standing,)), 0, total, tell)
+
+    def fail(self, total: int, tell: Tell) -> None:
+        """Have ``total`` overdue retries wait for ``broken``, whose circuit is open."""
+        if self._waits(self.broken):
+            return
+        now = clock.now()
+        ConsumerHealth.objects.create(
+            consumer=self.broken,
+            circuit=ConsumerHealth.Circuit.OPEN,
+            consecutive_failures=20,
+            opened_count=8,
+            next_probe_at=now + timedelta(minutes=5),
+            failing_since=now - FAILING_FOR,
+            last_failure_at=now,
+            last_outcome=Outcome.CONNECTION_REFUSED.value,
+        )
+        standing = Standing(self.broken.id, _S.QUEUED, Reason.RETRY, Outcome.CONNECTION_REFUSED)
+        fill(self._pile(3, FAILING_FOR, total, (standing,)), 0, total, tell)
+
+    def _waits(self, consumer: Consumer) -> bool:
+        """Whether a pile is there already."""
+        return Counter.read([consumer.id])[consumer.id][_S.QUEUED] > 0
+
+    def _pile(self, slot: int, span: timedelta, most: int, standings: tuple[Standing, ...]) -> Pile:
+        step_ms = max(1, span // timedelta(milliseconds=most))
+        start_ms = self.made_ms - step_ms * (most + 1)
+        return Pile(slot, self.channel_id, start_ms, step_ms, standings)
+
+
+_S = DeliveryState
+
+
+def _consumer(channel: Channel, client_id: str, url: str, **values: Any) -> None:
+    consumer = Consumer.objects.create(channel=channel, client_id=client_id, url=url, **values)
+    sealing.mint_secret(consumer)

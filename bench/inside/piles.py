@@ -1,0 +1,219 @@
+"""Piles: rows that stand alike, made by the database itself, a range of numbers in one statement.
+
+Keys are time-ordered, as the application makes them, and the counters move in the transaction that
+makes the rows: what is here afterwards is what the broker would have left.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from django.db import connection, transaction
+
+from bench.bodies import body
+from bench.flow import Tell
+from bench.inside import sql
+from channels_app import sealing
+from channels_app.models import Message, MessageBody
+from delivery.models import Attempt, Counter, Delivery
+from delivery.models.counter import MADE
+from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
+from delivery.rules.outcome import Outcome
+
+EVENT_TYPE = "order.paid"
+BODY = body(0, 256)
+ANSWER_HEADERS = "content-type: text/plain; content-length: 2; server: sink"
+TOOK_MS = 12
+SLOT = 13
+"""Their share of the counters, which nobody else writes."""
+CHUNK = 10_000
+"""Numbers of one transaction."""
+THREADS = 2
+WRITE_AT_ONCE = {
+    "innodb_io_capacity_max": 20_000,
+    "innodb_io_capacity": 20_000,
+    "innodb_max_dirty_pages_pct": 0,
+}
+QUIET_PAGES = 1_000
+"""Pages of the buffer pool that may still have to be written for the server to count as quiet."""
+QUIET_S = 120.0
+
+Chunks = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a pile's deliveries stand at one consumer."""
+
+    consumer_id: int
+    state: DeliveryState
+    reason: Reason
+    outcome: Outcome | None = None
+    """None before the first attempt."""
+    status: int | None = None
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether its attempt counts against the budget."""
+        return self.outcome is not None and self.outcome.charged
+
+
+@dataclass(frozen=True, slots=True)
+class Pile:
+    """Messages at even distances in time, each with a delivery at every consumer of ``standings``.
+
+    Number n, from 1 on, is accepted ``n * step_ms`` after ``start_ms``, Unix milliseconds.
+    """
+
+    slot: int
+    """The slot within its keys: no two piles make the same one."""
+    channel_id: int
+    start_ms: int
+    step_ms: int
+    standings: tuple[Standing, ...]
+
+
+def fill(pile: Pile, done: int, total: int, tell: Tell) -> None:
+    """Make the numbers above ``done`` up to ``total``, a chunk in each transaction."""
+    chunks = [(first, min(first + CHUNK - 1, total)) for first in range(done + 1, total + 1, CHUNK)]
+    made = Tally(done, total, tell)
+    if connection.vendor == "sqlite":  # it has one writer
+        _make_all(pile, chunks, made)
+        return
+    with _fast_writes(), ThreadPoolExecutor(THREADS) as pool:
+        parts = [
+            pool.submit(_make_in_thread, pile, chunks[thread::THREADS], made)
+            for thread in range(THREADS)
+        ]
+        for part in parts:
+            part.result()
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far all threads are together."""
+
+    done: int
+    total: int
+    tell: Tell
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, count: int) -> None:
+        """``count`` more are there."""
+        with self.lock:
+            self.done += count
+            self.tell(self.done, self.total)
+
+
+def _make_in_thread(pile: Pile, chunks: Chunks, made: Tally) -> None:
+    try:
+        _make_all(pile, chunks, made)
+    finally:
+        connection.close()
+
+
+def _make_all(pile: Pile, chunks: Chunks, made: Tally) -> None:
+    for first, last in chunks:
+        with transaction.atomic():
+            _make(pile, first, last)
+        made.add(last - first + 1)
+
+
+def _make(pile: Pile, first: int, last: int) -> None:
+    source, number = sql.numbers(first, last), last - first + 1
+    accepted_ms = f"{pile.start_ms} + n * {pile.step_ms}"
+    accepted_at, message_id = sql.instant(accepted_ms), sql.key(accepted_ms, pile.slot)
+    common = {
+        "channel_id": f"{pile.channel_id}",
+        "event_type": f"'{EVENT_TYPE}'",
+        "priority": "n %% 10",
+        "accepted_at": accepted_at,
+        "due_at": accepted_at,
+    }
+    message = {
+        "id": message_id,
+        "state": "'dispatched'",
+        "content_type": "'application/json'",
+        "body_bytes": f"{len(BODY)}",
+        "consumer_count": f"{len(pile.standings)}",
+    }
+    sql.insert(Message, common | message, source)
+    stored = sql.binary(sealing.seal_body(0, BODY, encrypt=False)[0])
+    sql.insert(MessageBody, {"message_id": message_id, "data": stored}, source)
+    changes: dict[tuple[int, str], int] = {}
+    for place, standing in enumerate(pile.standings, start=1):
+        # Each consumer's deliveries are a millisecond apart, for keys of their own.
+        at_ms = f"{accepted_ms} + {place}"
+        sql.insert(Delivery, common | _delivery(standing, at_ms, pile, message_id), source)
+        if standing.outcome is not None:
+            sql.insert(Attempt, _attempt(standing, at_ms, pile), source)
+        changes[standing.consumer_id, standing.state.value] = number
+        changes[standing.consumer_id, MADE] = number
+    Counter.add(changes, SLOT)
+
+
+def _delivery(standing: Standing, at_ms: str, pile: Pile, message_id: str) -> dict[str, str | None]:
+    tried = "0" if standing.outcome is None else "1"
+    ended = standing.state in FINISHED
+    values: dict[str, str | None] = {
+        "id": sql.key(at_ms, pile.slot),
+        "message_id": message_id,
+        "consumer_id": f"{standing.consumer_id}",
+        "state": f"'{standing.state.value}'",
+        "reason": f"'{standing.reason.value}'",
+        "outcome": f"'{standing.outcome.value if standing.outcome else ''}'",
+        "status_code": f"{standing.status}" if standing.status else None,
+        "attempt_count": tried,
+        "failure_count": "1" if standing.is_charged else "0",
+        "finished_at": sql.instant(f"{at_ms} + {TOOK_MS}") if ended else None,
+    }
+    return values | ({"due_at": None} if ended else {})
+
+
+def _attempt(standing: Standing, at_ms: str, pile: Pile) -> dict[str, str | None]:
+    assert standing.outcome is not None
+    return {
+        "id": sql.key(f"{at_ms} + {TOOK_MS}", pile.slot),
+        "delivery_id": sql.key(at_ms, pile.slot),
+        "number": "1",
+        "started_at": sql.instant(at_ms),
+        "outcome": f"'{standing.outcome.value}'",
+        "status_code": f"{standing.status}" if standing.status else None,
+        "answer_headers": f"'{ANSWER_HEADERS}'",
+        "total_ms": f"{TOOK_MS}",
+        "worker": "'history'",
+    }
+
+
+@contextmanager
+def _fast_writes() -> Iterator[None]:
+    """Let the server write pages as fast as the disk can, and leave when nothing is held back.
+
+    By itself it would write them a little at a time, in the middle of what is measured next. For
+    the same reason it looks at the tables' new sizes now.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(f'@@{name}' for name in WRITE_AT_ONCE)}")
+        former = dict(zip(WRITE_AT_ONCE, cursor.fetchone(), strict=True))
+        for name, value in WRITE_AT_ONCE.items():
+            cursor.execute(f"SET GLOBAL {name} = {value}")
+        try:
+            yield
+            for model in (Message, MessageBody, Delivery, Attempt):
+                cursor.execute(f"ANALYZE TABLE {model._meta.db_table}")
+                cursor.fetchall()
+            end = time.monotonic() + QUIET_S
+            while _dirty_pages() > QUIET_PAGES and time.monotonic() < end:
+                time.sleep(0.1)
+        finally:
+            for name, value in reversed(former.items()):
+                cursor.execute(f"SET GLOBAL {name} = {value}")
+
+
+def _dirty_pages() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")
+        return int(cursor.fetchone()[1])

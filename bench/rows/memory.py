@@ -1,0 +1,63 @@
+"""Memory: what web and workers need with a large pile waiting, against none."""
+
+import time
+from statistics import median
+
+from bench import cpu, tables
+from bench.figures import Figure
+from bench.stage import Row, Stage, Values
+
+RATE = 50
+"""Messages a second that a healthy consumer gets meanwhile."""
+LOOK_S = 1.0
+
+
+def hold(stage: Stage) -> Values:
+    """Memory of a freshly started broker under a little traffic: without the pile, then with it."""
+    rows = stage.sizes.rows // 10
+    without = _memory(stage)
+    tables.fill(stage, waiting=rows)
+    with_pile = _memory(stage)
+    return {
+        "memory.growth": (with_pile / without - 1) * 100,
+        "memory.without": without / 2**20,
+        "memory.with": with_pile / 2**20,
+    }
+
+
+def _memory(stage: Stage) -> float:
+    """Median over the second half of the time, when everything has been used once."""
+    stage.broker.stop()
+    stage.broker.start()
+    (consumer,) = stage.consumers("take")
+    count = int(RATE * 2 * stage.sizes.idle_s)
+    with stage.follow(count, [consumer], rate=RATE) as following:
+        sizes = []
+        while not following.is_done():
+            groups = stage.broker.processes()
+            sizes.append(cpu.memory([*groups["web"], *groups["worker"]]))
+            stage.tell(following.flow.deliveries, count)
+            time.sleep(LOOK_S)
+        following.finish(stage.tell)
+    return median(sizes[len(sizes) // 2 :])
+
+
+ROWS = (
+    Row(
+        "memory",
+        (
+            Figure(
+                "memory.growth",
+                "memory of web and workers with a tenth of the large table's rows waiting",
+                "% more",
+                must=20.0,
+                aim=5.0,
+            ),
+            Figure("memory.without", "- without", "MiB", digits=1),
+            Figure("memory.with", "- with", "MiB", digits=1),
+        ),
+        hold,
+        on_sqlite=False,
+        ours_alone=True,
+    ),
+)
