@@ -129,8 +129,7 @@ class Directory:
         mark = announcement.mark()
         if not now and mark == self._mark and time.monotonic() - self._checked < CHECK_S:
             return self._number
-        row = DirectoryVersion.objects.filter(id=1).values_list("number", flat=True).first()
-        number = row or 0
+        number = DirectoryVersion.current()
         with self._lock:
             if number != self._number:
                 self._forget()

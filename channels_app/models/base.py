@@ -8,6 +8,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from channels_app.announcement import announcement
+from channels_app.models import raw
 from channels_app.rules.ids import IdMaker
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class DirectoryVersion(models.Model):
 
     def __str__(self) -> str:
         return str(self.number)
+
+    @classmethod
+    def current(cls) -> int:
+        """The number as it is now. Every fan-out asks: the ORM would take most of the time."""
+        rows = raw.read(f"SELECT number FROM {cls._meta.db_table} WHERE id = 1")  # noqa: S608
+        return int(rows[0][0]) if rows else 0
 
     @classmethod
     def bump(cls) -> None:

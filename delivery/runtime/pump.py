@@ -146,7 +146,7 @@ class Pump:
             now,
             lambda counts: self.allotment.leave(counts, now, self._free()),
         )
-        made = dispatch.dispatch(DISPATCH_BATCH, self.held.ordinal, taker, expected=hinted)
+        made = dispatch.dispatch(DISPATCH_BATCH, self.held.ordinal, taker)
         self._took(made.claimed, now)
         if made.more:
             self.accepted_hint = True

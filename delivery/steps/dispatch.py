@@ -8,6 +8,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from channels_app import transactions
@@ -103,52 +104,46 @@ class _Born(NamedTuple):
     consumer_id: int
 
 
-def dispatch(
-    limit: int, slot: int, taker: Taker | None = None, *, expected: bool = False
-) -> Dispatched:
+def dispatch(limit: int, slot: int, taker: Taker | None = None) -> Dispatched:
     """Fan out up to ``limit`` accepted messages, oldest first.
 
     Safe to run anywhere at once: messages that another worker is fanning out are skipped, and a
-    message that was fanned out is no longer in the state that this looks for. ``expected`` says
-    that there probably are some.
+    message that was fanned out is no longer in the state that this looks for.
     """
-    return _run("", [], limit, slot, taker, expected)
+    return _run("", [], limit, slot, taker)
 
 
 def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispatched:
     """The same for messages that nobody took in time (S0-33)."""
-    return _run(" AND accepted_at < %s", [raw.text(accepted_before)], limit, slot, None, False)
+    return _run(" AND accepted_at < %s", [raw.text(accepted_before)], limit, slot, None)
 
 
 def _run(
-    condition: str,
-    values: list[str],
-    limit: int,
-    slot: int,
-    taker: Taker | None,
-    expected: bool,
+    condition: str, values: list[str], limit: int, slot: int, taker: Taker | None
 ) -> Dispatched:
-    where = f"FROM {MESSAGES} WHERE state = %s{condition}"
-    values = [Message.State.ACCEPTED.value, *values]
-    # A look without a lock: an idle broker opens no transaction to find nothing.
-    if not expected and not raw.read(f"SELECT 1 {where} LIMIT 1", values):
-        return Dispatched()
-    return transactions.run(
-        lambda: _dispatch(where, values, limit, slot, taker), on_collision=new_id.reseed
-    )
+    # A look without a lock first: an idle broker opens no transaction to find nothing, and a look
+    # that locks would stop at each entry that earlier messages have left in the index and nobody
+    # has cleared away yet. With ten messages waiting it takes three times as long.
+    look = f"SELECT id FROM {MESSAGES} WHERE state = %s{condition} AND id > %s ORDER BY id LIMIT %s"
+    ids = [0]
+    while found := raw.read(look, [Message.State.ACCEPTED.value, *values, ids[-1], limit]):
+        ids = [message_id for (message_id,) in found]
+        work = partial(_dispatch, ids, limit, slot, taker)
+        made = transactions.run(work, on_collision=new_id.reseed)
+        if made.message_count or len(ids) < limit:
+            return made
+        # All of these are somebody else's just now: there may be more behind them.
+    return Dispatched()
 
 
-def _dispatch(
-    where: str, values: list[str], limit: int, slot: int, taker: Taker | None
-) -> Dispatched:
-    messages = _lock(where, values, limit)
-    if not messages:
+def _dispatch(ids: list[int], limit: int, slot: int, taker: Taker | None) -> Dispatched:
+    locked = _lock(ids)
+    if not locked:
         return Dispatched()
     # Asked after the messages were locked: whoever registered before one of them was accepted
     # is in the answer, and a half-read list of consumers cannot exist.
     directory.refresh(now=True)
-    found = len(messages)
-    messages, rows = _deliveries(messages)
+    messages, rows = _deliveries(locked)
     chosen = _chosen(rows, taker)
     queued = [row for row in rows if row.id not in chosen] if chosen else rows
     QUEUED.write((_numbers(row), _values(row.message, row.message.due_at)) for row in queued)
@@ -168,21 +163,23 @@ def _dispatch(
         due[row.consumer_id] = min(due.get(row.consumer_id, due_at), due_at)
     return Dispatched(
         message_count=len(messages),
-        more=found == limit or len(messages) < found,
+        more=len(ids) == limit or len(messages) < len(locked),
         oldest_accepted_at=raw.instant(messages[0].accepted_at),
         due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
         claimed=claimed,
     )
 
 
-def _lock(where: str, values: list[str], limit: int) -> list[_Accepted]:
+def _lock(ids: list[int]) -> list[_Accepted]:
+    """Those that are still waiting and that nobody else has."""
     rows = raw.read(
-        "SELECT id, channel_id, priority, CAST(due_at AS CHAR), CAST(expires_at AS CHAR), "
+        "SELECT state, id, channel_id, priority, CAST(due_at AS CHAR), CAST(expires_at AS CHAR), "
         "event_type, ordering_key, CAST(accepted_at AS CHAR) "
-        f"{where} ORDER BY id LIMIT %s{raw.skip_locked()}",
-        [*values, limit],
+        # Not by state as well: that would lead through its index again.
+        f"FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) ORDER BY id{raw.skip_locked()}"
     )
-    return [_Accepted._make(row) for row in rows]
+    accepted = Message.State.ACCEPTED.value
+    return [_Accepted._make(row) for state, *row in rows if state == accepted]
 
 
 def _deliveries(messages: list[_Accepted]) -> tuple[list[_Accepted], list[_Born]]:
