@@ -32,6 +32,8 @@ class Channel(Versioned):
     retention_days = models.PositiveIntegerField(null=True, blank=True)
     dead_retention_days = models.PositiveIntegerField(null=True, blank=True)
     default_retry = models.JSONField(null=True, blank=True)
+    pruned_to = models.BigIntegerField(default=0, editable=False)
+    """Messages up to this key have been looked at when they had become old enough to go."""
 
     class Meta:
         constraints = [

@@ -97,16 +97,20 @@ def _pump(held: Held, listener: Listener) -> None:
 def _steward(held: Held) -> None:
     """Run the sweeps, each on its clock."""
     end = time.monotonic() + conf().pump_minutes * 60
+    rounds, next_beat = sweeps.rounds(), 0.0
     while not _stopping.is_set() and time.monotonic() < end:
+        rest_s = 0.5
         try:
-            if not slots.beat(held, 0):
-                raise SystemExit(0)
-            sweeps.run_due()
+            if time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + slots.BEAT_S
+                if not slots.beat(held, 0):
+                    raise SystemExit(0)
+            rounds.turn()
+            rest_s = min(rounds.rest_s(), max(0.0, next_beat - time.monotonic()))
         except DatabaseFailure as error:
             logger.warning("sweeps wait for the database: %s", error)
             close_old_connections()
-            time.sleep(0.5)
-        _stopping.wait(sweeps.seconds_until_next())
+        _stopping.wait(rest_s)
     _depart(held)
 
 

@@ -1,111 +1,193 @@
-"""Retention: delete what is finished and old enough, in steps that do not disturb delivery."""
+"""Retention: delete what is finished and old enough, in steps that do not disturb delivery.
 
-import time
+Nothing is looked at again and again: a message once when it has become old enough, and then only
+when a delivery of it was deleted. The many that a dead letter or a paused consumer still holds cost
+nothing until then.
+"""
+
 from collections import Counter as Tally
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from random import sample
 
-from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
 
+from channels_app import transactions
 from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids
-from delivery.models import Attempt, Counter, Delivery
+from delivery.models import Attempt, Counter, Delivery, Replay
 from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState
 
 BATCH = 500
-BUDGET_S = 10.0
-"""Seconds of one run; the next one goes on."""
+"""Rows of one transaction."""
+CONSUMERS = 500
+"""Asked at once whether they have anything old."""
 
 
-def forget_keys(now: datetime) -> int:
-    """Delete idempotency records whose window closed."""
-    total = 0
-    end = time.monotonic() + BUDGET_S
-    while time.monotonic() < end:
-        lapsed = list(
-            IdempotencyRecord.objects.filter(expires_at__lte=now).order_by("expires_at")
-            .values_list("digest", flat=True)[:BATCH]
-        )  # fmt: skip
+def forget_keys(now: datetime) -> Iterator[int]:
+    """Delete idempotency records whose window closed; yields the number of each step."""
+    while lapsed := list(
+        IdempotencyRecord.objects.filter(expires_at__lte=now)
+        .order_by("expires_at")
+        .values_list("digest", flat=True)[:BATCH]
+    ):
         IdempotencyRecord.objects.filter(digest__in=lapsed, expires_at__lte=now).delete()
-        total += len(lapsed)
-        if len(lapsed) < BATCH:
-            break
-    return total
+        yield len(lapsed)
 
 
-def prune(now: datetime, slot: int) -> int:
-    """Delete deliveries past their channel's retention, then messages that have none left.
+def prune(now: datetime, slot: int) -> Iterator[int]:
+    """Delete deliveries past their channel's retention, and messages that have none left.
 
     Finished ones go after ``retention_days``, dead ones after ``dead_retention_days``; what still
-    waits is never touched. Returns the number of rows deleted.
+    waits is never touched. Replays go after the longer of the installation's two. Yields the number
+    of rows that each step deleted.
     """
-    end = time.monotonic() + BUDGET_S
-    total = 0
     channels = list(Channel.objects.all())
-    # In another order each time: one that takes the whole budget must not starve the others.
+    # In another order each time: who runs this may end before it does, and begin anew.
     for channel in sample(channels, len(channels)):
-        finished = now - timedelta(days=channel.retention_days or conf().retention_days)
-        dead = now - timedelta(days=channel.dead_retention_days or conf().dead_retention_days)
-        for consumer in Consumer.objects.filter(channel=channel):
-            for state, cutoff in (
-                (DeliveryState.DELIVERED, finished),
-                (DeliveryState.CANCELLED, finished),
-                (DeliveryState.DEAD, dead),
-            ):
-                total += _prune_deliveries(consumer.id, state.value, cutoff, slot, end)
-        total += _prune_messages(channel.id, finished, end)
-    return total
+        cutoffs = _Cutoffs(channel, now)
+        yield from _deliveries(channel.id, cutoffs, slot)
+        yield from _messages(channel, cutoffs)
+    yield from _replays(now)
 
 
-def _prune_deliveries(consumer_id: int, state: str, cutoff: datetime, slot: int, end: float) -> int:
-    total = 0
-    while time.monotonic() < end:
-        with transaction.atomic():
-            # Keys are time-ordered: the bound on the key is what the index serves.
-            rows = list(
-                Delivery.objects.filter(
-                    consumer_id=consumer_id,
-                    state=state,
-                    id__lt=_id_at(cutoff),
-                    finished_at__lt=cutoff,
-                )
-                .order_by("id")
-                .select_for_update(skip_locked=True)
-                .values_list("id", flat=True)[:BATCH]
-            )
-            Attempt.objects.filter(delivery_id__in=rows).delete()
-            Delivery.objects.filter(id__in=rows).delete()
-            change: Tally[tuple[int, str]] = Tally()
-            change[consumer_id, state] = change[consumer_id, MADE] = -len(rows)
-            Counter.add(change, slot)
-        total += len(rows)
-        if len(rows) < BATCH:
-            break
-    return total
+class _Cutoffs:
+    """Up to when a channel's rows are old."""
+
+    def __init__(self, channel: Channel, now: datetime) -> None:
+        days = channel.retention_days or conf().retention_days
+        dead_days = channel.dead_retention_days or conf().dead_retention_days
+        self.finished = now - timedelta(days=days)
+        self.states = {
+            DeliveryState.DELIVERED.value: self.finished,
+            DeliveryState.CANCELLED.value: self.finished,
+            DeliveryState.DEAD.value: now - timedelta(days=dead_days),
+        }
 
 
-def _prune_messages(channel_id: int, cutoff: datetime, end: float) -> int:
-    total = after = 0
-    while time.monotonic() < end:
+def _deliveries(channel_id: int, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
+    """Step by step through the consumers and states in which the oldest row is old enough."""
+    everyone = list(Consumer.objects.filter(channel_id=channel_id).values_list("id", flat=True))
+    oldest = {f"oldest_{state}": _oldest(state) for state in cutoffs.states}
+    for start in range(0, len(everyone), CONSUMERS):
+        some = Consumer.objects.filter(id__in=everyone[start : start + CONSUMERS])
+        page = list(some.annotate(**oldest).values("id", *oldest))
+        yield 0
+        for consumer in page:
+            for state, cutoff in cutoffs.states.items():
+                first = consumer[f"oldest_{state}"]
+                if first is not None and first < _id_at(cutoff):
+                    yield from _of_consumer(consumer["id"], state, cutoff, cutoffs.finished, slot)
+
+
+def _oldest(state: str) -> Subquery:
+    # Not MIN, for which MariaDB would read the whole range of each consumer.
+    rows = Delivery.objects.filter(consumer_id=OuterRef("id"), state=state)
+    return Subquery(rows.order_by("id").values("id")[:1])
+
+
+def _of_consumer(
+    consumer_id: int, state: str, cutoff: datetime, message_cutoff: datetime, slot: int
+) -> Iterator[int]:
+    after, more = 0, True
+    while more:
+        # Keys are time-ordered: the bound on the key is what the index serves. Some of these rows
+        # may have finished later; they are passed by.
         page = list(
-            Message.objects.filter(channel_id=channel_id, id__gt=after, id__lt=_id_at(cutoff))
-            .exclude(state=Message.State.ACCEPTED)
-            .annotate(wanted=Exists(Delivery.objects.filter(message_id=OuterRef("id"))))
+            Delivery.objects.filter(
+                consumer_id=consumer_id, state=state, id__gt=after, id__lt=_id_at(cutoff)
+            )
             .order_by("id")
-            .values_list("id", "wanted")[:BATCH]
+            .values_list("id", "message_id", "finished_at")[:BATCH]
         )
+        more = len(page) == BATCH
+        after = page[-1][0] if page else after
+        ripe = {row[0]: row[1] for row in page if row[2] and row[2] < cutoff}
+        old = [key for key in ripe.values() if key < _id_at(message_cutoff)]
+        if not ripe:
+            yield 0
+            continue
+        yield transactions.run(
+            lambda ripe=ripe, old=old: _delete(consumer_id, state, ripe, old, slot)  # type: ignore[misc]
+        )
+
+
+def _delete(
+    consumer_id: int, state: str, ripe: dict[int, int], old_messages: list[int], slot: int
+) -> int:
+    """Delete deliveries, then those of their messages that have none left; returns how many rows.
+
+    Messages are locked first, as everybody does who changes both.
+    """
+    list(_locked(old_messages))
+    # Looked at again: a replay may have queued some of them meanwhile.
+    rows = Delivery.objects.filter(id__in=ripe, consumer_id=consumer_id, state=state)
+    found = list(rows.order_by("id").select_for_update().values_list("id", flat=True))
+    gone = Delivery.objects.filter(id__in=found)
+    Attempt.objects.filter(delivery_id__in=found).delete()
+    gone._raw_delete(gone.db)
+    change: Tally[tuple[int, str]] = Tally()
+    change[consumer_id, state] = change[consumer_id, MADE] = -len(found)
+    Counter.add(change, slot)
+    return len(found) + _delete_unwanted(old_messages)
+
+
+def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
+    """Look once at each message that has become old: some have no delivery at all."""
+    accepted = Message.objects.filter(state=Message.State.ACCEPTED).order_by("id")
+    waiting = accepted.values_list("id", flat=True).first()
+    end = _id_at(cutoffs.finished)
+    # A longer retention makes some of them young again: they are to be looked at another time.
+    if channel.pruned_to > end:
+        _note(channel, end)
+    # What nobody has fanned out yet is to be looked at later.
+    end = end if waiting is None else min(end, waiting)
+    while True:
+        rows = Message.objects.filter(channel_id=channel.id, id__gt=channel.pruned_to, id__lt=end)
+        page = list(rows.order_by("id").values_list("id", flat=True)[:BATCH])
         if not page:
-            break
-        after = page[-1][0]
-        gone = [message_id for message_id, wanted in page if not wanted]
-        with transaction.atomic():
-            MessageBody.objects.filter(message_id__in=gone).delete()
-            Message.objects.filter(id__in=gone).delete()
-        total += len(gone)
-    return total
+            return
+        yield transactions.run(lambda page=page: _look(channel, page))  # type: ignore[misc]
+
+
+def _look(channel: Channel, page: list[int]) -> int:
+    list(_locked(page))
+    count = _delete_unwanted(page)
+    _note(channel, page[-1])
+    return count
+
+
+def _note(channel: Channel, looked_at: int) -> None:
+    # Not saved through the model: this is no change of configuration.
+    Channel.objects.filter(id=channel.id).update(pruned_to=looked_at)
+    channel.pruned_to = looked_at
+
+
+def _locked(message_ids: list[int]) -> QuerySet[Message, int]:
+    """Locks that keep a backfill from making a delivery of a message that is being deleted."""
+    rows = Message.objects.filter(id__in=message_ids).exclude(state=Message.State.ACCEPTED)
+    return rows.order_by("id").select_for_update().values_list("id", flat=True)
+
+
+def _delete_unwanted(locked: list[int]) -> int:
+    deliveries = Delivery.objects.filter(message_id=OuterRef("id"))
+    unwanted = Message.objects.filter(~Exists(deliveries), id__in=locked)
+    unwanted = unwanted.exclude(state=Message.State.ACCEPTED)
+    gone = list(unwanted.values_list("id", flat=True))
+    MessageBody.objects.filter(message_id__in=gone).delete()
+    messages = Message.objects.filter(id__in=gone)
+    messages._raw_delete(messages.db)
+    return len(gone)
+
+
+def _replays(now: datetime) -> Iterator[int]:
+    cutoff = now - timedelta(days=max(conf().retention_days, conf().dead_retention_days))
+    old = Replay.objects.filter(id__lt=_id_at(cutoff), finished_at__lt=cutoff)
+    while gone := list(old.order_by("id").values_list("id", flat=True)[:BATCH]):
+        Replay.objects.filter(id__in=gone).delete()
+        yield len(gone)
 
 
 def _id_at(instant: datetime) -> int:

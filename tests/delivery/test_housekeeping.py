@@ -1,20 +1,30 @@
 """Retention, recounting, sweeps and slots: what keeps the house in order while nobody looks."""
 
+import itertools
 import time
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 from django_q.models import Schedule
 
 from channels_app import clock
-from channels_app.models import IdempotencyRecord, Message, MessageBody
+from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids
 from channels_app.steps import accept
-from delivery.models import Attempt, Counter, Delivery, PumpSlot, SweepRun
-from delivery.runtime import schedules, slots, sweeps, tasks
+from delivery.models import Attempt, Counter, Delivery, PumpSlot, Replay, SweepRun
+from delivery.runtime import rounds, schedules, slots, sweeps, tasks
 from delivery.steps import claim, dispatch, recount, retention
 from delivery.steps.claim import Want
 from tests import pumping
+from tests.delivery.books import (
+    assert_counters_are_true,
+    key_at,
+    make_deliveries,
+    make_messages,
+)
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until, view_of
 from tests.receiver import Receiver
 
@@ -35,6 +45,12 @@ def age(delivery: Delivery, days: int, state: str = "delivered") -> None:
     )
 
 
+def ripen(rows: list[Delivery], then: datetime) -> None:
+    """Give deliveries the keys that they would have been given at an instant."""
+    for row in rows:
+        Delivery.objects.filter(id=row.id).update(id=key_at(then))
+
+
 def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
@@ -48,7 +64,7 @@ def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
         state="delivered", finished_at=clock.now(), due_at=None
     )
     recount.recount(consumer.id)
-    assert retention.prune(clock.now(), slot=0) == 4  # two deliveries and their messages
+    assert sum(retention.prune(clock.now(), slot=0)) == 4  # two deliveries and their messages
     left = set(Delivery.objects.values_list("state", flat=True))
     assert left == {"dead", "queued", "delivered"}
     assert Delivery.objects.filter(id=waiting.id).exists()
@@ -63,8 +79,57 @@ def test_a_channels_own_retention_counts() -> None:
     publish(channel, b"x")
     dispatch.dispatch(100, slot=0)
     age(Delivery.objects.get(), 4)
-    retention.prune(clock.now(), slot=0)
+    assert sum(retention.prune(clock.now(), slot=0)) == 2
     assert not Message.objects.exists()
+
+
+def test_each_old_message_is_looked_at_once() -> None:
+    """What a dead letter holds goes with it; until then no run reads it again."""
+    channel = make_channel()
+    consumer = make_consumer(channel, NOWHERE)
+    then = clock.now() - timedelta(days=40)
+    held = make_deliveries(consumer, 7, accepted_at=then, finished_at=then)
+    make_messages(consumer, 3, accepted_at=then)  # nobody wanted them
+    ripen(held, then)
+    assert sum(retention.prune(clock.now(), slot=0)) == 3
+    with CaptureQueriesContext(connection) as captured:
+        assert sum(retention.prune(clock.now(), slot=0)) == 0
+    assert not [query for query in captured.captured_queries if "FOR UPDATE" in query["sql"]]
+    later = clock.now() + timedelta(days=60)
+    assert sum(retention.prune(later, slot=0)) == 14
+    assert not Message.objects.exists()
+    assert_counters_are_true()
+
+
+def test_a_longer_retention_does_not_keep_messages_for_ever() -> None:
+    """Dead letters may go before their messages: those are looked at when their own time comes."""
+    channel = make_channel(retention_days=10, dead_retention_days=20)
+    consumer = make_consumer(channel, NOWHERE)
+    then = clock.now() - timedelta(days=15)
+    ripen(make_deliveries(consumer, 2, accepted_at=then, finished_at=then), then)
+    assert sum(retention.prune(clock.now(), slot=0)) == 0  # dead letters hold them
+    Channel.objects.update(retention_days=30)
+    assert sum(retention.prune(clock.now(), slot=0)) == 0
+    assert sum(retention.prune(clock.now() + timedelta(days=6), slot=0)) == 2
+    assert Message.objects.count() == 2
+    assert sum(retention.prune(clock.now() + timedelta(days=16), slot=0)) == 2
+
+
+def test_old_replays_go_and_running_ones_stay() -> None:
+    then = clock.now() - timedelta(days=100)
+    for state in ("finished", "running"):
+        Replay.objects.create(
+            id=key_at(then),
+            state=state,
+            filter={},
+            requested_by="command",
+            upper_id=1,
+            next_due_at=then,
+            created_at=then,
+            finished_at=then if state == "finished" else None,
+        )
+    assert sum(retention.prune(clock.now(), slot=0)) == 1
+    assert Replay.objects.get().state == "running"
 
 
 def test_a_closed_idempotency_window_is_forgotten_and_can_be_used_again() -> None:
@@ -73,7 +138,7 @@ def test_a_closed_idempotency_window_is_forgotten_and_can_be_used_again() -> Non
     IdempotencyRecord.objects.update(expires_at=clock.now() - timedelta(seconds=1))
     (second,) = publish(channel, b"y", idempotency_key="k")
     assert first != second
-    assert retention.forget_keys(clock.now() + timedelta(days=2)) == 1
+    assert sum(retention.forget_keys(clock.now() + timedelta(days=2))) == 1
     assert not IdempotencyRecord.objects.exists()
 
 
@@ -134,6 +199,55 @@ def test_a_sweep_runs_once_per_rhythm_whoever_asks() -> None:
     assert not SweepRun.objects.exclude(last_error="").exists()
     SweepRun.objects.filter(name="orphans").update(next_at=clock.now() - timedelta(seconds=1))
     assert sweeps.run_due() == 1
+
+
+def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that waited longest goes first; a failing one holds nobody up."""
+    done: list[str] = []
+
+    def long() -> Iterator[int]:
+        for _ in range(5):
+            done.append("long")
+            yield 1
+
+    def short() -> Iterator[int]:
+        done.append("short")
+        yield 0
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OperationalError("away")
+
+    works = {"long": long, "broken": broken, "short": short}
+    mine = rounds.Rounds([rounds.Sweep(name, 60.0, work) for name, work in works.items()])
+    monkeypatch.setattr(rounds, "SLICE_S", 0.0)
+    mine.turn()  # makes the clocks
+    assert mine.turn() == 3
+    assert mine.is_busy
+    assert mine.rest_s() == 0.0
+    while mine.is_busy:
+        assert mine.turn() == 0
+    assert done == ["long", "short", *["long"] * 4]
+    assert 50.0 < mine.rest_s() <= 60.0
+    assert mine.turn() == 0
+    told = SweepRun.objects.values_list("name", "last_count", "last_error")
+    assert set(told) == {
+        ("long", 5, ""), ("short", 0, ""), ("broken", 1, "OperationalError: away"),
+    }  # fmt: skip
+
+
+def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock is moved on for as long as it runs."""
+    monkeypatch.setattr(rounds, "SLICE_S", 0.0)
+    endless = rounds.Sweep("long", 0.2, lambda: itertools.repeat(1))
+    mine, rival = rounds.Rounds([endless]), rounds.Rounds([endless])
+    mine.turn()
+    assert mine.turn() == 1
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        mine.turn()
+        assert rival.turn() == 0
+        time.sleep(0.01)
 
 
 def test_the_second_belt_is_scheduled() -> None:

@@ -17,7 +17,7 @@ from delivery.steps.replay.filters import (
 )
 from delivery.steps.replay.requests import cancel, create, replay_one
 from delivery.steps.replay.scope import Count, consumers_of, count, message_sample, sample
-from delivery.steps.replay.slices import run_due, run_slice
+from delivery.steps.replay.slices import run_due, run_each, run_slice
 
 __all__ = [
     "BACKFILL_FIELDS",
@@ -32,6 +32,7 @@ __all__ = [
     "parse",
     "replay_one",
     "run_due",
+    "run_each",
     "run_slice",
     "sample",
     "shown",

@@ -5,6 +5,7 @@ and cursor are written together.
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -31,17 +32,20 @@ HORIZON_S = 60.0
 
 def run_due(now: datetime, slot: int) -> int:
     """One slice of every running replay; returns how many deliveries were queued."""
-    count = 0
+    return sum(run_each(now, slot))
+
+
+def run_each(now: datetime, slot: int) -> Iterator[int]:
+    """The same, one by one: each is a transaction of its own."""
     for replay in Replay.objects.filter(state=Replay.State.RUNNING).order_by("id"):
         try:
-            count += run_slice(replay, now, BATCH, slot)
+            yield run_slice(replay, now, BATCH, slot)
         except Invalid as error:
             # Written by another version of the program: it must not hold up the others.
             logger.error("replay %s cannot be run: %s", replay.id, error)
             Replay.objects.filter(id=replay.id, state=Replay.State.RUNNING).update(
                 state=Replay.State.CANCELLED, finished_at=now, version=F("version") + 1
             )
-    return count
 
 
 def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
