@@ -32,6 +32,8 @@ class Result:
     values: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     """A sentence by row."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long each row took."""
     strangers: dict[str, float] = field(default_factory=dict)
     """By row: the share of the machine that went into work of others (0 to 1)."""
 

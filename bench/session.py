@@ -128,11 +128,12 @@ def _measure(row: Row, stage: Stage, result: Result, bar: Bar) -> None:
             result.failures[row.key] = f"{type(error).__name__}: {error}"
         else:
             result.values.update(values)
-        after, seconds = stage.ours(), time.monotonic() - start
+        after, result.seconds[row.key] = stage.ours(), time.monotonic() - start
         if after.has_all_of(ours):
             strange = cpu.machine() - busy - sum(after.since(ours).values())
-            result.strangers[row.key] = max(0.0, strange / seconds / result.machine.cores)
-    bar.say(f"  {row.key:12} " + _brief(row, result))
+            capacity = result.seconds[row.key] * result.machine.cores
+            result.strangers[row.key] = max(0.0, strange / capacity)
+    bar.say(f"  {row.key:12} {result.seconds[row.key]:5.0f} s  " + _brief(row, result))
 
 
 def _brief(row: Row, result: Result) -> str:
