@@ -128,6 +128,9 @@ class Environment:
 
     pumps: int = _hook("PUMPS", 1, _positive, "Delivery processes of one worker cluster.")
     pump_in_flight: int = _hook("PUMP_IN_FLIGHT", 512, _positive, "Open requests of one pump.")
+    pump_body_bytes: int = _hook(
+        "PUMP_BODY_BYTES", 64 * 1024 * 1024, _positive, "Of all bodies in one pump's open requests."
+    )
     pump_minutes: int = _hook("PUMP_MINUTES", 60, _positive, "A pump's life until it is replaced.")
     poll_ms: int = _hook(
         "POLL_MS", 500, _positive, "How often the tables are asked without a hint."

@@ -24,6 +24,7 @@ class Conf:
     disable_after_days: int
     pumps: int
     pump_in_flight: int
+    pump_body_bytes: int
     pump_minutes: int
     poll_s: float
     wake: bool
@@ -52,6 +53,7 @@ def conf() -> Conf:
         disable_after_days=environment.disable_after_days,
         pumps=environment.pumps,
         pump_in_flight=environment.pump_in_flight,
+        pump_body_bytes=environment.pump_body_bytes,
         pump_minutes=environment.pump_minutes,
         poll_s=environment.poll_ms / 1000,
         wake=environment.wake,

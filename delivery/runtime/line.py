@@ -6,9 +6,13 @@ from datetime import datetime
 from channels_app.directory import ConsumerView
 from channels_app.rules.backoff import Policy
 from channels_app.rules.limits import decide
+from delivery.conf import conf
 from delivery.rules import breaker
 from delivery.rules.breaker import Circuit
 
+BYTE_SHARES = 8
+"""One consumer may have this part of all bodies on their way: as with requests, several can hang
+at once and leave room for the others."""
 GUARD_EVERY = 10
 """Every tenth claim takes the oldest rows whatever their priority (S0-42)."""
 
@@ -21,6 +25,10 @@ class Line:
     circuit: Circuit
     policy: Policy
     in_flight: int = 0
+    body_bytes: int = 0
+    """Of bodies on their way to it."""
+    usual_bytes: float = 0.0
+    """Size of its bodies of late."""
     next_due: datetime | None = None
     """Earliest instant at which something waits, as far as known; None when nothing does."""
     arrival: float = 0.0
@@ -49,7 +57,7 @@ class Line:
         verdict = breaker.may_send(self.circuit, instant)
         if verdict == "no":
             return 0
-        room = self.view.max_in_flight - self.in_flight
+        room = self._most() - self.in_flight
         if verdict == "probe":
             room = min(room, 1 if self.in_flight == 0 else 0)
         return self._within_rate(room, instant) if room > 0 else 0
@@ -72,7 +80,7 @@ class Line:
 
     def wake_at(self) -> float | None:
         """When to look again, Unix seconds; None when only an event can change anything."""
-        full = 1 if self.circuit.state != breaker.CLOSED else self.view.max_in_flight
+        full = 1 if self.circuit.state != breaker.CLOSED else self._most()
         if self.view.halted or self.next_due is None or self.in_flight >= full:
             return None
         waits = [self.next_due.timestamp(), self.ready_at]
@@ -81,6 +89,16 @@ class Line:
         if self.circuit.slow_until is not None:
             waits.append(self.circuit.slow_until)
         return max(waits)
+
+    @property
+    def most_bytes(self) -> int:
+        """Of bodies that may be on their way to it at once, unless it is a single one."""
+        return conf().pump_body_bytes // BYTE_SHARES
+
+    def _most(self) -> int:
+        """How many may be on their way to it at once, large ones being fewer."""
+        fitting = int(self.most_bytes / max(self.usual_bytes, 1.0))
+        return min(self.view.max_in_flight, max(1, fitting))
 
     def _within_rate(self, room: int, instant: float) -> int:
         if self.view.rate is None:

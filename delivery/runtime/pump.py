@@ -6,7 +6,7 @@ import selectors
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
@@ -20,12 +20,13 @@ from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
 from delivery.runtime import outgoing, recorder, slots
 from delivery.runtime.allotment import Allotment
+from delivery.runtime.hold import Hold, is_late
 from delivery.runtime.line import Line
 from delivery.runtime.recorder import Recorder
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.wake import Listener, bell
-from delivery.steps import claim, dispatch, parcels
+from delivery.steps import claim, dispatch
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Answer, Sender
 
@@ -57,9 +58,11 @@ class Pump:
         self.selector.register(self.sender, selectors.EVENT_READ)
         self.roster = Roster(held.generation)
         self.allotment = Allotment(self.roster)
-        self.open: dict[int, tuple[Claimed, Line, datetime]] = {}
-        """Attempts on their way, with the instant they started. Not by delivery: one whose lease
-        ended by a step of the clock may be taken again while its request is still open."""
+        self.hold = Hold()
+        self.open: dict[int, tuple[Claimed, Line, datetime, int]] = {}
+        """Attempts on their way, with the instant they started and the bytes they carry. Not by
+        delivery: one whose lease ended by a step of the clock may be taken again while its request
+        is still open."""
         self.tickets = itertools.count(1)
         self.claimed: list[tuple[Claimed, Line]] = []
         """Leased and not sent yet."""
@@ -195,27 +198,28 @@ class Pump:
         """Send what was claimed. Should its content not be readable now, it stays claimed."""
         if not self.claimed:
             return
-        contents = parcels.load(row.message_id for row, _ in self.claimed)
+        loaded, waiting = self.hold.load(self.claimed, now)
         lines = {row.consumer_id: line for row, line in self.claimed}
         signers = {consumer_id: self.allotment.signer(line) for consumer_id, line in lines.items()}
         # From here on nothing asks the database: either all of them begin, or none has.
-        claimed, self.claimed = self.claimed, []
-        for row, line in claimed:
-            ticket, signer = self._begin(row, line), signers[row.consumer_id]
-            if now + timedelta(milliseconds=line.view.timeout_ms) > row.lease_until:
+        self.claimed = waiting
+        for row, line, parcel in loaded:
+            ticket, signer = self._begin(row, line, parcel), signers[row.consumer_id]
+            if is_late(row, line, now):
                 self._interrupted(ticket)  # too late to be sure that it is still ours at the end
             elif isinstance(signer, Unreadable):
                 self._finish(ticket, Outcome.INTERRUPTED, str(signer))
             else:
-                self._send(ticket, signer, contents.get(row.message_id), now)
+                self._send(ticket, signer, parcel, now)
 
     def _free(self) -> int:
         """How many more requests may be open."""
         return conf().pump_in_flight - len(self.open) - len(self.claimed)
 
-    def _begin(self, row: Claimed, line: Line) -> int:
-        ticket = next(self.tickets)
-        self.open[ticket] = (row, line, datetime.now(UTC))
+    def _begin(self, row: Claimed, line: Line, parcel: Parcel | None = None) -> int:
+        ticket, size = next(self.tickets), parcel.size if parcel else 0
+        self.open[ticket] = (row, line, datetime.now(UTC), size)
+        self.hold.put(line, size)
         return ticket
 
     def _send(self, ticket: int, signer: Signer, parcel: Parcel | None, now: datetime) -> None:
@@ -223,7 +227,7 @@ class Pump:
             error = parcel.error if parcel else "The stored message is missing."
             self._finish(ticket, Outcome.BODY_UNREADABLE, error)
             return
-        row, line, _ = self.open[ticket]
+        row, line, *_ = self.open[ticket]
         mark = outgoing.stamp(row)
         self.sender.start(outgoing.call(ticket, line.view, signer, parcel, mark, now))
         failpoints.reach("after_send")
@@ -236,8 +240,9 @@ class Pump:
         self._finish(ticket, Outcome.INTERRUPTED, "The broker stopped during the attempt.")
 
     def _close(self, answer: Answer) -> None:
-        row, line, started_at = self.open.pop(answer.key)
+        row, line, started_at, size = self.open.pop(answer.key)
         line.in_flight -= 1
+        self.hold.take(line, size)
         self.recorder.note(row, line, started_at, answer)
 
     def _record(self) -> None:
@@ -259,7 +264,7 @@ class Pump:
             return 0.0
         ticks = time.monotonic()
         waits = [self.next_beat - ticks, self.next_poll - ticks]
-        if len(self.open) < conf().pump_in_flight and (at := self.roster.wake_at()) is not None:
+        if self._free() > 0 and (at := self.roster.wake_at()) is not None:
             waits.append(at - clock.now().timestamp())
         return max(0.0, min(waits))
 
