@@ -26,6 +26,15 @@ POLICIES = (
 )
 
 
+FIXED = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+)
+"""On every answer, whatever the address."""
+
+
 class Headers:
     """Middleware: content security policy and friends, and the length of the answer."""
 
@@ -36,14 +45,18 @@ class Headers:
         """The answer with its headers; those that a view set itself stay."""
         response = self._get_response(request)
         headers = response.headers
-        headers.setdefault("Content-Security-Policy", policy(request.path_info))
-        headers.setdefault("X-Content-Type-Options", "nosniff")
-        headers.setdefault("X-Frame-Options", "DENY")
-        headers.setdefault("Referrer-Policy", "same-origin")
-        headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
+        for name, value in complete(list(response.items()), request.path_info):
+            headers[name] = value
         if isinstance(response, HttpResponse) and "Content-Length" not in headers:
             headers["Content-Length"] = str(len(response.content))
         return response
+
+
+def complete(headers: list[tuple[str, str]], path: str) -> list[tuple[str, str]]:
+    """The headers of an answer with those that are missing; what a view set itself stays."""
+    given = {name.lower() for name, _ in headers}
+    wanted = (("Content-Security-Policy", policy(path)), *FIXED)
+    return headers + [(name, value) for name, value in wanted if name.lower() not in given]
 
 
 def policy(path: str) -> str:

@@ -61,8 +61,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
-# Programs' requests take a shorter way (broker_site/lean.py).
-API_MIDDLEWARE = ["broker_site.security.Headers"]
+# Programs' requests take a shorter way, without any (broker_site/lean.py).
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

@@ -6,6 +6,7 @@ database (channels_app/directory.py).
 
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from channels_app.conf import conf
@@ -17,12 +18,12 @@ class Announcement:
     """The file. It grows by a byte at a time: an mtime alone is too coarse to tell two changes."""
 
     @property
-    def _path(self) -> Path:
-        return conf().data_dir / "configuration-changed"
+    def _path(self) -> str:
+        return _path(conf().data_dir)
 
     def make(self) -> None:
         """Say that configuration changed."""
-        with suppress(OSError), self._path.open("ab") as file:
+        with suppress(OSError), open(self._path, "ab") as file:
             if file.tell() > LARGEST:
                 file.truncate(0)
             file.write(b".")
@@ -34,6 +35,12 @@ class Announcement:
         except OSError:
             return 0, 0
         return state.st_size, state.st_mtime_ns
+
+
+@cache
+def _path(folder: Path) -> str:
+    # Looked at twice in each request: paths are put together once.
+    return str(folder / "configuration-changed")
 
 
 announcement = Announcement()

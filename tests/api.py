@@ -4,11 +4,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from django.core.handlers.wsgi import WSGIRequest
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.test import Client
-from django.test.client import ClientHandler
+from django.test.client import ClientHandler, conditional_content_removal
 
-from broker_site.lean import LeanHandler
+from broker_site.wsgi import programs
 from channels_app.models import ApiKey
 from tests import factories
 
@@ -16,13 +18,22 @@ BASE = "/api/v1/"
 
 
 class _Lean(ClientHandler):
-    """The handler of programs' requests (broker_site/lean.py)."""
+    """The handler of programs' requests (broker_site/lean.py), as a server calls it."""
 
-    load_middleware = LeanHandler.load_middleware
+    def __call__(self, environ: dict[str, Any]) -> HttpResponse:  # type: ignore[override]
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+        content = programs(environ, lambda *answer: started.append(answer))
+        ((status, headers),) = started
+        response = HttpResponse(
+            b"".join(content), status=int(status.split()[0]), headers=dict(headers)
+        )
+        response.wsgi_request = WSGIRequest(environ)  # type: ignore[attr-defined]
+        conditional_content_removal(response.wsgi_request, response)  # type: ignore[attr-defined]
+        return response
 
 
 class LeanClient(Client):
-    """Django's test client with the middleware that the API has."""
+    """Django's test client on the way of programs' requests."""
 
     def __init__(self) -> None:
         super().__init__()

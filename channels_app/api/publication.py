@@ -4,7 +4,6 @@ import re
 from base64 import b64decode
 from binascii import Error as BadBase64
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -96,7 +95,7 @@ def with_body(publication: Publication, body: bytes, channel: ChannelView) -> Pu
         validator = _validator(channel.slug, publication.event_type, schema)
         if fault := schemas.fault(validator, body):
             raise ApiProblem(422, "schema_violation", fault, field="body")
-    return replace(publication, body=body)
+    return publication._replace(body=body)
 
 
 def _read(

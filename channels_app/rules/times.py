@@ -51,7 +51,7 @@ def delay_ms(value: object) -> int:
 
 def text(value: datetime) -> str:
     """RFC 3339 with milliseconds in UTC, as the API writes every instant."""
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03}Z"
+    return value.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def _is_digits(value: str) -> bool:

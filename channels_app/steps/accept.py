@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 
 from django.db import connection, transaction
@@ -33,8 +33,7 @@ RECORDS = raw.Insert(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(NamedTuple):
     """One message as a producer sent it, already validated."""
 
     body: bytes
@@ -49,11 +48,10 @@ class Publication:
     """From the moment of acceptance, by the database's clock."""
     expires_at: datetime | None = None
     ordering_key: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """What became of one publication."""
 
     message_id: int

@@ -71,7 +71,7 @@ def call(
     started: list[tuple[str, dict[str, str]]] = []
     answer = handler(environ, lambda status, headers: started.append((status, dict(headers))))
     content = b"".join(answer)
-    answer.close()
+    getattr(answer, "close", bool)()
     return (*started[0], content)
 
 

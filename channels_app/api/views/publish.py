@@ -142,8 +142,11 @@ def _matched(channel: ChannelView, event_type: str) -> int:
     return kept[1]
 
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _answer(body: object, status: int, headers: dict[str, str]) -> HttpResponse:
     # Without DRF's renderers: this is the answer that is given most often.
     return HttpResponse(
-        json.dumps(body), status=status, content_type="application/json", headers=headers
+        _compact(body), status=status, content_type="application/json", headers=headers
     )
