@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from django.db import connection, models
 from django.db.models import Sum
 
+from channels_app.models import raw
 from delivery.rules.lifecycle import DeliveryState
 
 SLOTS = 16
@@ -28,7 +29,13 @@ class Counter(models.Model):
 
     @classmethod
     def add(cls, changes: Mapping[tuple[int, str], int], slot: int) -> None:
-        """Add ``changes`` of (consumer id, state) inside the caller's transaction.
+        """Add ``changes`` of (consumer id, state) inside the caller's transaction."""
+        for sql, values in cls.adding(changes, slot):
+            raw.execute(sql, values)
+
+    @classmethod
+    def adding(cls, changes: Mapping[tuple[int, str], int], slot: int) -> list[raw.Statement]:
+        """What ``add`` executes: one statement, or none when nothing changes.
 
         Rows are written in key order, so that two writers cannot deadlock.
         """
@@ -39,20 +46,21 @@ class Counter(models.Model):
             if change
         )
         if not rows:
-            return
-        holes = ", ".join(["(%s, %s, %s, %s, %s)"] * len(rows))
+            return []
         update = (
             "ON DUPLICATE KEY UPDATE count = count + VALUES(count)"
             if connection.vendor == "mysql"
             else "ON CONFLICT (id) DO UPDATE SET count = count + excluded.count"
         )
-        table = cls._meta.db_table
-        with connection.cursor() as cursor:
-            cursor.execute(
-                f"INSERT INTO {table} (id, consumer_id, state, slot, count) "
-                f"VALUES {holes} {update}",
-                [value for row in rows for value in row],
-            )
+        # States are our own words.
+        texts = [
+            f"({key:d}, {owner:d}, '{state}', {slot:d}, {n:d})" for key, owner, state, _, n in rows
+        ]
+        sql = (
+            f"INSERT INTO {cls._meta.db_table} (id, consumer_id, state, slot, count) "
+            f"VALUES {', '.join(texts)} {update}"
+        )
+        return [(sql, [])]
 
     @classmethod
     def read(cls, consumer_ids: Iterable[int]) -> dict[int, dict[str, int]]:

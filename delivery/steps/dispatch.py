@@ -5,7 +5,7 @@ same row, a search, a lock and an update earlier.
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -61,6 +61,10 @@ class Taker:
     """Given how many each consumer would get, what may be taken. Consumers that have something
     due already must not be in the answer: it might be of higher priority. May be asked again
     when the transaction is."""
+
+    def end(self, lease_ms: int) -> datetime:
+        """When a lease ends that begins now."""
+        return self.now + timedelta(milliseconds=lease_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +150,20 @@ def _dispatch(ids: list[int], limit: int, slot: int, taker: Taker | None) -> Dis
     messages, rows = _deliveries(locked)
     chosen = _chosen(rows, taker)
     queued = [row for row in rows if row.id not in chosen] if chosen else rows
-    QUEUED.write((_numbers(row), _values(row.message, row.message.due_at)) for row in queued)
-    claimed = list[Claimed]()
-    if taker and chosen:
-        ends = {lease_ms: raw.text(_end(taker, lease_ms)) for _, lease_ms in chosen.values()}
-        CLAIMED.write(
-            ((*_numbers(row), taker.owner), _values(row.message, ends[lease_ms]))
-            for row, lease_ms in chosen.values()
-        )
-        claimed = _claimed(chosen.values(), taker)
-    _mark(messages, rows)
-    _count(queued, claimed, slot)
+    claimed = _claimed(chosen.values(), taker)
+    raw.execute_all(
+        [
+            *QUEUED.statements(
+                (_numbers(row), _values(row.message, row.message.due_at)) for row in queued
+            ),
+            *_making(chosen.values(), taker),
+            *_marking(messages, rows),
+            *Counter.adding(_tally(queued, claimed), slot),
+        ]
+    )
     due: dict[int, str] = {}
-    for row in queued:
-        due_at = row.message.due_at
-        due[row.consumer_id] = min(due.get(row.consumer_id, due_at), due_at)
+    for _, message, consumer_id in queued:
+        due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)
     return Dispatched(
         message_count=len(messages),
         more=len(ids) == limit or len(messages) < len(locked),
@@ -220,29 +223,35 @@ def _urgency(row: _Born) -> tuple[int, str, int]:
     return -row.message.priority, row.message.due_at, row.id
 
 
-def _end(taker: Taker, lease_ms: int) -> datetime:
-    return taker.now + timedelta(milliseconds=lease_ms)
-
-
 def _numbers(row: _Born) -> tuple[int, ...]:
     message = row.message
     return row.id, message.id, row.consumer_id, message.channel_id, message.priority
 
 
 def _values(message: _Accepted, due_at: str) -> tuple[str | None, ...]:
-    return (
-        *(due_at, message.expires_at, message.event_type, message.ordering_key),
-        message.accepted_at,
+    kind = message.event_type, message.ordering_key
+    return due_at, message.expires_at, *kind, message.accepted_at
+
+
+def _making(chosen: Iterable[tuple[_Born, int]], taker: Taker | None) -> Iterable[raw.Statement]:
+    if taker is None:
+        return ()
+    ends = {lease_ms: raw.text(taker.end(lease_ms)) for _, lease_ms in chosen}
+    return CLAIMED.statements(
+        ((*_numbers(row), taker.owner), _values(row.message, ends[lease_ms]))
+        for row, lease_ms in chosen
     )
 
 
-def _claimed(chosen: Iterable[tuple[_Born, int]], taker: Taker) -> list[Claimed]:
+def _claimed(chosen: Iterable[tuple[_Born, int]], taker: Taker | None) -> list[Claimed]:
+    if taker is None:
+        return []
     ends: dict[int, datetime] = {}
     instants: dict[str, datetime] = {}
     claimed: list[Claimed] = []
     for (delivery_id, message, consumer_id), lease_ms in chosen:
         if lease_ms not in ends:
-            ends[lease_ms] = _end(taker, lease_ms)
+            ends[lease_ms] = taker.end(lease_ms)
         for text in (message.due_at, message.accepted_at):
             if text not in instants:
                 instants[text] = raw.instant(text)
@@ -266,24 +275,24 @@ def _claimed(chosen: Iterable[tuple[_Born, int]], taker: Taker) -> list[Claimed]
     return claimed
 
 
-def _mark(messages: Sequence[_Accepted], rows: Iterable[_Born]) -> None:
+def _marking(messages: Sequence[_Accepted], rows: Iterable[_Born]) -> Iterator[raw.Statement]:
     fan_out = Tally(row.message.id for row in rows)
     by_count: dict[int, list[int]] = {}
     for message in messages:
         by_count.setdefault(fan_out[message.id], []).append(message.id)
     for count, ids in by_count.items():
-        raw.execute(
+        yield (
             f"UPDATE {MESSAGES} SET state = %s, consumer_count = %s "
             f"WHERE id IN ({raw.listed(ids)})",
             [Message.State.DISPATCHED.value, count],
         )
 
 
-def _count(queued: Iterable[_Born], claimed: Iterable[Claimed], slot: int) -> None:
+def _tally(queued: Iterable[_Born], claimed: Iterable[Claimed]) -> Tally[tuple[int, str]]:
     tally: Tally[tuple[int, str]] = Tally()
     states = (DeliveryState.QUEUED.value, queued), (DeliveryState.IN_FLIGHT.value, claimed)
     for state, rows in states:
         for consumer_id, count in Tally(row.consumer_id for row in rows).items():
             tally[consumer_id, state] = count
             tally[consumer_id, MADE] += count
-    Counter.add(tally, slot)
+    return tally

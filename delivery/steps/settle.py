@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from django.db import IntegrityError
+
 from channels_app import transactions
 from channels_app.models import new_id, raw
 from delivery import metrics
@@ -58,10 +60,15 @@ def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) 
     """
     if not results:
         return 0
+    # Nearly always all are ours: the fence in each UPDATE and its row count say so, and no row
+    # has to be read. Where a count differs, or an attempt of that number is there already, a
+    # second try reads and locks first which ones are.
     try:
-        ours = _in_transaction(results, now, slot, worker)
-    except _Overtaken:
-        ours = _in_transaction(results, now, slot, worker, look_first=True)
+        ours = transactions.run(lambda: _write(results, now, slot, worker))
+    except (_Overtaken, IntegrityError):
+        ours = transactions.run(
+            lambda: _write(_held(results), now, slot, worker), on_collision=new_id.reseed
+        )
     metrics.count(
         metrics.Ended(
             outcome=result.outcome,
@@ -75,21 +82,21 @@ def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) 
     return len(ours)
 
 
-def _in_transaction(
-    results: Sequence[Result], now: datetime, slot: int, worker: str, *, look_first: bool = False
-) -> Sequence[Result]:
-    """Nearly always all are ours: the fence in each UPDATE and its row count say so, and no row
-    has to be read. Where a count differs, a second try reads and locks first which ones are."""
-
-    def work() -> Sequence[Result]:
-        ours = _held(results) if look_first else results
-        if ours:
-            _move(ours, now)
-            ATTEMPTS.write(_attempt(result, worker) for result in ours)
-            Counter.add(_tally(ours), slot)
-        return ours
-
-    return transactions.run(work, on_collision=new_id.reseed)
+def _write(results: Sequence[Result], now: datetime, slot: int, worker: str) -> Sequence[Result]:
+    """Raises _Overtaken."""
+    if not results:
+        return results
+    groups = _alike(results)
+    moved = raw.execute_all(
+        [
+            *(_moving(group, now) for group in groups),
+            *ATTEMPTS.statements(_attempt(result, worker) for result in results),
+            *Counter.adding(_tally(results), slot),
+        ]
+    )
+    if moved[: len(groups)] != [len(group) for group in groups]:
+        raise _Overtaken
+    return results
 
 
 def _held(results: Sequence[Result]) -> Sequence[Result]:
@@ -112,8 +119,8 @@ def _tally(results: Sequence[Result]) -> Tally[tuple[int, str]]:
     return tally
 
 
-def _move(results: Sequence[Result], now: datetime) -> None:
-    """One UPDATE for all rows that end alike. Raises _Overtaken."""
+def _alike(results: Sequence[Result]) -> list[list[Result]]:
+    """Results by how they end: one UPDATE moves all rows of a group."""
     alike: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
         move = result.transition
@@ -122,25 +129,26 @@ def _move(results: Sequence[Result], now: datetime) -> None:
             *(result.outcome, result.status, result.claimed.attempt),
         )
         alike.setdefault(end, []).append(result)
-    for group in alike.values():
-        result, move = group[0], group[0].transition
-        waits = move.due_in is not None
-        due, instants = _due(group, now) if waits else ("NULL", [])
-        counted = "failure_count" if move.charged else "interruption_count"
-        more = f"{counted} = {counted} + 1, " if move.charged or waits else ""
-        moved = raw.execute(
-            f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, status_code = %s, "
-            f"due_at = {due}, finished_at = %s, lease_owner = NULL, {more}version = version + 1 "
-            f"WHERE id IN ({raw.listed(row.claimed.id for row in group)}) "
-            "AND state = %s AND attempt_count = %s",
-            [
-                *(move.state.value, move.reason.value, result.outcome.value, result.status),
-                *(*instants, None if waits else raw.text(now)),
-                *(DeliveryState.IN_FLIGHT.value, result.claimed.attempt),
-            ],
-        )
-        if moved != len(group):
-            raise _Overtaken
+    return list(alike.values())
+
+
+def _moving(group: Sequence[Result], now: datetime) -> raw.Statement:
+    result, move = group[0], group[0].transition
+    waits = move.due_in is not None
+    due, instants = _due(group, now) if waits else ("NULL", [])
+    counted = "failure_count" if move.charged else "interruption_count"
+    more = f"{counted} = {counted} + 1, " if move.charged or waits else ""
+    sql = (
+        f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, status_code = %s, "
+        f"due_at = {due}, finished_at = %s, lease_owner = NULL, {more}version = version + 1 "
+        f"WHERE id IN ({raw.listed(row.claimed.id for row in group)}) "
+        "AND state = %s AND attempt_count = %s"
+    )
+    return sql, [
+        *(move.state.value, move.reason.value, result.outcome.value, result.status),
+        *(*instants, None if waits else raw.text(now)),
+        *(DeliveryState.IN_FLIGHT.value, result.claimed.attempt),
+    ]
 
 
 def _due(group: Sequence[Result], now: datetime) -> tuple[str, list[Any]]:

@@ -4,7 +4,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from channels_app import clock
 from channels_app.models import Consumer, new_id
@@ -108,11 +108,9 @@ def test_a_transaction_that_fails_leaves_rows_and_counters_alike(
     queue(consumer, 3)
     rows = take(consumer).rows
 
-    def broken(*args: object, **kwargs: object) -> None:
-        raise RuntimeError("the disk is full")
-
-    monkeypatch.setattr(Counter, "add", broken)
-    with pytest.raises(RuntimeError):
+    broken = [("UPDATE no_such_table SET count = 1", list[object]())]
+    monkeypatch.setattr(Counter, "adding", lambda *changes: broken)
+    with pytest.raises(DatabaseError):
         settle.settle([result(row) for row in rows], now=clock.now(), slot=0, worker="test")
     assert set(Delivery.objects.values_list("state", flat=True)) == {"in_flight"}
     assert not Attempt.objects.exists()
