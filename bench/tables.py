@@ -32,6 +32,11 @@ def ours(stage: Stage) -> Hookstation:
     return stage.broker
 
 
+def name(stage: Stage) -> str:
+    """Of the database that the broker works in."""
+    return urlsplit(stage.database.url).path.removeprefix("/")
+
+
 def cursor(stage: Stage) -> AbstractContextManager[Any]:
     """A cursor on the database server."""
     at = urlsplit(stage.database.url)

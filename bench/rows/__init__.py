@@ -2,6 +2,7 @@
 
 from bench.rows import (
     dead_letters,
+    floor,
     growth,
     isolation,
     latency,
@@ -19,6 +20,7 @@ ROWS: tuple[Row, ...] = (
     *recovery.ROWS,
     *isolation.ROWS,
     *rest.ROWS,
+    *floor.ROWS,
     *growth.ROWS,
     *memory.ROWS,
     *scale.ROWS,

@@ -58,4 +58,4 @@ def _figures() -> tuple[Figure, ...]:
     return (*figures, Figure("growth.fill", fill, "messages/s", digits=0))
 
 
-ROWS = (Row("growth", _figures(), grow, on_sqlite=False, ours_alone=True),)
+ROWS = (Row("growth", _figures(), grow, in_quick=False, on_sqlite=False, ours_alone=True),)

@@ -57,6 +57,7 @@ ROWS = (
             Figure("memory.with", "- with", "MiB", digits=1),
         ),
         hold,
+        in_quick=False,
         on_sqlite=False,
         ours_alone=True,
     ),

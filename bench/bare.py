@@ -1,0 +1,97 @@
+"""Bare libcurl: POST requests in an event loop of a few lines, and what one costs.
+
+python -m bench.bare URL COUNT RATE prints the CPU microseconds of this process for each request.
+RATE is requests a second; 0: as fast as they go.
+"""
+
+import io
+import select
+import sys
+import time
+
+import pycurl
+
+from bench.bodies import body
+
+CONCURRENCY = 64
+HEADERS = [
+    "Content-Type: application/json",
+    "User-Agent: bare",
+    "Webhook-Id: msg_0000000000000",
+    "Webhook-Timestamp: 1700000000",
+    "Webhook-Signature: v1,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+]
+WARM_UP = 500
+LOOK_S = 0.01
+
+
+class Loop:
+    """As many requests at once as there are handles, until `count` are answered."""
+
+    def __init__(self, url: str) -> None:
+        self.multi = pycurl.CurlMulti()
+        self.epoll = select.epoll()
+        self.watched: set[int] = set()
+        self.multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        self.handles = [self._handle(url) for _ in range(CONCURRENCY)]
+        self.number = 0
+
+    def run(self, count: int, rate: float = 0.0) -> None:
+        """POST `count` messages."""
+        started = done = 0
+        idle = list(self.handles)
+        begin = time.monotonic()
+        while done < count:
+            allowed = int((time.monotonic() - begin) * rate) + 1 if rate else count
+            fresh = started
+            while idle and started < min(count, allowed):
+                self._start(idle.pop())
+                started += 1
+            if started > fresh:
+                self.multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+            wait = begin + started / rate - time.monotonic() if rate else LOOK_S
+            for descriptor, _ in self.epoll.poll(min(max(wait, 0.0), LOOK_S)):
+                self.multi.socket_action(descriptor, 0)
+            _, good, bad = self.multi.info_read()
+            if bad:
+                raise SystemExit(f"A request failed: {bad[0][2]}")
+            for handle in good:
+                self.multi.remove_handle(handle)
+                idle.append(handle)
+            done += len(good)
+
+    def _start(self, handle: pycurl.Curl) -> None:
+        self.number += 1
+        handle.setopt(pycurl.POSTFIELDS, body(self.number))
+        handle.setopt(pycurl.WRITEDATA, io.BytesIO())
+        self.multi.add_handle(handle)
+
+    def _handle(self, url: str) -> pycurl.Curl:
+        handle = pycurl.Curl()
+        handle.setopt(pycurl.URL, url)
+        handle.setopt(pycurl.HTTPHEADER, HEADERS)
+        handle.setopt(pycurl.PROXY, "")
+        return handle
+
+    def _watch(self, what: int, descriptor: int, multi: object, data: object) -> None:
+        if what == pycurl.POLL_REMOVE:
+            self.epoll.unregister(descriptor)
+            self.watched.discard(descriptor)
+            return
+        mask = (select.EPOLLIN if what & pycurl.POLL_IN else 0) | (
+            select.EPOLLOUT if what & pycurl.POLL_OUT else 0
+        )
+        if descriptor in self.watched:
+            self.epoll.modify(descriptor, mask)
+        else:
+            self.epoll.register(descriptor, mask)
+            self.watched.add(descriptor)
+
+
+if __name__ == "__main__":
+    url, count, rate = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    loop = Loop(url)
+    loop.run(WARM_UP)
+    before = time.process_time()
+    loop.run(count, rate)
+    print((time.process_time() - before) / count * 1e6)

@@ -1,0 +1,16 @@
+"""Server: how the broker starts its web server, with an application that does nothing in it."""
+
+from collections.abc import Sequence
+
+from bench.flow import Tell
+from delivery.runtime import children
+from delivery.runtime.children import Bind
+
+NOTHING = "bench.nothing:application"
+
+
+def main(arguments: Sequence[str], tell: Tell) -> dict[str, list[str]]:
+    """``BIND``: the command line."""
+    (bind,) = arguments
+    *command, _ = children.web(Bind.parse(bind)).command
+    return {"command": [*command, NOTHING]}

@@ -1,0 +1,172 @@
+"""Statements: what the database's part of a message costs by itself, with a client of a few lines.
+
+A commit of a message with its body, the claim of a hundred rows, and the end of their attempts,
+each sent as text over the driver's own connection. What is counted is the CPU time of this process
+and of the database server.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db import connection
+
+from bench import cpu
+from bench.flow import Tell
+from bench.inside.piles import ANSWER_HEADERS, Pile, Standing, fill
+from channels_app import clock
+from channels_app.models import Channel, Consumer, Message, MessageBody, new_id, raw
+from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.lifecycle import DeliveryState, Reason
+
+NAME = "floor"
+BODY_BYTES = 1_061
+"""1 KiB, sealed."""
+MESSAGES = 8_000
+PILE = 4
+"""The slot of its keys."""
+BATCH = 100
+LEVELS = range(9, -1, -1)
+TABLE = Delivery._meta.db_table
+LEASE = timedelta(minutes=10)
+SLOT = 11
+NEW_MESSAGES = raw.Insert(
+    Message,
+    numbers=("id", "channel_id", "body_bytes"),
+    values=("accepted_at", "due_at", "content_type", "headers"),
+    same={"state": Message.State.DISPATCHED.value},
+)
+NEW_BODIES = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
+NEW_ATTEMPTS = raw.Insert(
+    Attempt,
+    numbers=("id", "delivery_id", "number", "status_code", "total_ms"),
+    values=("started_at", "outcome", "answer_headers", "remote_address", "worker"),
+)
+
+
+def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
+    """``GROUP PID...``: CPU milliseconds for each message.
+
+    ``GROUP`` is how many messages share a commit; the processes are the database server's.
+    """
+    group, *pids = map(int, arguments)
+    channel, consumer = _place()
+    standing = Standing(consumer.id, DeliveryState.QUEUED, Reason.ACCEPTED)
+    start_ms = int(clock.now().timestamp() * 1000) - 2 * MESSAGES
+    fill(Pile(PILE, channel.id, start_ms, 1, (standing,)), 0, MESSAGES, tell)
+    connection.ensure_connection()
+    bare = Bare([os.getpid(), *pids])
+    alone = [_new(bare, channel.id, 1) for _ in range(MESSAGES // 4)]
+    shared = [_new(bare, channel.id, group) for _ in range(max(1, MESSAGES // group))]
+    held: list[list[int]] = []
+    return {
+        "commit_one": bare.cost(lambda: bare.send_all(alone), len(alone)),
+        "commit_group": bare.cost(lambda: bare.send_all(shared), len(shared) * group),
+        "claim": bare.cost(lambda: held.extend(_claims(bare, consumer.id)), MESSAGES),
+        "settle": bare.cost(lambda: _settle_all(bare, consumer.id, held), MESSAGES),
+    }
+
+
+class Bare:
+    """The driver's own connection, without Django's layers."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._driver: Any = connection.connection
+        self._groups = {"all": pids}
+
+    def cost(self, work: Callable[[], object], messages: int) -> float:
+        """CPU milliseconds for each message, of this process and the server."""
+        before = cpu.look(self._groups)
+        work()
+        return cpu.look(self._groups).since(before)["all"] / messages * 1e3
+
+    def text(self, *statements: raw.Statement) -> bytes:
+        """Statements as one packet."""
+        return b"; ".join(
+            sql.encode() % tuple(self._driver.literal(value) for value in values)
+            for sql, values in statements
+        )
+
+    def send(self, packet: bytes) -> list[tuple[Any, ...]]:
+        """One round trip; the rows of the packet's last query."""
+        rows: list[tuple[Any, ...]] = []
+        self._driver.query(packet)
+        while True:
+            if result := self._driver.store_result():
+                rows = list(result.fetch_row(0))
+            if self._driver.next_result() < 0:
+                return rows
+
+    def send_all(self, packets: Iterable[bytes]) -> None:
+        """One after the other."""
+        for packet in packets:
+            self.send(packet)
+
+
+def _place() -> tuple[Channel, Consumer]:
+    channel = Channel.objects.create(slug=NAME, encrypt_bodies=False)
+    # Nobody else may take what it waits for.
+    return channel, Consumer.objects.create(
+        channel=channel, client_id=NAME, url="http://127.0.0.1:9/", state=Consumer.State.PAUSED
+    )
+
+
+def _new(bare: Bare, channel_id: int, count: int) -> bytes:
+    """The transaction that stores messages with their bodies. They want no fan-out."""
+    ids, now = [new_id() for _ in range(count)], raw.text(clock.now())
+    messages = (((id_, channel_id, 1024), (now, now, "application/json", "{}")) for id_ in ids)
+    bodies = (((id_,), (os.urandom(BODY_BYTES), "01234567")) for id_ in ids)
+    return bare.text(
+        ("BEGIN", []),
+        *NEW_MESSAGES.statements(messages),
+        *NEW_BODIES.statements(bodies),
+        ("COMMIT", []),
+    )
+
+
+def _claims(bare: Bare, consumer_id: int) -> Iterator[list[int]]:
+    """Everything that waits, in batches; one priority level at a time."""
+    for level in LEVELS:
+        while rows := _claim(bare, consumer_id, level):
+            yield rows
+
+
+def _claim(bare: Bare, consumer_id: int, level: int) -> list[int]:
+    now = clock.now()
+    find = (
+        f"SELECT id, message_id, attempt_count FROM {TABLE} WHERE consumer_id = {consumer_id}"  # noqa: S608
+        f" AND priority = {level} AND due_at <= %s ORDER BY due_at, id LIMIT {BATCH}"
+        " FOR UPDATE SKIP LOCKED"
+    )
+    rows = bare.send(bare.text(("BEGIN", []), (find, [raw.text(now)])))
+    if rows:
+        take = (
+            f"UPDATE {TABLE} SET state = 'in_flight', reason = 'claimed', lease_owner = 1,"  # noqa: S608
+            " attempt_count = attempt_count + 1, version = version + 1, due_at = %s"
+            f" WHERE id IN ({raw.listed(row[0] for row in rows)})"
+        )
+        bare.send(bare.text((take, [raw.text(now + LEASE)])))
+        _count(consumer_id, DeliveryState.QUEUED, DeliveryState.IN_FLIGHT, len(rows))
+    bare.send(b"COMMIT")
+    return [row[0] for row in rows]
+
+
+def _settle_all(bare: Bare, consumer_id: int, batches: Sequence[Sequence[int]]) -> None:
+    for ids in batches:
+        now = raw.text(clock.now())
+        move = (
+            f"UPDATE {TABLE} SET state = 'delivered', reason = 'delivered',"  # noqa: S608
+            " outcome = 'delivered', status_code = 200, due_at = NULL, finished_at = %s,"
+            f" lease_owner = NULL, version = version + 1 WHERE id IN ({raw.listed(ids)})"
+            " AND state = 'in_flight' AND attempt_count = 1"
+        )
+        answer = (now, "delivered", ANSWER_HEADERS, "127.0.0.1", NAME)
+        attempts = NEW_ATTEMPTS.statements(((new_id(), id_, 1, 200, 1), answer) for id_ in ids)
+        bare.send(bare.text(("BEGIN", []), (move, [now]), *attempts))
+        _count(consumer_id, DeliveryState.IN_FLIGHT, DeliveryState.DELIVERED, len(ids))
+        bare.send(b"COMMIT")
+
+
+def _count(consumer_id: int, was: DeliveryState, now: DeliveryState, count: int) -> None:
+    Counter.add({(consumer_id, was.value): -count, (consumer_id, now.value): count}, SLOT)
