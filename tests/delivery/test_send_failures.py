@@ -171,3 +171,15 @@ def test_http2_carries_many_calls_on_one_connection() -> None:
     assert [answer.outcome for answer in answers].count(Outcome.DELIVERED_OVERSIZED) == 1
     assert sum(answer.connect_ms is not None for answer in [*answers, empty]) == 1
     assert (empty.outcome, empty.excerpt) == (Outcome.DELIVERED, b"")
+
+
+def test_a_tls_consumer_without_http2_gets_as_many_connections_as_calls(
+    tls_receiver: Receiver,
+) -> None:
+    # They wait for the first handshake, which tells that none can be shared, and for no answer.
+    with closing(Loop(ca_file=tls_receiver.ca_file)) as loop:
+        for _ in range(64):
+            loop.sender.start(a_call(tls_receiver.url("/hang")))
+        loop.until(lambda: len(tls_receiver.requests()) == 64)
+
+    assert tls_receiver.max_concurrency == 64

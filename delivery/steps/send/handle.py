@@ -3,6 +3,7 @@
 import io
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -58,6 +59,7 @@ class Handle:
         "_leads",
         "_limits",
         "_no_socket",
+        "_on_connection",
         "_opened",
         "_oversized",
         "_timeout_ms",
@@ -67,8 +69,10 @@ class Handle:
         "curl",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, on_connection: Callable[[], None]) -> None:
+        """``on_connection`` is called when a TLS connection of its own stands."""
         self._limits = limits
+        self._on_connection = on_connection
         # Status lines and headers go straight into a buffer: called for each line, its `write`
         # costs a third of a function of ours. libcurl itself ends the transfer at 300 KiB.
         self._headers = io.BytesIO()
@@ -116,8 +120,11 @@ class Handle:
         try:
             if call.url != self._url:
                 curl.setopt(pycurl.URL, call.url)
+                tls = call.url.startswith("https:")
                 # Waiting for a connection under way pays where it can carry many calls.
-                curl.setopt(pycurl.PIPEWAIT, call.url.startswith("https:"))
+                curl.setopt(pycurl.PIPEWAIT, tls)
+                if tls:
+                    curl.setopt(pycurl.PREREQFUNCTION, self._on_request)
                 self._url = call.url
             self._limit(call.timeout_ms, call.connect_timeout_ms)
             curl.setopt(pycurl.HTTPHEADER, lines)
@@ -233,6 +240,11 @@ class Handle:
             return pycurl.SOCKET_BAD
         self._opened += 1
         return opened
+
+    def _on_request(self, *ends: object) -> int:
+        if self._opened:
+            self._on_connection()
+        return pycurl.PREREQFUNC_OK
 
     def _on_body(self, chunk: bytes) -> int | None:
         self._answer_bytes += len(chunk)

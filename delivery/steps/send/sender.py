@@ -57,6 +57,8 @@ class Sender:
         self._epoll.register(self._names.fd, select.EPOLLIN)
         self._untold: list[Known] = []
         self._max_idle_handles = max_connections
+        self._connected = False
+        self._nobody = pycurl.Curl()
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer_change)
@@ -73,7 +75,7 @@ class Sender:
 
         Never raises for what the call holds: one that cannot be sent gets its answer from `take`.
         """
-        handle = self._idle.pop() if self._idle else Handle(self._limits)
+        handle = self._idle.pop() if self._idle else self._new_handle()
         try:
             handle.load(call)
         except CallRefused as refusal:
@@ -101,6 +103,7 @@ class Sender:
                 self._multi.socket_action(fd, _action(events))
             elif fd == self._names.fd:
                 self._resume()
+        self._call_the_waiting()
 
     def next_timeout(self) -> float | None:
         """Seconds until `on_timer` is to be called, at once if 0; None while nothing is due."""
@@ -124,6 +127,7 @@ class Sender:
             for known in self._untold:
                 known.told = True
             self._untold.clear()
+            self._call_the_waiting()
 
     def take(self) -> list[Answer]:
         """The answers to the calls that have ended since the last time."""
@@ -156,10 +160,28 @@ class Sender:
         self._done.clear()
         self._names.close()
         self._multi.close()
+        self._nobody.close()
         for handle in self._idle:
             handle.curl.close()
         self._idle.clear()
         self._epoll.close()
+
+    def _new_handle(self) -> Handle:
+        return Handle(self._limits, self._on_connection)
+
+    def _on_connection(self) -> None:
+        self._connected = True
+
+    def _call_the_waiting(self) -> None:
+        """Make libcurl look again at the calls that wait for a connection under way.
+
+        By itself it does so only when they can share it, or when some call has ended: those to a
+        consumer without HTTP/2 would wait for the first one's answer.
+        """
+        if self._connected:
+            self._connected = False
+            self._multi.add_handle(self._nobody)
+            self._multi.remove_handle(self._nobody)
 
     def _go(self, handle: Handle) -> None:
         self._busy[handle.curl] = handle
