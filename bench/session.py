@@ -24,8 +24,6 @@ BUSY = 0.05
 """Share of the machine that other work may take before it is worth a word."""
 CEILING_MESSAGES = 10_000
 CEILING_FIRST = 10**9
-OPTIONS: tuple[str, ...] = ()
-"""What the private MariaDB is started with beyond its defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class Session:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX)))
             found = machine.describe(folder)
-            database = stack.enter_context(databases.fresh(who.kind, folder, *OPTIONS))
+            database = stack.enter_context(databases.fresh(who.kind, folder))
             sink = stack.enter_context(Sink())
             result = Result(
                 broker=who.broker.name,
