@@ -10,7 +10,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from bench import table
+from bench import profile, table
 from bench.adapters import BenchError, Broker
 from bench.broker import Hookstation
 from bench.databases import KINDS, ROOT, Kind
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table.show(console, ROWS, results)
         if options.output:
             table.write(options.output, table.markdown(ROWS, results))
+            if parts := profile.markdown(results):
+                table.write(options.output, parts, "profile")
             console.print(f"Written into {options.output}", markup=False, soft_wrap=True)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)

@@ -13,7 +13,9 @@ from bench.figures import Figure, Verdict
 from bench.results import Result, series
 from bench.stage import Row
 
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
+PARTS = ("bench", "profile")
+"""Names of what is generated within a page."""
 REACHED: dict[Verdict, str] = {"aim": "aim", "must": "must", "missed": "**no**", "unknown": ""}
 ABSENT = ""
 
@@ -56,14 +58,19 @@ def markdown(rows: Sequence[Row], results: Sequence[Result]) -> str:
     return "\n".join(text)
 
 
-def write(path: Path, text: str) -> None:
-    """Put the text between the page's markers. Raises BenchError when they are not there."""
-    page = path.read_text() if path.exists() else f"{BEGIN}\n{END}\n"
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def write(path: Path, text: str, name: str = "bench") -> None:
+    """Put the text between the page's markers of that name; a new page gets them all.
+
+    Raises BenchError when they are not there.
+    """
+    first, last = BEGIN.format(name), END.format(name)
+    empty = "".join(f"{BEGIN.format(part)}\n{END.format(part)}\n" for part in PARTS)
+    page = path.read_text() if path.exists() else empty
+    before, begin, rest = page.partition(first)
+    _, end, after = rest.partition(last)
     if not (begin and end):
-        raise BenchError(f"{path} has no lines {BEGIN} and {END}.")
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        raise BenchError(f"{path} has no lines {first} and {last}.")
+    path.write_text(f"{before}{first}\n\n{text}\n\n{last}{after}")
 
 
 def show(console: Console, rows: Sequence[Row], results: Sequence[Result]) -> None:

@@ -15,6 +15,7 @@ from bench.results import Result
 from bench.rows import ROWS
 from bench.stage import Row, Stage, Values
 
+BEGIN, END = table.BEGIN.format("bench"), table.END.format("bench")
 MACHINE = Machine("A processor", 2, 8.0, "Linux 6", "3.11.7", 35.0, 0.1)
 
 
@@ -115,11 +116,11 @@ def test_the_terminal_shows_the_same() -> None:
 
 def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"# Mine\n\n{table.BEGIN}\nold\n{table.END}\n\nalso mine\n")
+    page.write_text(f"# Mine\n\n{BEGIN}\nold\n{END}\n\nalso mine\n")
     table.write(page, "new")
     table.write(page, "newer")
 
-    assert page.read_text() == (f"# Mine\n\n{table.BEGIN}\n\nnewer\n\n{table.END}\n\nalso mine\n")
+    assert page.read_text() == (f"# Mine\n\n{BEGIN}\n\nnewer\n\n{END}\n\nalso mine\n")
 
 
 def test_a_page_without_markers_is_left_alone(tmp_path: Path) -> None:
