@@ -81,7 +81,9 @@ class Environment:
     web_workers: int = _hook(
         "WEB_WORKERS", 0, int, "Web processes; 0 chooses from cores and database."
     )
-    web_threads: int = _hook("WEB_THREADS", 8, _positive, "Threads in each web process.")
+    web_threads: int = _hook(
+        "WEB_THREADS", 0, int, "Threads in each web process; 0 chooses from their number."
+    )
     max_body_bytes: int = _hook(
         "MAX_BODY_BYTES", 1024 * 1024, _positive, "Largest message body; a channel may allow less."
     )

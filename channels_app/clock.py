@@ -41,12 +41,14 @@ class DatabaseClock:
         self._ask_at = time.monotonic() + RESYNC_S
 
     def _asked(self, known: tuple[datetime, float] | None) -> tuple[datetime, float]:
+        if known is not None:
+            # One thread asks; the others, and all of them after a failure, carry on.
+            self._ask_at = time.monotonic() + RETRY_S
         try:
             self.sync()
         except DatabaseFailure:
             if known is None:
                 raise
-            self._ask_at = time.monotonic() + RETRY_S
         assert self._known is not None
         return self._known
 

@@ -110,7 +110,7 @@ class Directory:
     """The cache. Threads share it; a snapshot, once built, is never changed."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock, self._asking = threading.RLock(), threading.Lock()
         self._number = -1
         self._checked = float("-inf")
         self._mark = (0, 0)
@@ -127,16 +127,26 @@ class Directory:
         Returns the version number that the cache stands for.
         """
         mark = announcement.mark()
-        if not now and mark == self._mark and time.monotonic() - self._checked < CHECK_S:
+        if not now and self._is_fresh(mark, CHECK_S):
             return self._number
-        number = DirectoryVersion.current()
-        with self._lock:
-            if number != self._number:
-                self._forget()
-                self._number = number
-            self._checked = time.monotonic()
-            self._mark = mark
-        return number
+        # One thread asks; the others go on with what is known as long as that is young enough.
+        is_first = self._asking.acquire(blocking=False)
+        if not (is_first or now) and self._is_fresh(mark, 2 * CHECK_S):
+            return self._number
+        try:
+            number = DirectoryVersion.current()
+            with self._lock:
+                if number != self._number:
+                    self._forget()
+                    self._number = number
+                self._checked, self._mark = time.monotonic(), mark
+            return number
+        finally:
+            if is_first:
+                self._asking.release()
+
+    def _is_fresh(self, mark: tuple[int, int], seconds: float) -> bool:
+        return mark == self._mark and time.monotonic() - self._checked < seconds
 
     def channel(self, slug: str) -> ChannelView | None:
         """The channel of that name, or None."""
@@ -149,7 +159,7 @@ class Directory:
         return self._all().values()
 
     def consumers(self) -> dict[int, ConsumerView]:
-        """Every consumer that is not retired, by id."""
+        """All that are not retired, by id."""
         return {consumer.id: consumer for view in self.channels() for consumer in view.consumers}
 
     def key(self, key_id: str) -> KeyView | None:

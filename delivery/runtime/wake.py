@@ -94,14 +94,17 @@ class Bell:
                 self._sockets.popitem()[1].close()
 
     def _pumps(self) -> dict[int, tuple[str, int]]:
-        if time.monotonic() - self._read_at > REFRESH_S:
-            with self._lock:
+        if time.monotonic() - self._read_at > REFRESH_S and self._lock.acquire(blocking=False):
+            # One thread reads; the others ring those that are known.
+            try:
+                self._read_at = time.monotonic()
                 self._addresses = {
                     slot.generation: _address(slot.wake_address)
                     for slot in slots.living()
                     if slot.wake_address
                 }
-                self._read_at = time.monotonic()
+            finally:
+                self._lock.release()
         return self._addresses
 
     def _send(self, generation: int, datagram: bytes) -> None:

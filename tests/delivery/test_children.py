@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from delivery.runtime import children
 from delivery.runtime.children import Bind, Unusable
 from tests.delivery.test_supervisor import ROOT, lives, tree, wait_until
 
@@ -43,6 +44,15 @@ def test_bind_refuses_what_cannot_be_an_address(text: str) -> None:
 def test_bind_says_when_the_address_is_not_ours() -> None:
     with pytest.raises(Unusable, match=re.escape("Cannot listen on 192.0.2.1:8000")):
         Bind("192.0.2.1", 8000).check_free()
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(1, 32), (2, 32), (4, 16), (8, 8), (32, 8)])
+def test_threads_are_chosen_from_the_number_of_processes(
+    workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "web_workers", lambda: workers)
+
+    assert children.web_threads() == threads
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from django.conf import settings
 
+from delivery.runtime import children
 from tests.surface.conftest import SECRET, Door
 from tests.surface.wire import HEADERS_MS, Wire, request
 
 pytestmark = pytest.mark.e2e
-THREADS = settings.ENVIRONMENT.web_threads
+THREADS = children.web_threads()
 CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(SECRET), SECRET)
 ALIVE = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 

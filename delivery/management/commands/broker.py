@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
@@ -49,7 +48,7 @@ class Command(BaseCommand):
     def _web(self, text: str) -> Child:
         bind = children.Bind.parse(text)
         bind.check_free()
-        processes, threads = children.web_workers(), settings.ENVIRONMENT.web_threads
+        processes, threads = children.web_workers(), children.web_threads()
         self.stdout.write(f"web     {bind.url} (processes: {processes}, threads: {threads})")
         return children.web(bind)
 
