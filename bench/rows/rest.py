@@ -4,6 +4,7 @@ import time
 
 from bench import cpu
 from bench.figures import Figure
+from bench.rows.throughput import GROUPS
 from bench.stage import Row, Stage, Values
 
 SETTLE_S = 2.0
@@ -22,7 +23,7 @@ def rest(stage: Stage) -> Values:
     groups = stage.broker.processes()
     return {
         "rest.cpu": sum(share.values()),
-        "rest.cpu_database": share["database"],
+        **{f"rest.cpu_{group}": percent for group, percent in share.items()},
         "rest.memory": sum(cpu.memory(pids) for pids in groups.values()) / 2**20,
     }
 
@@ -39,7 +40,10 @@ ROWS = (
                 aim=1.0,
                 digits=2,
             ),
-            Figure("rest.cpu_database", "- of it database", "% of a core", digits=2),
+            *(
+                Figure(f"rest.cpu_{group}", f"- of it {group}", "% of a core", digits=2)
+                for group in GROUPS
+            ),
             Figure(
                 "rest.memory", "memory of all its processes after the rows above", "MiB", digits=0
             ),
