@@ -1,13 +1,14 @@
 """Lean: how programs' requests are answered, without what only people's pages need."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from django.core.handlers.exception import convert_exception_to_response
 from django.core.handlers.wsgi import WSGIRequest
 from django.db import connections
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.urls import ResolverMatch, get_resolver
 from django.utils.log import log_response
 
@@ -15,10 +16,15 @@ from broker_site import security
 
 MOST_PATHS = 4096
 """Addresses whose views are remembered."""
+MOST_DROPPED = 64 * 1024
+"""Bytes of a refused body that are read, so that the connection can go on."""
 
 
 class LeanRequest(WSGIRequest):
     """A request whose body is read as it is: nobody asks for form fields or their charset."""
+
+    _read_started: bool
+    """Django's own, and not in its types."""
 
     def _set_content_type_params(self, meta: dict[str, Any]) -> None:
         self.content_type, self.content_params = "", {}
@@ -51,6 +57,8 @@ class LeanHandler:
         content = response.content
         if not any(name == "Content-Length" for name, _ in headers):
             headers.append(("Content-Length", str(len(content))))
+        if _leaves_body(request):
+            headers.append(("Connection", "close"))
         _keep_connections_usable()
         start_response(f"{response.status_code} {response.reason_phrase}", headers)
         return [content]
@@ -62,6 +70,29 @@ def _answer(request: HttpRequest) -> HttpResponse:
     response = match.func(request, *match.args, **match.kwargs)
     # REST framework's answers are written when everything about them is known.
     return response.render() if hasattr(response, "render") else response  # type: ignore[no-any-return]
+
+
+def _leaves_body(request: LeanRequest) -> bool:
+    """Whether a body that nobody read stands between this request and the next one.
+
+    The server ends such a connection, and a client that is not told loses its next request to it.
+    Only granian wants to hear it from us: WSGI keeps the header for servers.
+    """
+    meta = request.META
+    if request._read_started or meta.get("SERVER_SOFTWARE") != "Granian":
+        return False
+    if not meta["SERVER_PROTOCOL"].startswith("HTTP/1"):
+        return False
+    announced = meta.get("CONTENT_LENGTH") or "0"
+    if announced == "0":
+        return "HTTP_TRANSFER_ENCODING" in meta
+    # Waiting for a body takes a thread: callers with a key may do that, strangers may not.
+    is_known = getattr(request, "user", None) is not None
+    if is_known and announced.isdecimal() and int(announced) <= MOST_DROPPED:
+        with suppress(UnreadablePostError):
+            request.read()
+            return False
+    return True
 
 
 @lru_cache(MOST_PATHS)

@@ -1,7 +1,7 @@
 """Requests that lie about where they begin and end, on the real server's sockets."""
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -92,18 +92,42 @@ def test_nothing_is_smuggled_behind_two_framings(door: Door, body: bytes) -> Non
         assert wire.is_closed()
 
 
-def test_a_refused_body_is_not_taken_for_a_request(door: Door) -> None:
-    """A short one is read and dropped, a long one ends the connection."""
-    short = request("POST", f"{door.path}/messages", "Host: x", f"Content-Length: {len(ALIVE)}")
+@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+def test_a_refused_body_is_not_taken_for_a_request(door: Door, pause_s: float) -> None:
+    """A short one is read and dropped, even if it comes late."""
     with Wire(door.web.port) as wire:
-        wire.send(short + ALIVE)
-        assert wire.read().status == 401
+        wire.send(head(door, f"Content-Length: {len(ALIVE)}", "Content-Encoding: gzip"))
+        time.sleep(pause_s)
+        wire.send(ALIVE)
+        refused = wire.read()
+        assert (refused.status, refused.headers.get("connection")) == (415, None)
         wire.send(ALIVE)
         assert wire.read().status == 200
-    with Wire(door.web.port) as wire:
-        wire.send(head(door, "Content-Length: 2000000") + ALIVE)
-        assert wire.read().status == 413
-        assert wire.is_closed()
+
+
+@pytest.mark.parametrize("size", [len(ALIVE), 100_000, 2_000_000])
+@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+def test_a_connection_that_ends_with_a_refusal_says_so(
+    door: Door, size: int, pause_s: float
+) -> None:
+    """A long body's does, and a stranger's: nobody waits for it."""
+    length = f"Content-Length: {size}"
+    stranger = request("POST", f"{door.path}/messages", "Host: x", length)
+    for begun, status in (
+        (stranger, 401),
+        (head(door, length, "Content-Encoding: gzip"), 415),
+        (request("POST", "/api/v1/nowhere", "Host: x", length), 404),
+    ):
+        if status == 415 and size == len(ALIVE):
+            continue
+        with Wire(door.web.port) as wire:
+            wire.send(begun)
+            time.sleep(pause_s)
+            with suppress(OSError):
+                wire.send(ALIVE)
+            answer = wire.read()
+            assert (answer.status, answer.headers["connection"]) == (status, "close")
+            assert wire.is_closed()
 
 
 def test_headers_that_never_end_cost_nobody_else_anything(door: Door) -> None:
