@@ -46,8 +46,9 @@ class Hold:
             coming[line.view.id] = mine + size - line.body_bytes
             total += size
             going.append((row, line, parcel))
-        left = {row.message_id for row, _, parcel in going if parcel and parcel.is_left}
-        contents |= parcels.load(left)
+        # One by one: a result of many is in memory twice, as it was read and as it was opened.
+        for message_id in {row.message_id for row, _, parcel in going if parcel and parcel.is_left}:
+            contents |= parcels.load([message_id])
         return [(row, line, contents.get(row.message_id)) for row, line, _ in going], waiting
 
     def put(self, line: Line, size: int) -> None:
