@@ -2,24 +2,13 @@
 
 import linecache
 import re
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-from bench.adapters import BenchError
+from bench.inject.sitecustomize import INTERVAL_S
 from bench.results import Result, series
 
-RATE = 100
-"""Looks a second at each process."""
-STOP_S = 20.0
-ATTACHED_S = 1.0
 GROUPS = ("web", "worker")
 LEAST_US = 0.5
 """A room with less has no line."""
@@ -58,8 +47,8 @@ ROOMS = (
 )
 """Key, title, and what the path of a stack's innermost matching frame looks like."""
 CALLS_LIBCURL = re.compile(r"\.(socket_action|info_read|add_handle|remove_handle|setopt|getinfo)\(")
-THREAD = re.compile(r"^thread \((\d+)\)")
-FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.+):(?P<line>\d+)\)$")
+FRAME = re.compile(r'File "(.+)", line (\d+) in ')
+SAMPLE = "(most recent call first):"
 _PATTERNS = [(key, re.compile(pattern)) for key, _, pattern in ROOMS]
 
 
@@ -86,83 +75,31 @@ def counters(status: Mapping[str, str]) -> dict[str, int]:
 
 
 def room(stack: str) -> str:
-    """Which room a stack belongs to, as `py-spy record --format raw` writes it: outermost first."""
-    frames = [found for frame in stack.split(";") if (found := FRAME.match(frame))]
+    """Which room a stack belongs to, as faulthandler writes it: innermost frame first."""
+    frames = [(file, int(line)) for file, line in FRAME.findall(stack)]
     if not frames:
         return UNSEEN
-    innermost = frames[-1]
-    if "/steps/send/" in innermost["file"]:
-        # C code has no frame of its own: the line that calls it is the innermost.
-        line = linecache.getline(innermost["file"], int(innermost["line"]))
-        if CALLS_LIBCURL.search(line):
-            return LIBCURL
-    for frame in reversed(frames):
+    file, number = frames[0]
+    # C code has no frame of its own: the line that calls it is the innermost.
+    if "/steps/send/" in file and CALLS_LIBCURL.search(linecache.getline(file, number)):
+        return LIBCURL
+    for file, _ in frames:
         for key, pattern in _PATTERNS:
-            if pattern.search(frame["file"]):
+            if pattern.search(file):
                 return key
     return OTHER
 
 
-def shares(raw: str, cpu: Mapping[int, float]) -> dict[str, float]:
-    """CPU of one process by room: each thread's own is divided as its samples are.
+def shares(text: str, cpu_s: float) -> dict[str, float]:
+    """CPU seconds of one process by room. ``text`` holds its samples, one for each INTERVAL_S.
 
-    ``raw`` is py-spy's output, ``cpu`` what each thread has used, by its number. What nobody looked
-    at, or looked at without finding Python there, is unseen.
+    What is left had no Python at all: threads of the web server's own.
     """
-    samples: dict[int, Counter[str]] = {}
-    for line in raw.splitlines():
-        stack, _, count = line.rpartition(" ")
-        if found_thread := THREAD.match(stack):
-            samples.setdefault(int(found_thread[1]), Counter())[room(stack)] += int(count)
-    found: dict[str, float] = {}
-    for thread, used in cpu.items():
-        looks = samples.get(thread, Counter({UNSEEN: 1}))
-        for key, times in looks.items():
-            found[key] = found.get(key, 0.0) + used * times / looks.total()
+    samples = Counter(room(stack) for stack in text.split(SAMPLE)[1:])
+    found = {key: count * INTERVAL_S for key, count in samples.items()}
+    if (left := cpu_s - sum(found.values())) > 0:
+        found[UNSEEN] = found.get(UNSEEN, 0.0) + left
     return found
-
-
-def thread_cpu(pid: int) -> dict[int, float]:
-    """CPU seconds of each living thread."""
-    found: dict[int, float] = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):
-            found[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
-    return found
-
-
-@contextmanager
-def watching(pids: Sequence[int]) -> Iterator[dict[int, str]]:
-    """py-spy's raw output by process, complete once the context has ended. Raises BenchError."""
-    found: dict[int, str] = {}
-    with tempfile.TemporaryDirectory(prefix="hookstation-profile-") as folder:
-        watchers = {pid: _watch(pid, Path(folder) / f"{pid}") for pid in pids}
-        try:
-            time.sleep(ATTACHED_S)
-            yield found
-        finally:
-            for watcher in watchers.values():
-                watcher.send_signal(signal.SIGINT)
-            for pid, watcher in watchers.items():
-                _, said = watcher.communicate(timeout=STOP_S)
-                output = Path(folder) / f"{pid}"
-                found[pid] = output.read_text() if output.exists() else ""
-                if watcher.returncode and not found[pid]:
-                    raise BenchError(f"py-spy: {said.strip().splitlines()[:1]}")
-
-
-def _watch(pid: int, output: Path) -> "subprocess.Popen[str]":
-    tool = Path(sys.executable).with_name("py-spy")
-    if not tool.exists():
-        raise BenchError("py-spy is missing: install the dependency group `bench`.")
-    options = ["--format", "raw", "--full-filenames", "--threads", "--rate", str(RATE)]
-    return subprocess.Popen(
-        [tool, "record", *options, "--pid", str(pid), "--output", output],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
 
 
 def markdown(results: Sequence[Result]) -> str:

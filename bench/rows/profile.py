@@ -1,58 +1,79 @@
 """Profile: one consumer's throughput once more, watched; bench/profile.py makes the tables."""
 
-from bench import cpu, profile, tables
-from bench.adapters import BenchError
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import cpu, inject, profile, tables
+from bench.inject.sitecustomize import FOLDER
 from bench.stage import Row, Stage, Values
 
 TIMES = 2
 """As many messages as for the throughput, so often: samples are few."""
-LEAST = 0.02
-"""Share of the CPU time of all processes from which on one is watched."""
 
 
 def look(stage: Stage) -> Values:
-    """CPU time of a message by room of the house and by the database's own counters."""
-    consumers = stage.consumers("take")
-    busy = _busy(stage, consumers)
-    threads = {pid: profile.thread_cpu(pid) for pid in busy}
-    counted, before = _counters(stage), stage.look()
-    with profile.watching(list(busy)) as raw:
+    """CPU time of a message by room of the house, and the database's own counters."""
+    with _watched(stage) as folder:
+        consumers = stage.consumers("take")
+        stage.run(stage.sizes.warm_up, consumers)
+        counted, before, start = _counters(stage), stage.look(), _each(stage)
+        sizes = {pid: _size(folder, pid) for pid in start.seconds}
         flow = stage.run(stage.sizes.messages * TIMES, consumers)
-        used, end = stage.look().since(before), _counters(stage)
-        spent = {
-            pid: {
-                thread: now - threads[pid].get(thread, 0.0)
-                for thread, now in profile.thread_cpu(pid).items()
-            }
-            for pid in busy
+        used = stage.look().since(before)
+        spent, end = _each(stage).since(start), _counters(stage)
+        samples = {pid: _samples(folder, pid, sizes[pid]) for pid in sizes}
+        groups = {
+            str(pid): group for group, pids in stage.broker.processes().items() for pid in pids
         }
-    values: Values = {"profile.database": used["database"] / flow.deliveries * 1e6}
-    for pid, group in busy.items():
-        for room, seconds in profile.shares(raw[pid], spent[pid]).items():
-            key = f"profile.{group}.{room}"
-            values[key] = values.get(key, 0.0) + seconds / flow.deliveries * 1e6
+    microseconds = 1e6 / flow.deliveries
+    values: Values = {"profile.database": used["database"] * microseconds}
+    for pid, text in samples.items():
+        for room, seconds in profile.shares(text, spent[pid]).items():
+            key = f"profile.{groups[pid]}.{room}"
+            values[key] = values.get(key, 0.0) + seconds * microseconds
     values["profile.total"] = sum(values.values())
     for name, count in end.items():
         values[f"profile.{name}"] = (count - counted[name]) / flow.deliveries
     return values
 
 
-def _busy(stage: Stage, consumers: list[int]) -> dict[int, str]:
-    """The processes that do the work, with their groups."""
+@contextmanager
+def _watched(stage: Stage) -> Iterator[Path]:
+    """The broker, its processes writing samples into a folder; afterwards as it was."""
+    broker = tables.ours(stage)
+    with tempfile.TemporaryDirectory(prefix="hookstation-profile-") as folder:
+        more = {FOLDER: folder, "PYTHONPATH": str(Path(inject.__file__).parent)}
+        broker.stop()
+        broker.environment.update(more)
+        broker.start()
+        try:
+            yield Path(folder)
+        finally:
+            broker.stop()
+            for name in more:
+                del broker.environment[name]
+            broker.start()
+
+
+def _each(stage: Stage) -> cpu.Snapshot:
+    """CPU time of each process of the broker by itself."""
     groups = stage.broker.processes()
-    watched = {pid: group for group in profile.GROUPS for pid in groups[group]}
-    before = cpu.look({str(pid): [pid] for pid in watched})
-    stage.run(stage.sizes.warm_up, consumers)
-    used = cpu.look({str(pid): [pid] for pid in watched}).since(before)
-    found = {
-        pid: group for pid, group in watched.items() if used[str(pid)] >= LEAST * sum(used.values())
-    }
-    if not found:
-        raise BenchError("No process of the broker did anything.")
-    return found
+    return cpu.look({str(pid): [pid] for pids in groups.values() for pid in pids})
 
 
-def _counters(stage: Stage) -> dict[str, int]:
+def _size(folder: Path, pid: str) -> int:
+    path = folder / pid
+    return path.stat().st_size if path.exists() else 0
+
+
+def _samples(folder: Path, pid: str, start: int) -> str:
+    path = folder / pid
+    return path.read_bytes()[start:].decode(errors="replace") if path.exists() else ""
+
+
+def _counters(stage: Stage) -> Mapping[str, int]:
     with tables.cursor(stage) as server:
         server.execute("SHOW GLOBAL STATUS")
         return profile.counters(dict(server.fetchall()))

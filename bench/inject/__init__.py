@@ -1,0 +1,1 @@
+"""What is put into the broker's processes from outside, for a profile."""
