@@ -10,6 +10,8 @@ from delivery.conf import conf
 from delivery.rules import breaker
 from delivery.rules.breaker import Circuit
 
+BUSY_S = 0.02
+"""Seconds until rows that another worker holds are looked at again."""
 BYTE_SHARES = 8
 """One consumer may have this part of all bodies on their way: as with requests, several can hang
 at once and leave room for the others."""
@@ -68,6 +70,14 @@ class Line:
         if self.view.rate:
             for _ in range(count):
                 _, self.arrival, _ = decide(self.arrival, now.timestamp(), self.view.rate)
+
+    def asked(self, count: int, *, drained: bool, now: datetime) -> None:
+        """Book a claim that found ``count``."""
+        self.claims += 1
+        if drained:
+            self.next_due = None
+        elif not count:
+            self.ready_at = now.timestamp() + BUSY_S  # somebody else holds its rows
 
     @property
     def oldest_first(self) -> bool:

@@ -33,10 +33,11 @@ from delivery.steps.send import Answer, Sender
 logger = logging.getLogger(__name__)
 
 DISPATCH_BATCH = 200
+REST_S = 0.005
+"""Longest rest between two looks at the tables. A message that comes to an idle pump is not kept
+waiting; from some hundred a second on, this doubles what one look finds."""
 SPARE_S = 300.0
 """How much longer than its time a pump may live to end when nothing is open."""
-BUSY_S = 0.02
-"""Seconds until rows that another worker holds are looked at again."""
 RETRY_CAP_S = 2.0
 """Longest wait between tries while the database is away."""
 
@@ -54,6 +55,8 @@ class Pump:
             excerpt_bytes=conf().excerpt_bytes,
             max_answer_bytes=conf().max_answer_bytes,
             ca_file=conf().ca_file or None,
+            # Those on their way, and as many that are kept for consumers that pause.
+            max_connections=2 * conf().pump_in_flight,
         )
         self.selector.register(self.sender, selectors.EVENT_READ)
         self.roster = Roster(held.generation)
@@ -68,7 +71,7 @@ class Pump:
         """Leased and not sent yet."""
         self.recorder = Recorder(held, self.roster)
         self.accepted_hint = True
-        self.next_beat = self.next_poll = 0.0
+        self.next_beat = self.next_poll = self.next_look = 0.0
 
     def run(self, stopped: Callable[[], bool], seconds: float) -> None:
         """Pump until ``stopped`` or for ``seconds``, then finish what is open.
@@ -96,11 +99,19 @@ class Pump:
         now = clock.now()
         if time.monotonic() >= self.next_beat:
             self._beat()
-        self._fan_out(now)
-        self._take(now)
+        if time.monotonic() >= self.next_look:
+            self._look(now)
         self._send_claimed(now)
         self._wait(self._patience())
         self._record()
+
+    def _look(self, now: datetime) -> None:
+        """Fan out and take, then rest as long as that took: the next look finds more at once."""
+        began = time.monotonic()
+        self._fan_out(now)
+        self._take(now)
+        ended = time.monotonic()
+        self.next_look = ended + min(ended - began, REST_S)
 
     def _may_leave(self, end: float) -> bool:
         """At ``end``, or soon after it when nothing is open: a pump that drains takes nothing."""
@@ -174,11 +185,7 @@ class Pump:
         counts = self._took(taken.rows, now)
         for want in wants:
             line = self.roster.lines[want.consumer_id]
-            line.claims += 1
-            if want.consumer_id in taken.drained:
-                line.next_due = None
-            elif not counts[want.consumer_id]:
-                line.ready_at = now.timestamp() + BUSY_S  # somebody else holds its rows
+            line.asked(counts[line.view.id], drained=line.view.id in taken.drained, now=now)
 
     def _took(self, rows: Sequence[Claimed], now: datetime) -> Tally[int]:
         """Keep what is leased to us now; how many of each consumer."""
@@ -248,7 +255,8 @@ class Pump:
     def _record(self) -> None:
         for answer in self.sender.take():
             self._close(answer)
-        self.recorder.flush()
+        if not self.open or time.monotonic() >= self.recorder.due_at:
+            self.recorder.flush()
 
     def _patiently(self, work: Callable[[], object]) -> None:
         """While stopping: a database that is away leaves the rows to their leases."""
@@ -260,12 +268,14 @@ class Pump:
 
     def _patience(self) -> float:
         """Seconds until something is to be done without being told."""
-        if self.accepted_hint or self.recorder.results:
-            return 0.0
         ticks = time.monotonic()
         waits = [self.next_beat - ticks, self.next_poll - ticks]
-        if self._free() > 0 and (at := self.roster.wake_at()) is not None:
-            waits.append(at - clock.now().timestamp())
+        if self.recorder.results:
+            waits.append(self.recorder.due_at - ticks)
+        if self.accepted_hint:
+            waits.append(self.next_look - ticks)
+        elif self._free() > 0 and (at := self.roster.wake_at()) is not None:
+            waits.append(max(at - clock.now().timestamp(), self.next_look - ticks))
         return max(0.0, min(waits))
 
     def _wait(self, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """Recorder: turns what came back into results, and gets them into the database."""
 
 import logging
+import time
 from datetime import datetime
 from random import random
 
@@ -20,6 +21,11 @@ from delivery.steps.settle import Result
 
 logger = logging.getLogger(__name__)
 
+COMPANY_S = 0.01
+"""How long a result waits for others that are on their way, to be written together."""
+BATCH = 100
+"""Results that wait no longer."""
+
 
 class Recorder:
     """Finished attempts of one pump that are not in the database yet."""
@@ -28,9 +34,15 @@ class Recorder:
         self._held = held
         self._roster = roster
         self.results: list[Result] = []
+        self.due_at = 0.0
+        """When (`time.monotonic`) they want to be written, should any request still be open."""
 
     def note(self, row: Claimed, line: Line, started_at: datetime, answer: Answer) -> None:
         """Decide what follows from an answer and keep it for the next flush."""
+        if not self.results:
+            self.due_at = time.monotonic() + COMPANY_S
+        elif len(self.results) >= BATCH:
+            self.due_at = 0.0
         transition = lifecycle.after_attempt(
             answer.outcome,
             failure_count=row.failure_count,
@@ -77,6 +89,7 @@ class Recorder:
                     logger.error("an answer cannot be stored and is left out: %s", error)
                     self._write([settle.bare(result)])
         self.results = []
+        self.due_at = 0.0
 
     def _write(self, results: list[Result]) -> None:
         settle.settle(results, now=clock.now(), slot=self._held.ordinal, worker=self._held.worker)

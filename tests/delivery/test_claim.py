@@ -81,6 +81,34 @@ def test_a_lapsed_lease_is_taken_again_and_the_late_worker_is_fenced_out(
     assert Counter.totals() == pumping.recounted()
 
 
+def test_an_overtaken_result_among_others_changes_nothing_and_holds_up_nobody(
+    consumer: Consumer,
+) -> None:
+    queue(consumer, 3)
+    late, first, second = take(consumer).rows
+    Delivery.objects.filter(id=late.id).update(due_at=clock.now() - timedelta(seconds=1))
+    (again,) = take(consumer, owner=2).rows
+    now = clock.now()
+    rows = [result(row) for row in (first, late, second, second)]
+    assert settle.settle(rows, now=now, slot=0, worker="test") == 2
+    states = dict(Delivery.objects.values_list("id", "state"))
+    assert states == {first.id: "delivered", second.id: "delivered", late.id: "in_flight"}
+    assert Attempt.objects.filter(outcome="delivered").count() == 2
+    assert Counter.totals() == pumping.recounted()
+    assert close(again) == 1
+
+
+def test_a_delivery_that_is_gone_leaves_neither_an_attempt_nor_a_count(consumer: Consumer) -> None:
+    queue(consumer, 2)
+    gone, kept = take(consumer).rows
+    Delivery.objects.filter(id=gone.id).delete()
+    before = Counter.totals()
+    rows = [result(gone), result(kept)]
+    assert settle.settle(rows, now=clock.now(), slot=0, worker="test") == 1
+    assert list(Attempt.objects.values_list("delivery_id", flat=True)) == [kept.id]
+    assert Counter.totals() == {**before, "in_flight": 1, "delivered": 1}
+
+
 def test_what_keeps_killing_its_worker_ends_dead(consumer: Consumer) -> None:
     queue(consumer, 1)
     now = clock.now()

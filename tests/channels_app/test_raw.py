@@ -1,0 +1,80 @@
+"""Statements that go to the database as they are."""
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import DatabaseError, transaction
+
+from channels_app.models import Channel, Message, MessageBody, new_id, raw
+from tests.factories import ChannelFactory, MessageFactory
+
+INSERT = raw.Insert(
+    Message, numbers=("id", "channel_id"), values=("headers", "accepted_at", "due_at", "event_type")
+)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("microsecond", [0, 120, 999_999])
+def test_a_column_that_is_not_named_gets_its_fields_default(microsecond: int) -> None:
+    channel = ChannelFactory.create()
+    now = datetime(2026, 3, 1, 12, 0, 0, microsecond, tzinfo=UTC)
+    by_orm = Message.objects.create(
+        id=new_id(), channel=channel, accepted_at=now, due_at=now, event_type="it's 100 % \\ ✓"
+    )
+    number, at = new_id(), raw.text(now)
+    INSERT.write([((number, channel.id), ("{}", at, at, by_orm.event_type))])
+    rows = Message.objects.filter(id__in=[by_orm.id, number]).values()
+    first, second = ({**row, "id": 0} for row in rows)
+    assert first == second
+    ((text,),) = raw.read(
+        f"SELECT CAST(due_at AS CHAR) FROM {Message._meta.db_table} WHERE id = %s", [number]
+    )
+    assert raw.instant(text) == now
+
+
+def test_a_column_without_a_default_must_be_named() -> None:
+    with pytest.raises(AssertionError):
+        raw.Insert(MessageBody, numbers=(), values=("key_id",), same={"message_id": "x' OR 'x"})
+
+
+def test_a_statement_has_so_many_rows_and_bytes_at_most() -> None:
+    insert = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
+    half = b"x" * (raw.MOST_BYTES // 2)
+    rows = [((number,), (half, "")) for number in range(5)]
+    assert [len(values) // 2 for _, values in insert.statements(rows)] == [2, 2, 1]
+    rows = [((number,), (b"", "")) for number in range(raw.MOST_ROWS + 1)]
+    assert [len(values) // 2 for _, values in insert.statements(rows)] == [raw.MOST_ROWS, 1]
+
+
+def test_what_is_not_a_whole_number_cannot_stand_in_a_statement() -> None:
+    with pytest.raises(TypeError):
+        raw.listed(["1"])  # type: ignore[list-item]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("length", [1, raw.MOST_BYTES])
+def test_several_statements_tell_how_many_rows_each_found(length: int) -> None:
+    channel = ChannelFactory.create()
+    messages = [MessageFactory.create(channel=channel) for _ in range(3)]
+    table = Message._meta.db_table
+    long = "x" * length
+    found = raw.execute_all(
+        [
+            (f"UPDATE {table} SET priority = 1 WHERE id <= %s", [messages[1].id]),
+            (f"UPDATE {table} SET priority = 2 WHERE event_type = %s", [long]),
+            (f"UPDATE {table} SET priority = 1 WHERE id <= %s", [messages[2].id]),
+        ]
+    )
+    assert found == [2, 0, 3]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_later_statement_that_fails_undoes_the_earlier_ones() -> None:
+    channel = ChannelFactory.create()
+    statements = [
+        (f"UPDATE {Channel._meta.db_table} SET slug = %s WHERE id = {channel.id}", ["changed"]),
+        ("UPDATE no_such_table SET slug = 1", []),
+    ]
+    with pytest.raises(DatabaseError), transaction.atomic():
+        raw.execute_all(statements)
+    assert Channel.objects.get().slug == channel.slug
