@@ -90,13 +90,27 @@ def room(stack: str) -> str:
     return OTHER
 
 
-def shares(text: str, cpu_s: float) -> dict[str, float]:
-    """CPU seconds of one process by room. ``text`` holds its samples, one for each INTERVAL_S.
+def samples(text: str) -> list[str]:
+    """The stacks that one process has written down."""
+    return text.split(SAMPLE)[1:]
+
+
+def interval_s(texts: Sequence[str], cpu_s: float) -> float:
+    """CPU seconds between two samples of processes in which all is Python.
+
+    It is a little more than was asked for: the kernel looks when its own clock ticks.
+    """
+    count = sum(len(samples(text)) for text in texts)
+    return cpu_s / count if count else INTERVAL_S
+
+
+def shares(text: str, cpu_s: float, each_s: float) -> dict[str, float]:
+    """CPU seconds of one process by room, with so many between two samples.
 
     What is left had no Python at all: threads of the web server's own.
     """
-    samples = Counter(room(stack) for stack in text.split(SAMPLE)[1:])
-    found = {key: count * INTERVAL_S for key, count in samples.items()}
+    looks = Counter(map(room, samples(text)))
+    found = {key: count * each_s for key, count in looks.items()}
     if (left := cpu_s - sum(found.values())) > 0:
         found[UNSEEN] = found.get(UNSEEN, 0.0) + left
     return found

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 FOLDER = "BENCH_PROFILE"
 """Variable that names where to write; without it nothing happens."""
-INTERVAL_S = 0.01
+INTERVAL_S = 0.004
 
 _files: list[BinaryIO] = []
 

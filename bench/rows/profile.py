@@ -29,8 +29,12 @@ def look(stage: Stage) -> Values:
         }
     microseconds = 1e6 / flow.deliveries
     values: Values = {"profile.database": used["database"] * microseconds}
+    workers = [pid for pid in samples if groups[pid] == "worker"]
+    each_s = profile.interval_s(
+        [samples[pid] for pid in workers], sum(spent[pid] for pid in workers)
+    )
     for pid, text in samples.items():
-        for room, seconds in profile.shares(text, spent[pid]).items():
+        for room, seconds in profile.shares(text, spent[pid], each_s).items():
             key = f"profile.{groups[pid]}.{room}"
             values[key] = values.get(key, 0.0) + seconds * microseconds
     values["profile.total"] = sum(values.values())
