@@ -22,6 +22,7 @@ Kind = Literal["mariadb", "sqlite"]
 KINDS: tuple[Kind, ...] = ("mariadb", "sqlite")
 PRINT_URL = 'echo "$DATABASE_URL"; cat'
 DURABILITY = ("innodb_flush_log_at_trx_commit", "innodb_doublewrite", "log_bin", "sync_binlog")
+SIZES = ("innodb_buffer_pool_size", "innodb_log_file_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class Database:
             ((version,),) = cursor.fetchall()
             cursor.execute("SHOW GLOBAL VARIABLES")
             variables = dict(cursor.fetchall())
-        named = (*DURABILITY, "innodb_buffer_pool_size", "innodb_log_file_size")
-        settings = ", ".join(f"{name} = {variables[name]}" for name in named)
-        return f"MariaDB {version}; {settings}"
+        settings = [f"{name} = {variables[name]}" for name in DURABILITY]
+        settings += [f"{name} = {int(variables[name]) >> 20} MiB" for name in SIZES]
+        return f"MariaDB {version}; {', '.join(settings)}"
 
 
 @contextmanager
