@@ -81,7 +81,7 @@ class MessageAdmin(base.BigList):
         "size",
         "consumer_count",
     )
-    list_select_related = ("channel", "producer")
+    list_fetched = ("channel", "producer")
     list_filter = (ChannelFilter, StateFilter, base.Since, EventTypeFilter)
     search_fields = ("id",)
     search_help_text = "msg_… (the whole id)"
@@ -121,8 +121,11 @@ class MessageAdmin(base.BigList):
         message = self.get_object(request, object_id)
         more = {}
         if message is not None:
-            deliveries = message.deliveries.select_related("consumer").order_by("id")[:100]
-            more = {"body": body.view(message), "deliveries": deliveries}
+            deliveries = message.deliveries.order_by("consumer_id")[:100]
+            more = {
+                "body": body.view(message),
+                "deliveries": deliveries.prefetch_related("consumer"),
+            }
         return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
 
     def get_urls(self) -> list[URLPattern]:
@@ -182,13 +185,13 @@ class MessageBodyAdmin(base.BigList):
 
     id_prefix = ids.MESSAGE
     list_display = ("name", "size", "sealed_by")
-    list_select_related = ("message",)
+    list_fetched = ("message",)
     fields = ("name", "message", "size", "sealed_by")
     readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[MessageBody]:
         """Without the bytes."""
-        return super().get_queryset(request).defer("data")  # type: ignore[no-any-return]
+        return super().get_queryset(request).defer("data")
 
     @display(description="Message")
     def name(self, row: MessageBody) -> str:

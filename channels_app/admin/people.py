@@ -122,7 +122,8 @@ class AuditEntryAdmin(base.BigList):
         if not term:
             return queryset, False
         # A range and not LIKE, which folds case on SQLite and then cannot use the index.
-        return queryset.filter(target__gte=term, target__lt=f"{term}\U0010ffff"), False
+        found = queryset.filter(target__gte=term, target__lt=f"{term}\U0010ffff")
+        return found.order_by("-target", "-id"), False  # newest first within each target
 
     @display(description="Time")
     def time(self, entry: AuditEntry) -> str:

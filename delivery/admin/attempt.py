@@ -72,7 +72,9 @@ class AttemptAdmin(base.BigList):
         attempt, delivery = (ids.from_public(kind, term) for kind in (ids.ATTEMPT, ids.DELIVERY))
         if attempt is not None:
             return queryset.filter(pk=attempt), False
-        return (queryset.filter(delivery_id=delivery) if delivery else queryset.none()), False
+        if delivery is None:
+            return queryset.none(), False
+        return queryset.filter(delivery_id=delivery).order_by("-number"), False
 
     @display(description="Attempt")
     def name(self, attempt: Attempt) -> str:

@@ -48,7 +48,7 @@ class DeliveryAdmin(base.BigList):
         "attempts",
         "due_short",
     )
-    list_select_related = ("channel", "consumer")
+    list_fetched = ("channel", "consumer")
     list_filter = FILTERS
     search_fields = ("id",)
     search_help_text = "dlv_… , msg_… or a client id (whole)"

@@ -15,6 +15,7 @@ from django.db.models import Exists, OuterRef, QuerySet, Subquery
 from channels_app import transactions
 from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, IdempotencyRecord, Message, MessageBody
+from channels_app.models.hints import by_index
 from channels_app.rules import ids
 from delivery.models import Attempt, Counter, Delivery, Replay
 from delivery.models.counter import MADE
@@ -95,10 +96,11 @@ def _of_consumer(
     while more:
         # Keys are time-ordered: the bound on the key is what the index serves. Some of these rows
         # may have finished later; they are passed by.
+        rows = Delivery.objects.filter(
+            consumer_id=consumer_id, state=state, id__gt=after, id__lt=_id_at(cutoff)
+        )
         page = list(
-            Delivery.objects.filter(
-                consumer_id=consumer_id, state=state, id__gt=after, id__lt=_id_at(cutoff)
-            )
+            by_index(rows, "delivery_list")
             .order_by("id")
             .values_list("id", "message_id", "finished_at")[:BATCH]
         )
@@ -146,7 +148,8 @@ def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
     end = end if waiting is None else min(end, waiting)
     while True:
         rows = Message.objects.filter(channel_id=channel.id, id__gt=channel.pruned_to, id__lt=end)
-        page = list(rows.order_by("id").values_list("id", flat=True)[:BATCH])
+        rows = by_index(rows, "message_channel").order_by("id")
+        page = list(rows.values_list("id", flat=True)[:BATCH])
         if not page:
             return
         yield transactions.run(lambda page=page: _look(channel, page))  # type: ignore[misc]

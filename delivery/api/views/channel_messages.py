@@ -11,6 +11,7 @@ from channels_app.api import cursor
 from channels_app.api.cursor import Page
 from channels_app.api.views.publish import PublishView
 from channels_app.models import Message
+from channels_app.models.hints import by_index
 from delivery.api import documents, pages, reach, shapes
 from delivery.steps.replay.filters import LARGEST_ID, SKEW, id_at
 
@@ -55,4 +56,5 @@ def _between(page: Page, channel_id: int) -> Any:
     begins, ends = pages.instant_of(page, "from"), pages.instant_of(page, "to")
     first = id_at(begins - SKEW) if begins else 0
     last = id_at(ends + SKEW) if ends else LARGEST_ID
-    return Message.objects.filter(channel_id=channel_id, id__gte=first, id__lte=last)
+    rows = Message.objects.filter(channel_id=channel_id, id__gte=first, id__lte=last)
+    return by_index(rows, "message_channel")

@@ -13,6 +13,7 @@ from channels_app.api import cursor, etags
 from channels_app.api.base import ApiView
 from channels_app.api.cursor import Page
 from channels_app.models import Consumer
+from channels_app.models.hints import by_index
 from channels_app.rules import ids, times
 from delivery.api import bodies, documents, pages, reach, shapes
 from delivery.models import Attempt, Delivery
@@ -155,7 +156,8 @@ def _listed(page: Page, consumer: Consumer, states: list[str], wanted: Q) -> dic
 
 def _ranges(consumer: Consumer, states: list[str]) -> list[QuerySet[Delivery]]:
     """One range of the index (consumer, state, id) per state."""
-    return [Delivery.objects.filter(consumer_id=consumer.id, state=state) for state in states]
+    rows = by_index(Delivery.objects.filter(consumer_id=consumer.id), "delivery_list")
+    return [rows.filter(state=state) for state in states]
 
 
 def _place(page: Page, consumer: Consumer) -> int:

@@ -4,9 +4,10 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from channels_app.models import Message
+from channels_app.models.hints import by_index
 from delivery.models import Delivery
 from delivery.steps.replay.filters import LARGEST_ID
 
@@ -35,7 +36,7 @@ def deliveries(
     none that the index serves.
     """
     end = min(boundary(consumer_id, state, after, upper, SCAN) for state in states)
-    rows = Delivery.objects.filter(wanted, consumer_id=consumer_id, id__gt=after, id__lte=end)
+    rows = _of(consumer_id).filter(wanted, id__gt=after, id__lte=end)
     ranges = [
         list(rows.filter(state=state).order_by("id").values_list("id", flat=True)[: limit + 1])
         for state in states
@@ -46,6 +47,7 @@ def deliveries(
 def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) -> Stretch:
     """Up to ``limit`` messages of a channel with keys in (after, upper]."""
     rows = Message.objects.filter(channel_id=channel_id, id__gt=after, id__lte=upper)
+    rows = by_index(rows, "message_channel")
     ids = rows.order_by("id").values_list("id", flat=True)
     end = next(iter(ids[SCAN : SCAN + 1]), upper)
     found = ids.filter(wanted, id__lte=end)[: limit + 1]
@@ -55,13 +57,16 @@ def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) 
 def boundary(consumer_id: int, state: str, after: int, upper: int, scan: int) -> int:
     """The key ``scan`` rows after ``after``, or ``upper``: read from the index alone."""
     ids = (
-        Delivery.objects.filter(
-            consumer_id=consumer_id, state=state, id__gt=after, id__lte=min(upper, LARGEST_ID)
-        )
+        _of(consumer_id)
+        .filter(state=state, id__gt=after, id__lte=min(upper, LARGEST_ID))
         .order_by("id")
         .values_list("id", flat=True)
     )
     return next(iter(ids[scan : scan + 1]), upper)
+
+
+def _of(consumer_id: int) -> QuerySet[Delivery]:
+    return by_index(Delivery.objects.filter(consumer_id=consumer_id), "delivery_list")
 
 
 def _cut(found: list[int], end: int, upper: int, limit: int) -> Stretch:

@@ -1,0 +1,26 @@
+"""The rows and the bounds that all tests of this folder share."""
+
+import pytest
+
+from channels_app.admin import base
+from delivery.admin import newest
+from delivery.api import pages
+from delivery.steps.replay import scope, windows
+from tests.indexes import world
+from tests.indexes.world import World
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Full tables. What a look without an index may read at most is made small beside them."""
+    for module, name, value in (
+        (pages, "SCAN", 40),
+        (windows, "SCAN", 40),
+        (scope, "LOOK", 40),
+        (base, "WINDOW", 40),
+        (base.Page, "list_per_page", 5),
+        (newest, "MOST", 10),
+        (newest, "FEWEST", 5),
+    ):
+        monkeypatch.setattr(module, name, value)
+    return world.make()

@@ -1,0 +1,139 @@
+"""Catches the queries of a block and judges them by their plan and by the rows that they read."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connection
+
+LARGE = {
+    "channels_app_auditentry",
+    "channels_app_idempotencyrecord",
+    "channels_app_message",
+    "channels_app_messagebody",
+    "delivery_attempt",
+    "delivery_delivery",
+    "delivery_replay",
+}
+FACTOR = 4
+"""Rows read for each row returned and each value or term in the statement. A list that names the
+channel, producer and consumer of each row reads four of them for one."""
+CONSTANT = 200
+"""Rows that any statement may read besides. The large tables hold thousands."""
+_NUMBER = re.compile(r"\b\d+\b")
+
+
+@dataclass(slots=True)
+class Judge:
+    """What was wrong, and how many statements on large tables were looked at."""
+
+    where: str = ""
+    """What is being asked for at the moment."""
+    faults: list[str] = field(default_factory=list)
+    seen: int = 0
+
+    def __call__(
+        self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        if not is_judged(sql):
+            return execute(sql, params, many, context)
+        self.seen += 1
+        for fault in plan_faults(sql, params):
+            self.faults.append(f"{self.where}: {fault}: {_short(sql)}")
+        before = reads()
+        answer = execute(sql, params, many, context)
+        count = reads() - before
+        asked = len(params or ()) + len(_NUMBER.findall(sql)) + sql.count("SELECT ")
+        rows = max(0, context["cursor"].rowcount)
+        if count > FACTOR * (rows + asked) + CONSTANT:
+            plan = [
+                {name: row[name] for name in ("table", "type", "key", "key_len", "Extra")}
+                for row in _explained(f"EXPLAIN {sql}", params)
+            ]
+            fault = f"read {count} rows to return {rows} by {plan[:3]}"
+            self.faults.append(f"{self.where}: {fault}: {_short(sql)}")
+        return answer
+
+    def accept(self) -> None:
+        """Fails with everything that was wrong."""
+        assert self.seen
+        assert not self.faults, "\n\n".join(dict.fromkeys(self.faults))
+
+
+@contextmanager
+def judging() -> Iterator[Judge]:
+    """Judges every statement of the block; call ``accept`` behind it."""
+    judge = Judge()
+    with connection.execute_wrapper(judge):
+        yield judge
+
+
+def is_judged(sql: str) -> bool:
+    """Whether it reads one of the large tables."""
+    words = set(re.findall(r"\w+", sql))
+    return bool(words & LARGE) and sql.startswith(("SELECT", "UPDATE", "DELETE", "WITH"))
+
+
+def plan_faults(sql: str, params: Any) -> Iterator[str]:
+    """What the database means to do that it should not."""
+    if connection.vendor != "mysql":
+        for detail in _explained(f"EXPLAIN QUERY PLAN {sql}", params):
+            text = str(detail["detail"])
+            if "USE TEMP B-TREE" in text and not _merges_ranges(sql):
+                yield text
+            # In the order of an index and up to a limit it is no scan of the whole.
+            if text.startswith("SCAN") and _table(text) in LARGE and "LIMIT" not in sql:
+                yield text
+        return
+    for row in _explained(f"EXPLAIN {sql}", params):
+        extra, table = row["Extra"] or "", row["table"] or ""
+        if table.startswith("<"):
+            continue  # rows that ranges have found, merged; how many says what was read
+        if "filesort" in extra or "temporary" in extra or (row["type"] == "ALL" and table in LARGE):
+            yield f"{row['type']} of {table} by {row['key']}, {extra}"
+
+
+def reads() -> int:
+    """Rows that this session has read so far, from tables and indexes; 0 where nobody counts."""
+    if connection.vendor != "mysql":
+        return 0
+    connection.ensure_connection()
+    assert connection.connection is not None
+    with connection.connection.cursor() as cursor:
+        # What is read and refused inside the storage engine is counted by a name of its own.
+        cursor.execute(
+            "SHOW SESSION STATUS WHERE Variable_name LIKE 'Handler_read%' "
+            "OR Variable_name = 'Handler_icp_attempts'"
+        )
+        found = dict(cursor.fetchall())
+    return sum(int(value) for name, value in found.items() if not name.endswith("_deleted"))
+
+
+def _explained(sql: str, params: Any) -> list[dict[str, Any]]:
+    connection.ensure_connection()
+    assert connection.connection is not None
+    # Underneath Django's cursor: else this would be judged too.
+    cursor = connection.connection.cursor()
+    if connection.vendor == "mysql":
+        cursor.execute(sql, params)
+    else:
+        holes = sql.replace("%s", "?").replace("%%", "%") if params else sql
+        cursor.execute(holes, params or ())
+    names = [column[0] for column in cursor.description]
+    found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    cursor.close()
+    return found
+
+
+def _merges_ranges(sql: str) -> bool:
+    return "UNION ALL" in sql
+
+
+def _table(plan: str) -> str:
+    return plan.split()[1]
+
+
+def _short(sql: str) -> str:
+    return sql if len(sql) < 1500 else f"{sql[:1000]} ... {sql[-400:]}"
