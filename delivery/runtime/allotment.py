@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 CLAIM_BATCH = 100
 """Most rows of one consumer in one claim."""
+RESERVED = 8
+"""One part in so many of a pump's requests is for consumers that have nothing on their way."""
 
 Rooms = list[tuple[Line, int]]
 """Consumers, and how many deliveries of each may be taken."""
@@ -57,6 +59,13 @@ class Allotment:
             for line, limit in _shares(rooms, free, others)
         }
 
+    def wake_at(self, free: int) -> float | None:
+        """When the next consumer that may take something wants to be looked at, Unix seconds."""
+        lines = list(self._roster.lines.values())
+        if free <= _reserve():
+            lines = [line for line in lines if free > 0 and not line.in_flight]
+        return min((at for line in lines if (at := line.wake_at()) is not None), default=None)
+
     def signer(self, line: Line) -> Signer | Unreadable:
         """The consumer's opened secrets, or why they cannot be opened: then it is left alone."""
         try:
@@ -75,11 +84,18 @@ def _shares(rooms: Rooms, free: int, others: int = 0) -> Rooms:
     """How much each may take beside so many ``others``."""
     if free <= 0 or not rooms:
         return []
-    share = max(1, free // (len(rooms) + others))
-    # Nobody takes more than half of what is left: however many hang, the next one still finds
-    # room.
-    most = max(1, min(share, CLAIM_BATCH, free // 2))
-    return [(line, min(room, most)) for line, room in rooms[:free]]
+    common = free - _reserve()
+    if common <= 0:
+        # However many hang, one that answers still finds room, and comes again and again.
+        return [(line, 1) for line, _ in rooms if not line.in_flight][:free]
+    share = max(1, common // (len(rooms) + others))
+    # Nobody takes more than half of what is left, so that those who come later find some, too.
+    most = max(1, min(share, CLAIM_BATCH, common // 2))
+    return [(line, min(room, most)) for line, room in rooms[:common]]
+
+
+def _reserve() -> int:
+    return conf().pump_in_flight // RESERVED
 
 
 def _lease_ms(line: Line) -> int:

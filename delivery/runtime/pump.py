@@ -274,7 +274,7 @@ class Pump:
             waits.append(self.recorder.due_at - ticks)
         if self.accepted_hint:
             waits.append(self.next_look - ticks)
-        elif self._free() > 0 and (at := self.roster.wake_at()) is not None:
+        elif (at := self.allotment.wake_at(self._free())) is not None:
             waits.append(max(at - clock.now().timestamp(), self.next_look - ticks))
         return max(0.0, min(waits))
 

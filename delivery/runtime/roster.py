@@ -92,11 +92,6 @@ class Roster:
         rest_s = DISCOVER_SHARE * (time.monotonic() - started)
         return rest_s if self._unasked else max(poll_s, rest_s)
 
-    def wake_at(self) -> float | None:
-        """When the next line wants to be looked at, Unix seconds."""
-        instants = [at for line in self.lines.values() if (at := line.wake_at()) is not None]
-        return min(instants, default=None)
-
     def suspend(self, line: Line) -> None:
         """Leave a consumer alone for a while: we cannot sign for it."""
         line.ready_at = clock.now().timestamp() + SUSPEND_S
