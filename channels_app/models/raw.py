@@ -44,12 +44,16 @@ class Insert:
             for name, field in fields.items()
             if name not in (*numbers, *values)
         }
-        names = ", ".join((*numbers, *values, *fixed))
-        self._head = f"INSERT INTO {model._meta.db_table} ({names}) VALUES "
-        holes = ["%d"] * len(numbers) + ["%%s"] * len(values)
+        self._head = (
+            f"INSERT INTO {model._meta.db_table} ({', '.join((*numbers, *values, *fixed))}) VALUES "
+        )
+        # Bytes in hexadecimal: the driver and the server look at each byte of a text several times.
+        self._blobs = _places(fields, values, models.BinaryField)
+        self._others = [place for place in range(len(values)) if place not in self._blobs]
+        self._long = _places(fields, values, models.TextField, models.JSONField)
+        holes = ["%d"] * len(numbers)
+        holes += ["%s" if place in self._blobs else "%%s" for place in range(len(values))]
         self._row = f"({', '.join((*holes, *fixed.values()))})"
-        long = (models.TextField, models.BinaryField)
-        self._long = [place for place, name in enumerate(values) if isinstance(fields[name], long)]
 
     def write(self, rows: Iterable[Row]) -> None:
         """Insert ``rows`` in order, in as few statements as servers take."""
@@ -62,12 +66,13 @@ class Insert:
         values: list[Any] = []
         room = MOST_BYTES
         for numbers, others in rows:
-            size = sum(len(others[place]) for place in self._long if others[place])
+            size = sum(len(others[place] or "") for place in (*self._blobs, *self._long))
             if texts and (room < size or len(texts) == MOST_ROWS):
                 yield self._head + ", ".join(texts), values
                 texts, values, room = [], [], MOST_BYTES
-            texts.append(self._row % tuple(numbers))
-            values += others
+            blobs = [_blob(others[place]) for place in self._blobs]
+            texts.append(self._row % (*numbers, *blobs))
+            values += [others[place] for place in self._others] if blobs else others
             room -= size
         if texts:
             yield self._head + ", ".join(texts), values
@@ -133,6 +138,14 @@ def instant(text: str) -> datetime:
 
 def _is_long(value: object) -> bool:
     return isinstance(value, str | bytes)
+
+
+def _places(fields: dict[str, Any], names: Sequence[str], *kinds: type[Any]) -> list[int]:
+    return [place for place, name in enumerate(names) if isinstance(fields[name], kinds)]
+
+
+def _blob(value: bytes | None) -> str:
+    return "NULL" if value is None else f"X'{value.hex()}'"
 
 
 def _literal(value: object) -> str:

@@ -41,9 +41,25 @@ def test_a_statement_has_so_many_rows_and_bytes_at_most() -> None:
     insert = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
     half = b"x" * (raw.MOST_BYTES // 2)
     rows = [((number,), (half, "")) for number in range(5)]
-    assert [len(values) // 2 for _, values in insert.statements(rows)] == [2, 2, 1]
+    assert [len(values) for _, values in insert.statements(rows)] == [2, 2, 1]
     rows = [((number,), (b"", "")) for number in range(raw.MOST_ROWS + 1)]
-    assert [len(values) // 2 for _, values in insert.statements(rows)] == [raw.MOST_ROWS, 1]
+    assert [len(values) for _, values in insert.statements(rows)] == [raw.MOST_ROWS, 1]
+
+
+def test_long_headers_are_split_too() -> None:
+    half = '"' + "x" * (raw.MOST_BYTES // 2) + '"'
+    rows = [((number, 1), (half, "", "", "")) for number in range(5)]
+    assert [len(values) // 4 for _, values in INSERT.statements(rows)] == [1] * 5
+
+
+@pytest.mark.django_db
+def test_bytes_are_stored_as_they_are() -> None:
+    bodies = {new_id(): body for body in (b"", b"'\\%s\0", bytes(range(256)))}
+    insert = raw.Insert(MessageBody, numbers=("message_id",), values=("key_id", "data"))
+    insert.write([((number,), ("it's", body)) for number, body in bodies.items()])
+    rows = MessageBody.objects.in_bulk(bodies)
+    assert {number: bytes(rows[number].data) for number in bodies} == bodies
+    assert {row.key_id for row in rows.values()} == {"it's"}
 
 
 def test_what_is_not_a_whole_number_cannot_stand_in_a_statement() -> None:
