@@ -31,11 +31,12 @@ class Allotment:
 
     def wants(self, now: datetime, free: int) -> list[Want]:
         """What to claim of what is due, where ``free`` more requests may be open."""
-        rooms = [
-            (line, room)
-            for line in self._roster.lines.values()
-            if (room := self._room(line, line.room(now))) > 0
-        ]
+        rooms: Rooms = []
+        for line in self._roster.agenda.awake(now):
+            if (room := self._room(line, line.room(now))) > 0:
+                rooms.append((line, room))
+            else:
+                self._roster.agenda.rest(line)
         return [
             Want(line.view.id, limit, _lease_ms(line), line.oldest_first)
             for line, limit in _shares(rooms, free)
@@ -53,7 +54,7 @@ class Allotment:
             for line in mine
             if not line.has_due(now) and (room := self._room(line, line.capacity(now))) > 0
         ]
-        others = sum(line.has_due(now) for line in lines.values())
+        others = sum(line.has_due(now) for line in self._roster.agenda.awake(now))
         return {
             line.view.id: Leave(limit, _lease_ms(line))
             for line, limit in _shares(rooms, free, others)
@@ -61,10 +62,7 @@ class Allotment:
 
     def wake_at(self, free: int) -> float | None:
         """When the next consumer that may take something wants to be looked at, Unix seconds."""
-        lines = list(self._roster.lines.values())
-        if free <= _reserve():
-            lines = [line for line in lines if free > 0 and not line.in_flight]
-        return min((at for line in lines if (at := line.wake_at()) is not None), default=None)
+        return self._roster.agenda.wake_at(unserved=free <= _reserve()) if free > 0 else None
 
     def signer(self, line: Line) -> Signer | Unreadable:
         """The consumer's opened secrets, or why they cannot be opened: then it is left alone."""

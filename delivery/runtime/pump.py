@@ -251,6 +251,7 @@ class Pump:
         line.in_flight -= 1
         self.hold.take(line, size)
         self.recorder.note(row, line, started_at, answer)
+        self.roster.agenda.note(line)
 
     def _record(self) -> None:
         for answer in self.sender.take():

@@ -11,6 +11,7 @@ from delivery.rules import breaker, sharding
 from delivery.rules.breaker import Circuit
 from delivery.rules.outcome import Outcome
 from delivery.runtime import slots
+from delivery.runtime.agenda import Agenda
 from delivery.runtime.line import Line
 from delivery.steps import health, horizon
 from delivery.steps.send import Answer
@@ -29,6 +30,7 @@ class Roster:
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.lines: dict[int, Line] = {}
+        self.agenda = Agenda(self.lines)
         self._former: dict[int, Line] = {}
         """Given up with requests still open: should they come back, these count."""
         self._basis: object = None
@@ -74,6 +76,7 @@ class Roster:
         if line is None:
             return False
         line.expect(due_at)
+        self.agenda.note(line)
         return True
 
     def discover(self, poll_s: float) -> float:
@@ -89,6 +92,7 @@ class Roster:
         found = horizon.next_due(line.view.id for line in callable_now)
         for line in callable_now:
             line.next_due = found.get(line.view.id)
+            self.agenda.note(line)
         rest_s = DISCOVER_SHARE * (time.monotonic() - started)
         return rest_s if self._unasked else max(poll_s, rest_s)
 
@@ -160,6 +164,7 @@ class Roster:
             line.circuit = Circuit()
             line.ready_at = 0.0
         line.view = view
+        self.agenda.note(line)
         line.policy = backoff.parse_policy(view.retry)
 
 

@@ -1,0 +1,122 @@
+"""When a pump looks, at whom, and when it writes."""
+
+import time
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from channels_app import clock
+from delivery.models import Attempt, Delivery
+from delivery.runtime import recorder
+from delivery.runtime.line import Line
+from delivery.steps import dispatch
+from tests import pumping
+from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOWHERE = "http://127.0.0.1:9/"
+
+
+def test_consumers_with_nothing_to_do_are_not_looked_at(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, quiet = make_channel(), make_channel()
+    busy = make_consumer(channel, receiver.url("/ok"))
+    for _ in range(50):
+        make_consumer(quiet, NOWHERE)
+    looked: list[int] = []
+    for name in ("room", "capacity", "has_due", "wake_at"):
+        monkeypatch.setattr(Line, name, _counted(getattr(Line, name), looked))
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: not pump.roster._unasked)
+        pump.round()
+        looked.clear()
+        publish(channel, b"x")
+        pump.accepted_hint, pump.next_poll = True, time.monotonic() + 10.0
+        for _ in range(50):
+            pump.round()
+            if all_finished():
+                break
+    assert set(looked) == {busy.id}
+
+
+def _counted(method: Any, seen: list[int]) -> Any:
+    def call(line: Line, *more: Any) -> Any:
+        seen.append(line.view.id)
+        return method(line, *more)
+
+    return call
+
+
+def test_a_line_sleeps_until_its_instant_or_until_something_happens_to_it() -> None:
+    make_consumer(make_channel(), NOWHERE)
+    with pumping.pumping() as pump:
+        pump.roster.refresh()
+        (line,) = pump.roster.lines.values()
+        agenda, now = pump.roster.agenda, clock.now()
+        soon, later = now + timedelta(minutes=1), now + timedelta(minutes=2)
+
+        pump.roster.expect(line.view.id, later)
+        assert list(agenda.awake(now)) == [line]
+        agenda.rest(line)
+        assert list(agenda.awake(soon)) == []
+        assert agenda.wake_at() == later.timestamp()
+
+        pump.roster.expect(line.view.id, soon)
+        agenda.rest(line)
+        assert agenda.wake_at() == soon.timestamp()
+        assert list(agenda.awake(soon)) == [line]
+
+        line.next_due = None
+        agenda.rest(line)
+        assert list(agenda.awake(later)) == []
+        assert agenda.wake_at() is None
+
+
+def test_results_are_written_in_company_and_at_once_when_no_more_can_come(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "COMPANY_S", 60.0)
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/some"), max_in_flight=2)
+    receiver.script("/some", [Reply(200), Reply(200, delay_ms=300), Reply(200)])
+    publish(channel, b"1", b"2")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: len(pump.recorder.results) == 1)
+        for _ in range(3):
+            pump._record()
+        assert not Attempt.objects.exists()
+        pump_until(pump, all_finished)
+    assert Attempt.objects.count() == 2
+
+
+def test_a_result_does_not_wait_long_for_company(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/some"))
+    receiver.script("/some", [Reply(200), Reply(hang=True)])
+    publish(channel, b"1", b"2")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: Delivery.objects.filter(state="delivered").exists())
+        assert pump.open
+
+
+def test_a_pump_rests_as_long_as_a_look_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def slow(*args: Any) -> dispatch.Dispatched:
+        looks.append(time.monotonic())
+        time.sleep(0.004)
+        return dispatch.Dispatched()
+
+    with pumping.pumping() as pump:
+        pump.round()
+        pump.next_poll = pump.next_beat = time.monotonic() + 10.0
+        monkeypatch.setattr(dispatch, "dispatch", slow)
+        while len(looks) < 5:
+            pump.accepted_hint = True
+            pump.round()
+    gaps = [later - earlier for earlier, later in pairwise(looks)]
+    assert min(gaps) >= 0.008
