@@ -5,6 +5,7 @@ running, and that thread's stack is written down, as faulthandler writes it. A t
 never interrupted. Children that are forked do the same, each into a file named after its number.
 """
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -25,6 +26,12 @@ def begin() -> None:
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
 
 
+def end() -> None:
+    """At the end of a process faulthandler lets go of the signal, which would then kill it."""
+    signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 if FOLDER in os.environ:
+    atexit.register(end)
     os.register_at_fork(after_in_child=begin)
     begin()
