@@ -65,14 +65,12 @@ def retry(
 def write(statements: Sequence[raw.Statement]) -> None:
     """Execute all ``statements`` or none; with BEGIN and COMMIT in one round trip where possible.
 
-    Only MySQL takes several statements at once, and a packet has its limit there
-    (``max_allowed_packet``): more than a few MiB is for ``run``, inside of which each statement is
-    a round trip of its own. Raises what the database raises; then nothing was stored, unless
-    the connection broke (``is_away``).
+    Only MySQL takes several statements at once, up to a few MiB (``max_allowed_packet``). Raises
+    what the database raises; then nothing was stored, unless the connection broke (``is_away``).
     """
     if connection.in_atomic_block:
         _write_each(statements)
-    elif connection.vendor == "mysql":
+    elif connection.vendor == "mysql" and raw.fit_together(statements):
         _write_at_once(statements)
     else:
         with transaction.atomic():

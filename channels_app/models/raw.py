@@ -90,8 +90,7 @@ def execute_all(statements: Sequence[Statement]) -> list[int]:
 
     One round trip on MySQL: for use inside a transaction, where an error undoes them all.
     """
-    size = sum(len(value) for _, values in statements for value in values if _is_long(value))
-    if connection.vendor != "mysql" or size > MOST_BYTES:
+    if connection.vendor != "mysql" or not fit_together(statements):
         return [execute(sql, values) for sql, values in statements]
     with connection.cursor() as cursor:
         cursor.execute(
@@ -102,6 +101,15 @@ def execute_all(statements: Sequence[Statement]) -> list[int]:
         while cursor.nextset():
             counts.append(int(cursor.rowcount))
     return counts
+
+
+def fit_together(statements: Sequence[Statement]) -> bool:
+    """Whether servers take these in one packet, each of them being one that they take."""
+    size = 0
+    for sql, values in statements:
+        size += len(sql)
+        size += sum([len(value) for value in values if isinstance(value, str | bytes)])
+    return size <= MOST_BYTES
 
 
 def read(sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -134,10 +142,6 @@ def text(instant: datetime) -> str:
 def instant(text: str) -> datetime:
     """The instant of a column read as ``CAST(... AS CHAR)``: ten times the driver's own speed."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
-
-
-def _is_long(value: object) -> bool:
-    return isinstance(value, str | bytes)
 
 
 def _places(fields: dict[str, Any], names: Sequence[str], *kinds: type[Any]) -> list[int]:

@@ -18,6 +18,8 @@ from channels_app.signals import message_accepted
 SHARED_MESSAGES = 128
 SHARED_BYTES = 1024 * 1024
 """What callers share a commit up to. One that brings more commits alone: nobody waits for it."""
+ROW_BYTES = 512
+"""Of a message without body and headers, in the tables that it goes to."""
 
 MESSAGES = raw.Insert(
     Message,
@@ -88,13 +90,19 @@ def accept(
     nothing was stored. Raises what the database raises when it cannot store (the API answers 503).
     """
     order = _Order(channel, producer_id, publications)
-    size = sum(len(publication.body) for publication in publications)
+    size = sum([_weight(publication) for publication in publications])
     is_large = len(publications) > SHARED_MESSAGES or size > SHARED_BYTES
     if is_large or connection.in_atomic_block:
         (results,) = transactions.run(lambda: _store([order]), on_collision=new_id.reseed)
         _announce([order], [results])
         return results
     return _together.run(order, size)
+
+
+def _weight(publication: Publication) -> int:
+    """About how many bytes it adds to a statement."""
+    headers = sum([len(name) + len(value) for name, value in publication.headers.items()])
+    return ROW_BYTES + len(publication.body) + headers
 
 
 def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -328,6 +329,24 @@ def test_batches_with_the_same_keys_store_each_once_whatever_their_order() -> No
     assert len(kept) == 4
     assert kept[0] == kept[1] == kept[2] == kept[3]
     assert Message.objects.count() == IdempotencyRecord.objects.count() == 20
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("count", [24, accept.SHARED_MESSAGES + 1])
+def test_headers_that_outweigh_the_bodies_break_no_packet(count: int) -> None:
+    view = view_of(make_channel())
+    headers = {f"x-{number}": "\xff" * 4000 for number in range(32)}
+    barrier = threading.Barrier(4)
+
+    def send(items: list[Publication]) -> None:
+        barrier.wait()
+        assert len(accept.accept(view, None, items)) == len(items)
+
+    heavy, light = [Publication(body=b"x", headers=headers)] * count, [Publication(body=b"x")]
+    threads = [in_thread(partial(send, items)) for items in (heavy, light, light, light)]
+    for thread in threads:
+        thread.join()
+    assert Message.objects.count() == count + 3
 
 
 def test_one_channels_retention_does_not_keep_the_next_ones_waiting(
