@@ -1,5 +1,6 @@
 """The short way of programs' requests: the same answers as the long one, without its middleware."""
 
+import gc
 import http.client
 import io
 import re
@@ -15,6 +16,8 @@ import pytest
 from django.contrib.sessions.models import Session
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, connection
+from django.http import HttpRequest
+from rest_framework.request import Request
 
 from broker_site import wsgi
 from channels_app.models import Message
@@ -130,6 +133,19 @@ def test_publishing_reads_no_session(authorization: str) -> None:
 
     assert status == "202 Accepted"
     assert not [sql for sql in seen if Session._meta.db_table in sql or "auth_user" in sql]
+
+
+@pytest.mark.django_db
+def test_an_answered_request_is_forgotten_with_its_body(authorization: str) -> None:
+    call(wsgi.application, "POST", MESSAGES, b"{}", authorization)
+    gc.collect()
+    gc.disable()
+    try:
+        call(wsgi.application, "POST", MESSAGES, b"{}", authorization)
+        left = [one for one in gc.get_objects() if isinstance(one, HttpRequest | Request)]
+    finally:
+        gc.enable()
+    assert left == []
 
 
 class _Quiet(WSGIRequestHandler):
