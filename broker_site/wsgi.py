@@ -7,8 +7,16 @@ from typing import Any
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "broker_site.settings")
 
 from django.core.wsgi import get_wsgi_application
+from django.db import connections
+
+ANSWER_S = 60
+"""Longest wait for the database's answer, more than it waits for a lock. Callers share a commit:
+one answer that never came (a query killed, a host that vanished) would hold them all."""
 
 people = get_wsgi_application()
+for database in connections.settings.values():
+    if database["ENGINE"] == "broker_site.mysql":
+        database["OPTIONS"].setdefault("read_timeout", ANSWER_S)
 
 # Loading the views takes half a second: before the first request, not in it. After the line above,
 # which loads the apps.

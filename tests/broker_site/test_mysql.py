@@ -1,5 +1,8 @@
 """The connection to MySQL and MariaDB: Django's promises with fewer round trips."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -7,7 +10,10 @@ from contextlib import suppress
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
+from broker_site import wsgi
+from channels_app import transactions
 from channels_app.models import Team
+from tests.delivery import books
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
 
@@ -102,3 +108,25 @@ def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
     connection.close_if_unusable_or_obsolete()
     store()
     assert Team.objects.count() == 1
+
+
+def test_a_web_process_does_not_wait_for_ever() -> None:
+    script = (
+        "import broker_site.wsgi; from django.db import connection; "
+        "print(connection.get_connection_params()['read_timeout'])"
+    )
+    environment = {**os.environ, "DATABASE_URL": books.database_url()}
+    printed = subprocess.check_output([sys.executable, "-c", script], env=environment)
+    assert int(printed) == wsgi.ANSWER_S
+
+
+def test_an_answer_that_does_not_come_is_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "read_timeout", 1)
+    with pytest.raises(OperationalError) as caught:
+        transactions.write([("SELECT SLEEP(30)", [])])
+    assert transactions.is_away(caught.value)
+    assert Team.objects.count() == 0
+    connection.close()
