@@ -6,6 +6,9 @@ from datetime import datetime
 
 from delivery.runtime.line import Line
 
+FEW = 1000
+"""Instants that may be kept in vain: a line that sleeps until late may be woken again and again."""
+
 
 class Agenda:
     """Lines that something happened to, and the instants at which others want to be looked at."""
@@ -22,6 +25,11 @@ class Agenda:
         consumer_id = line.view.id
         if self._lines.get(consumer_id) is line:
             self._awake[consumer_id] = line
+
+    def forget(self, consumer_id: int) -> None:
+        """It is another pump's now, or nobody's."""
+        self._awake.pop(consumer_id, None)
+        self._until.pop(consumer_id, None)
 
     def awake(self, now: datetime) -> Iterable[Line]:
         """Lines that may have something to take at ``now``."""
@@ -42,6 +50,9 @@ class Agenda:
         if at is not None and at < self._until.get(consumer_id, float("inf")):
             self._until[consumer_id] = at
             heapq.heappush(self._asleep, (at, consumer_id))
+            if len(self._asleep) > 2 * len(self._until) + FEW:
+                self._asleep = [(at, consumer_id) for consumer_id, at in self._until.items()]
+                heapq.heapify(self._asleep)
 
     def wake_at(self, *, unserved: bool = False) -> float | None:
         """When the next line wants to be looked at, Unix seconds; None without an event never.

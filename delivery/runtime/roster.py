@@ -60,6 +60,7 @@ class Roster:
         }
         for consumer_id in self.lines.keys() - views.keys():
             self._former[consumer_id] = self.lines.pop(consumer_id)
+            self.agenda.forget(consumer_id)
         self._former = {key: line for key, line in self._former.items() if line.in_flight}
         # Their turn comes first: nothing is known of what they have waiting.
         fresh = [key for key in views if key not in self.lines or self.lines[key].view.halted]

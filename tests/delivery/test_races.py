@@ -18,6 +18,7 @@ from channels_app.steps.accept import Publication
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot, SweepRun
 from delivery.runtime import pump as pump_module
 from delivery.runtime import slots, sweeps
+from delivery.runtime.agenda import FEW
 from delivery.steps import claim, dispatch, recount, retention
 from delivery.steps.claim import Want
 from tests import pumping
@@ -149,6 +150,38 @@ def test_a_consumer_that_comes_back_to_its_pump_is_not_sent_more_than_its_cap(
         pump_until(pump, all_finished)
     assert len(receiver.requests()) == 3
     assert receiver.max_concurrency == 1
+
+
+def test_a_consumer_that_is_given_up_with_messages_waiting_is_not_asked_for_more(
+    receiver: Receiver,
+) -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/slow?ms=50"), max_in_flight=2)
+    publish(channel, *[b"x"] * 20)
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: bool(receiver.requests()))
+        consumer.state = Consumer.State.RETIRED
+        consumer.save()
+        pump.roster.refresh()
+        pump_until(pump, lambda: not pump.open)
+        started = Attempt.objects.count()
+        for _ in range(5):
+            pump.round()
+        assert Attempt.objects.count() == started < 20
+
+
+def test_what_a_pump_remembers_of_the_future_does_not_grow() -> None:
+    consumer = make_consumer(make_channel(), NOWHERE)
+    with pumping.pumping() as pump:
+        pump.roster.refresh()
+        line, agenda, now = pump.roster.lines[consumer.id], pump.roster.agenda, clock.now()
+        for second in range(2 * FEW):
+            for due_at in (now + timedelta(hours=1), now + timedelta(seconds=second)):
+                line.next_due = due_at
+                agenda.note(line)
+                agenda.rest(line)
+            assert line in agenda.awake(due_at)
+        assert len(agenda._asleep) < FEW + 10
 
 
 # -- a database that goes away -------------------------------------------------------------------
