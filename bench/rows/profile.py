@@ -1,7 +1,7 @@
 """Profile: one consumer's throughput once more, watched; bench/profile.py makes the tables."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,15 +18,13 @@ def look(stage: Stage) -> Values:
     with _watched(stage) as folder:
         consumers = stage.consumers("take")
         stage.run(stage.sizes.warm_up, consumers)
-        counted, before, start = _counters(stage), stage.look(), _each(stage)
-        sizes = {pid: _size(folder, pid) for pid in start.seconds}
+        groups = _groups(stage)
+        counted, before, start = _counters(stage), stage.look(), _each(groups)
+        sizes = {pid: _size(folder, pid) for pid in groups}
         flow = stage.run(stage.sizes.messages * TIMES, consumers)
         used = stage.look().since(before)
-        spent, end = _each(stage).since(start), _counters(stage)
-        samples = {pid: _samples(folder, pid, sizes[pid]) for pid in sizes}
-        groups = {
-            str(pid): group for group, pids in stage.broker.processes().items() for pid in pids
-        }
+        spent, end = _each(groups).since(start), _counters(stage)
+        samples = {pid: _samples(folder, pid, sizes[pid]) for pid in groups}
     microseconds = 1e6 / flow.deliveries
     values: Values = {"profile.database": used["database"] * microseconds}
     workers = [pid for pid in samples if groups[pid] == "worker"]
@@ -61,10 +59,15 @@ def _watched(stage: Stage) -> Iterator[Path]:
             broker.start()
 
 
-def _each(stage: Stage) -> cpu.Snapshot:
-    """CPU time of each process of the broker by itself."""
-    groups = stage.broker.processes()
-    return cpu.look({str(pid): [pid] for pids in groups.values() for pid in pids})
+def _groups(stage: Stage) -> dict[str, str]:
+    """The group of each of the broker's processes."""
+    found = stage.broker.processes()
+    return {str(pid): group for group, pids in found.items() for pid in pids}
+
+
+def _each(pids: Iterable[str]) -> cpu.Snapshot:
+    """CPU time of each process by itself."""
+    return cpu.look({pid: [int(pid)] for pid in pids})
 
 
 def _size(folder: Path, pid: str) -> int:
