@@ -100,8 +100,11 @@ def _write_at_once(statements: Sequence[raw.Statement]) -> None:
     try:
         cursor.execute(sql, values)
         # One result for each statement; the first that failed is the last.
+        results = 1
         while cursor.nextset():
-            pass
+            results += 1
+        if results < len(statements) + 2:
+            raise OperationalError(LOST, "The server did not answer for all of a packet.")
     except Error as error:
         try:
             cursor.execute("ROLLBACK")

@@ -339,3 +339,20 @@ def test_a_failed_write_leaves_no_transaction_open() -> None:
     transactions.write([good])
     connection.close()
     assert raw.read("SELECT id FROM channels_app_directoryversion WHERE id = 7") == [(7,)]
+
+
+@pytest.mark.mariadb
+def test_nothing_counts_as_stored_before_the_commit_was_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = view_of(make_channel())
+    cursor_class: Any = type(connection.cursor().cursor)
+    real = cursor_class.nextset
+
+    def nextset(cursor: Any) -> Any:
+        # A killed query may take the rest of its packet with it, the commit included.
+        return None if cursor.rowcount == 1 else real(cursor)
+
+    monkeypatch.setattr(cursor_class, "nextset", nextset)
+    with pytest.raises(OperationalError):
+        accept.accept(view, None, [Publication(b"x")])
