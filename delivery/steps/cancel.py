@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, F
+from django.db.models import F
 
 from channels_app import transactions
 from channels_app.errors import Conflict, NotFound, Stale
@@ -89,7 +89,7 @@ def _cancel_message(
         raise Stale("stale_version", "The message has changed since; read it again.")
     queued = list(
         Delivery.objects.filter(message_id=message_id, state=QUEUED)
-        .order_by("id")
+        .order_by("consumer_id")
         .select_for_update()
         .values_list("id", "consumer_id")
     )
@@ -102,9 +102,9 @@ def _cancel_message(
             reason=asker.reason,
             after={"state": message.state, "cancelled": len(queued)},
         )
-    rows = Delivery.objects.filter(message_id=message_id).values_list("state")
-    states = {state: number for state, number in rows.annotate(number=Count("id")).order_by()}
-    return Cancelled(message, len(queued), states)
+    rows = Delivery.objects.filter(message_id=message_id)
+    states = Tally[str](rows.values_list("state", flat=True))
+    return Cancelled(message, len(queued), dict(states))
 
 
 def _close(message: Message, now: datetime) -> bool:

@@ -77,7 +77,7 @@ def _waiting(message: Message) -> list[int]:
         raise Conflict("message_cancelled", "The message was cancelled.")
     rows = list(
         Delivery.objects.filter(message_id=message.id)
-        .order_by("id")
+        .order_by("consumer_id")
         .select_for_update()
         .values_list("id", "state")
     )

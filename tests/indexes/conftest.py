@@ -3,8 +3,11 @@
 import pytest
 
 from channels_app.admin import base
+from channels_app.models import raw
 from delivery.admin import newest
 from delivery.api import pages
+from delivery.runtime import sweeps
+from delivery.steps import retention
 from delivery.steps.replay import scope, windows
 from tests.indexes import world
 from tests.indexes.world import World
@@ -13,10 +16,14 @@ from tests.indexes.world import World
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> World:
     """Full tables. What a look without an index may read at most is made small beside them."""
+    # One by one, so that each is judged.
+    monkeypatch.setattr(raw, "fit_together", lambda statements: False)
     for module, name, value in (
         (pages, "SCAN", 40),
         (windows, "SCAN", 40),
         (scope, "LOOK", 40),
+        (retention, "BATCH", 40),
+        (sweeps, "BATCH", 40),
         (base, "WINDOW", 40),
         (base.Page, "list_per_page", 5),
         (newest, "MOST", 10),
