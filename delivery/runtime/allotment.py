@@ -1,6 +1,7 @@
 """Allotment: how much each consumer may take now of what its pump can still send."""
 
 import logging
+import time
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -14,6 +15,11 @@ from delivery.steps.dispatch import Leave
 
 logger = logging.getLogger(__name__)
 
+DISPATCH_BATCH = 200
+"""Most messages of one fan-out."""
+DISPATCH_LEAST = 16
+"""Messages that a fan-out may take even if nobody has room for so many at once."""
+FULL_S = 0.005
 CLAIM_BATCH = 100
 """Most rows of one consumer in one claim."""
 RESERVED = 8
@@ -28,6 +34,26 @@ class Allotment:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
+        self._eaters: list[int] = []
+        """Consumers of the last fan-out."""
+        self.full_until = 0.0
+        """Until when (`time.monotonic`) the fan-out waits for an answer to make room."""
+
+    def appetite(self, now: datetime) -> int:
+        """How many messages to fan out now: as many as the hungriest consumer takes at birth.
+
+        What is queued instead has to be claimed, and so has all that comes after it until none is
+        left. 0 for a moment while those who have nothing waiting are full: not for longer, the
+        others wait for their messages.
+        """
+        lines = [line for key in self._eaters if (line := self._roster.lines.get(key))]
+        rooms = [line.capacity(now) for line in lines if not line.has_due(now)]
+        ticks = time.monotonic()
+        if rooms and not any(rooms):
+            self.full_until = self.full_until or ticks + FULL_S
+            return 0 if ticks < self.full_until else DISPATCH_BATCH
+        self.full_until = 0.0
+        return min(DISPATCH_BATCH, max(*rooms, DISPATCH_LEAST)) if rooms else DISPATCH_BATCH
 
     def wants(self, now: datetime, free: int) -> list[Want]:
         """What to claim of what is due, where ``free`` more requests may be open."""
@@ -47,6 +73,7 @@ class Allotment:
 
         A consumer that has something due already gets none: its claim goes by priority.
         """
+        self._eaters = list(counts)
         lines = self._roster.lines
         mine = [lines[consumer_id] for consumer_id in counts if consumer_id in lines]
         rooms = [

@@ -32,7 +32,6 @@ from delivery.steps.send import Answer, Sender
 
 logger = logging.getLogger(__name__)
 
-DISPATCH_BATCH = 200
 REST_S = 0.005
 """Longest rest between two looks at the tables. A message that comes to an idle pump is not kept
 waiting; from some hundred a second on, this doubles what one look finds."""
@@ -154,13 +153,15 @@ class Pump:
         poll = time.monotonic() >= self.next_poll
         if not (poll or self.accepted_hint):
             return
+        if not (limit := self.allotment.appetite(now)):
+            return
         hinted, self.accepted_hint = self.accepted_hint, False
         taker = dispatch.Taker(
             self.held.generation,
             now,
             lambda counts: self.allotment.leave(counts, now, self._free()),
         )
-        made = dispatch.dispatch(DISPATCH_BATCH, self.held.ordinal, taker)
+        made = dispatch.dispatch(limit, self.held.ordinal, taker)
         self._took(made.claimed, now)
         if made.more:
             self.accepted_hint = True
@@ -274,7 +275,7 @@ class Pump:
         if self.recorder.results:
             waits.append(self.recorder.due_at - ticks)
         if self.accepted_hint:
-            waits.append(self.next_look - ticks)
+            waits.append(max(self.next_look, self.allotment.full_until) - ticks)
         elif (at := self.allotment.wake_at(self._free())) is not None:
             waits.append(max(at - clock.now().timestamp(), self.next_look - ticks))
         return max(0.0, min(waits))

@@ -9,7 +9,7 @@ import pytest
 
 from channels_app import clock
 from delivery.models import Attempt, Delivery
-from delivery.runtime import recorder
+from delivery.runtime import allotment, recorder
 from delivery.runtime.line import Line
 from delivery.steps import dispatch
 from tests import pumping
@@ -108,6 +108,7 @@ def test_a_pump_rests_as_long_as_a_look_took(monkeypatch: pytest.MonkeyPatch) ->
 
     def slow(*args: Any) -> dispatch.Dispatched:
         looks.append(time.monotonic())
+        pump.accepted_hint = True
         time.sleep(0.004)
         return dispatch.Dispatched()
 
@@ -115,8 +116,45 @@ def test_a_pump_rests_as_long_as_a_look_took(monkeypatch: pytest.MonkeyPatch) ->
         pump.round()
         pump.next_poll = pump.next_beat = time.monotonic() + 10.0
         monkeypatch.setattr(dispatch, "dispatch", slow)
+        pump.accepted_hint = True
         while len(looks) < 5:
-            pump.accepted_hint = True
             pump.round()
     gaps = [later - earlier for earlier, later in pairwise(looks)]
     assert min(gaps) >= 0.008
+
+
+def test_no_more_is_fanned_out_than_a_consumer_at_rest_takes_at_birth(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/ok"), max_in_flight=50)
+    with pumping.pumping() as pump:
+        pump.roster.refresh()
+        assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_BATCH
+        publish(channel, b"first")
+        pump_until(pump, all_finished)
+        (line,) = pump.roster.lines.values()
+        line.in_flight, line.next_due = 30, None
+        assert pump.allotment.appetite(clock.now()) == 20
+        line.in_flight = 49
+        assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_LEAST
+        monkeypatch.setattr(allotment, "FULL_S", 0.05)
+        line.in_flight = 50
+        assert pump.allotment.appetite(clock.now()) == 0
+        time.sleep(0.06)
+        assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_BATCH
+        line.in_flight, line.next_due = 0, clock.now()
+        assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_BATCH
+
+
+def test_a_consumer_that_hangs_does_not_hold_up_the_fan_out(receiver: Receiver) -> None:
+    channel = make_channel()
+    hung = make_consumer(channel, receiver.url("/hang"), max_in_flight=1, timeout_ms=60_000)
+    with pumping.pumping() as pump:
+        publish(channel, b"x")
+        pump_until(pump, lambda: len(pump.open) == 1)
+        publish(channel, *[b"x"] * 60)
+        make_consumer(channel, receiver.url("/ok"))
+        publish(channel, *[b"x"] * 60)
+        pump_until(pump, lambda: hung.deliveries.filter(state="queued").count() == 120)
+        pump_until(pump, lambda: Delivery.objects.filter(state="delivered").count() == 120)
