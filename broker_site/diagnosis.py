@@ -16,7 +16,7 @@ from django.db import Error as DatabaseFailure
 from django.db import connection
 
 from broker_site import backlog, health
-from channels_app.conf import keyring
+from channels_app.conf import conf, keyring
 from channels_app.models import Consumer, ConsumerSecret, MessageBody
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
@@ -27,6 +27,8 @@ OLDEST_BODIES = 200
 MOST_DRIFT_S = 1.0
 LITTLE_DISK = 1024**3
 NO_DISK = 100 * 1024**2
+PACKET_MARGIN = 64 * 1024
+"""Of a statement that stores one body, beside the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,26 @@ def durability() -> Iterable[Finding]:
         )
 
 
+def packets() -> Iterable[Finding]:
+    """A MySQL that refuses the largest messages."""
+    if connection.vendor != "mysql":
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@max_allowed_packet")
+        (most,) = cursor.fetchone()
+    # Bytes travel as two hexadecimal digits each.
+    needed = 2 * conf().max_body_bytes + PACKET_MARGIN
+    if most < needed:
+        yield Finding(
+            "warning",
+            "max_allowed_packet",
+            f"The database takes statements of {most} bytes; a message of "
+            f"HOOKSTATION_MAX_BODY_BYTES needs {needed}, and gets 503.",
+            f"Set max_allowed_packet to {-(-needed // 1024**2)}M in the server's configuration, or "
+            "HOOKSTATION_MAX_BODY_BYTES lower.",
+        )
+
+
 def consumers() -> Iterable[Finding]:
     """Consumers that get nothing now."""
     disabled = Consumer.objects.filter(state=Consumer.State.DISABLED).count()
@@ -221,6 +243,7 @@ LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     late,
     books,
     durability,
+    packets,
     consumers,
     encryption,
     clocks,

@@ -3,6 +3,7 @@
 import shutil
 from collections import namedtuple
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,20 @@ def test_a_server_that_may_lose_commits() -> None:
             cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = %s", [value])
             assert found(diagnosis.durability) == told
         cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = %s", [before])
+
+
+@pytest.mark.mariadb
+def test_a_server_that_refuses_the_largest_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@max_allowed_packet")
+        (most,) = cursor.fetchone()
+    assert found(diagnosis.packets) == []
+
+    large = replace(settings.ENVIRONMENT, max_body_bytes=most // 2)
+    monkeypatch.setattr(settings, "ENVIRONMENT", large)
+    assert found(diagnosis.packets) == [("warning", "max_allowed_packet")]
+    (finding,) = diagnosis.packets()
+    assert f"{most // 1024**2 + 1}M" in finding.hint
 
 
 @pytest.mark.mariadb
