@@ -19,8 +19,6 @@ T = TypeVar("T")
 ATTEMPTS = 4
 UNDONE = {1205, 1213, 3101}
 """MySQL: lock wait timeout, deadlock, group replication rolled back at certification."""
-LOST = 2013
-"""MySQL: the connection broke during a statement."""
 
 
 def run(
@@ -104,13 +102,13 @@ def _write_at_once(statements: Sequence[raw.Statement]) -> None:
         while cursor.nextset():
             results += 1
         if results < len(statements) + 2:
-            raise OperationalError(LOST, "The server did not answer for all of a packet.")
+            raise OperationalError(raw.LOST, "The server did not answer for all of a packet.")
     except Error as error:
         try:
             cursor.execute("ROLLBACK")
         except Error:
             connection.close()
-            raise OperationalError(LOST, str(error)) from error
+            raise OperationalError(raw.LOST, str(error)) from error
         raise
     except BaseException:
         # Interrupted in between: the results that are left would be the next statement's.

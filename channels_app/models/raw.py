@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db import connection, models
+from django.db import OperationalError, connection, models
 
+LOST = 2013
+"""MySQL: the connection broke during a statement."""
 MOST_ROWS = 1000
 """Of one INSERT: SQLite limits the values of a statement, servers its bytes."""
 MOST_BYTES = 4 * 1024 * 1024
@@ -100,6 +102,9 @@ def execute_all(statements: Sequence[Statement]) -> list[int]:
         counts = [int(cursor.rowcount)]
         while cursor.nextset():
             counts.append(int(cursor.rowcount))
+    if len(counts) < len(statements):
+        # What was left out must not be committed without: the transaction ends here.
+        raise OperationalError(LOST, "The server did not answer for all of a packet.")
     return counts
 
 

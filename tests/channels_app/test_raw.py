@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 
 from channels_app.models import Channel, Message, MessageBody, new_id, raw
 from tests.factories import ChannelFactory, MessageFactory
@@ -93,4 +93,23 @@ def test_a_later_statement_that_fails_undoes_the_earlier_ones() -> None:
     ]
     with pytest.raises(DatabaseError), transaction.atomic():
         raw.execute_all(statements)
+    assert Channel.objects.get().slug == channel.slug
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_statements_that_the_server_left_out_are_not_committed_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = ChannelFactory.create()
+    table = Channel._meta.db_table
+    statements = [
+        (f"UPDATE {table} SET slug = %s WHERE id = {channel.id}", [slug]) for slug in ("a", "b")
+    ]
+    # A killed query may take the rest of its packet with it, and no error says so.
+    monkeypatch.setattr(type(connection.cursor().cursor), "nextset", lambda cursor: None)
+    with pytest.raises(OperationalError), transaction.atomic():
+        raw.execute_all(statements)
+    monkeypatch.undo()
+    connection.close()
     assert Channel.objects.get().slug == channel.slug

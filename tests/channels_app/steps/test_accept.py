@@ -251,7 +251,7 @@ def test_a_database_that_is_away_fails_all_at_once(
     view = view_of(make_channel())
 
     def away(statements: Any) -> None:
-        raise OperationalError(transactions.LOST, "Lost connection to server during query")
+        raise OperationalError(raw.LOST, "Lost connection to server during query")
 
     with held(monkeypatch) as call:
         calls = [call(view, Publication(b"x")) for _ in range(4)]
