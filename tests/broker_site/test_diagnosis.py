@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from broker_site import diagnosis
 from broker_site.diagnosis import Finding
+from channels_app.conf import conf
 from channels_app.models import ConsumerSecret
 from delivery.models import ConsumerHealth, Counter, PumpSlot
 from tests.factories import ConsumerFactory, DeliveryFactory
@@ -138,8 +139,8 @@ def test_a_server_that_refuses_the_largest_bodies(monkeypatch: pytest.MonkeyPatc
         (most,) = cursor.fetchone()
     assert found(diagnosis.packets) == []
 
-    large = replace(settings.ENVIRONMENT, max_body_bytes=most // 2)
-    monkeypatch.setattr(settings, "ENVIRONMENT", large)
+    large = replace(conf(), max_body_bytes=most // 2)
+    monkeypatch.setattr(diagnosis, "conf", lambda: large)
     assert found(diagnosis.packets) == [("warning", "max_allowed_packet")]
     (finding,) = diagnosis.packets()
     assert f"{most // 1024**2 + 1}M" in finding.hint
