@@ -37,11 +37,13 @@ class Sizes:
     """Seconds of nothing."""
     rows: int
     """Rows in a table that is called large."""
+    tries: int = 1
+    """How often a row may be measured until other work leaves it alone."""
 
 
 TINY = Sizes("tiny", 20, 60, 200, 1_000, 1.0, 1.0, 1_000)
 QUICK = Sizes("quick", 500, 4_000, 6_000, 5_000, 4.0, 8.0, 100_000)
-FULL = Sizes("full", 2_000, 20_000, 40_000, 5_000, 30.0, 30.0, 10_000_000)
+FULL = Sizes("full", 2_000, 20_000, 40_000, 5_000, 30.0, 30.0, 10_000_000, tries=3)
 
 
 @dataclass(slots=True)

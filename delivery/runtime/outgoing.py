@@ -1,4 +1,4 @@
-"""Outgoing: put together the one request that an attempt sends."""
+"""Outgoing: put together the one request that an attempt sends, and who sends it."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +10,18 @@ from delivery.conf import conf
 from delivery.rules import envelope, signing
 from delivery.rules.claimed import Claimed
 from delivery.steps.parcels import Parcel
-from delivery.steps.send import Call
+from delivery.steps.send import Call, Sender
+
+
+def sender(max_connections: int) -> Sender:
+    """A sender within this installation's limits; ``max_connections`` are kept open at most."""
+    return Sender(
+        allowed=conf().allowed_targets,
+        excerpt_bytes=conf().excerpt_bytes,
+        max_answer_bytes=conf().max_answer_bytes,
+        ca_file=conf().ca_file or None,
+        max_connections=max_connections,
+    )
 
 
 class Stamp(NamedTuple):

@@ -11,11 +11,10 @@ from channels_app.errors import Conflict
 from channels_app.models import EventType, new_id
 from channels_app.rules import filters, ids, names, times
 from channels_app.rules.encryption import Unreadable
-from delivery.conf import conf
 from delivery.runtime import outgoing
 from delivery.runtime.outgoing import Stamp
 from delivery.steps.parcels import Parcel
-from delivery.steps.send import Answer, Call, Sender
+from delivery.steps.send import Answer, Call
 
 PREFIX = "msg_test"
 """Of the sample's ``webhook-id``: no real message has such an id."""
@@ -80,13 +79,7 @@ def _json(value: Any) -> bytes:
 
 
 def _send(call: Call) -> Answer:
-    sender = Sender(
-        allowed=conf().allowed_targets,
-        excerpt_bytes=conf().excerpt_bytes,
-        max_answer_bytes=conf().max_answer_bytes,
-        ca_file=conf().ca_file or None,
-        max_connections=1,
-    )
+    sender = outgoing.sender(max_connections=1)
     try:
         sender.start(call)
         while not (answers := sender.take()):

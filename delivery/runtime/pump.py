@@ -28,13 +28,12 @@ from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.wake import Listener, bell
 from delivery.steps import claim, dispatch
 from delivery.steps.parcels import Parcel
-from delivery.steps.send import Answer, Sender
+from delivery.steps.send import Answer
 
 logger = logging.getLogger(__name__)
 
-REST_S = 0.005
-"""Longest rest between two looks at the tables. A message that comes to an idle pump is not kept
-waiting; from some hundred a second on, this doubles what one look finds."""
+MUCH, REST_S = 4, 0.005
+"""From so many messages and deliveries in one look on, the next one waits, so long at most."""
 SPARE_S = 300.0
 """How much longer than its time a pump may live to end when nothing is open."""
 RETRY_CAP_S = 2.0
@@ -49,14 +48,8 @@ class Pump:
         self.listener = listener
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener.socket, selectors.EVENT_READ)
-        self.sender = Sender(
-            allowed=conf().allowed_targets,
-            excerpt_bytes=conf().excerpt_bytes,
-            max_answer_bytes=conf().max_answer_bytes,
-            ca_file=conf().ca_file or None,
-            # Those on their way, and as many that are kept for consumers that pause.
-            max_connections=2 * conf().pump_in_flight,
-        )
+        # Connections for those on their way, and as many that are kept for consumers that pause.
+        self.sender = outgoing.sender(max_connections=2 * conf().pump_in_flight)
         self.selector.register(self.sender, selectors.EVENT_READ)
         self.roster = Roster(held.generation)
         self.allotment = Allotment(self.roster)
@@ -93,24 +86,25 @@ class Pump:
         self.close()
 
     def round(self) -> None:
-        """Beat, fan out, take, send, wait, record: once."""
-        self._record()
+        """Beat, look, send, record, wait: once."""
         now = clock.now()
         if time.monotonic() >= self.next_beat:
             self._beat()
         if time.monotonic() >= self.next_look:
             self._look(now)
         self._send_claimed(now)
-        self._wait(self._patience())
+        # After the sending: consumers work while the database writes.
         self._record()
+        self._wait(self._patience())
+        self._take_answers()
 
     def _look(self, now: datetime) -> None:
-        """Fan out and take, then rest as long as that took: the next look finds more at once."""
+        """Fan out and take. Where much is found, rest as long as it took: then more is."""
         began = time.monotonic()
-        self._fan_out(now)
-        self._take(now)
+        found = self._fan_out(now) + self._take(now)
         ended = time.monotonic()
-        self.next_look = ended + min(ended - began, REST_S)
+        if found >= MUCH:
+            self.next_look = ended + min(ended - began, REST_S)
 
     def _may_leave(self, end: float) -> bool:
         """At ``end``, or soon after it when nothing is open: a pump that drains takes nothing."""
@@ -149,12 +143,11 @@ class Pump:
         if not slots.beat(self.held, len(self.open)):
             raise Replaced
 
-    def _fan_out(self, now: datetime) -> None:
+    def _fan_out(self, now: datetime) -> int:
+        """Returns how many messages there were."""
         poll = time.monotonic() >= self.next_poll
-        if not (poll or self.accepted_hint):
-            return
-        if not (limit := self.allotment.appetite(now)):
-            return
+        if not (poll or self.accepted_hint) or not (limit := self.allotment.appetite(now)):
+            return 0
         hinted, self.accepted_hint = self.accepted_hint, False
         taker = dispatch.Taker(
             self.held.generation,
@@ -176,17 +169,20 @@ class Pump:
             bell.due(others)
         if poll:
             self.next_poll = time.monotonic() + self.roster.discover(conf().poll_s)
+        return made.message_count
 
-    def _take(self, now: datetime) -> None:
+    def _take(self, now: datetime) -> int:
+        """Returns how many deliveries were claimed."""
         wants = self.allotment.wants(now, self._free())
         if not wants:
-            return
+            return 0
         taken = claim.claim(wants, now=now, owner=self.held.generation, slot=self.held.ordinal)
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
         counts = self._took(taken.rows, now)
         for want in wants:
             line = self.roster.lines[want.consumer_id]
             line.asked(counts[line.view.id], drained=line.view.id in taken.drained, now=now)
+        return len(taken.rows)
 
     def _took(self, rows: Sequence[Claimed], now: datetime) -> Tally[int]:
         """Keep what is leased to us now; how many of each consumer."""
@@ -194,7 +190,7 @@ class Pump:
         if rows:
             failpoints.reach("after_claim")
             metrics.LATENESS.observe_all(
-                [max(0.0, (now - row.due_at).total_seconds()) for row in rows]
+                [max(0.0, (now - it.due_at).total_seconds()) for it in rows]
             )
             lines = self.roster.lines
             self.claimed += [(row, lines[row.consumer_id]) for row in rows]
@@ -219,6 +215,7 @@ class Pump:
                 self._finish(ticket, Outcome.INTERRUPTED, str(signer))
             else:
                 self._send(ticket, signer, parcel, now)
+        self.sender.on_timer()  # on the wire before anything else
 
     def _free(self) -> int:
         """How many more requests may be open."""
@@ -254,9 +251,12 @@ class Pump:
         self.recorder.note(row, line, started_at, answer)
         self.roster.agenda.note(line)
 
-    def _record(self) -> None:
+    def _take_answers(self) -> None:
         for answer in self.sender.take():
             self._close(answer)
+
+    def _record(self) -> None:
+        self._take_answers()
         if not self.open or time.monotonic() >= self.recorder.due_at:
             self.recorder.flush()
 

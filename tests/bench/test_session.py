@@ -6,19 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from bench import cpu
+from bench import cpu, session
 from bench.adapters import BenchError
 from bench.databases import ROOT
 from bench.figures import Figure
 from bench.progress import Bar
 from bench.results import Result
 from bench.rows import throughput
-from bench.session import Contestant, Session
+from bench.session import Contestant, Session, _Try
 from bench.stage import TINY, Row, Stage, Values
 from tests.bench.direct import Direct
 
@@ -26,11 +27,9 @@ ONE = throughput.ROWS[0]
 
 
 def measure(folder: Path, *rows: Row, broker: type[Direct] = Direct, runs: int = 1) -> list[Result]:
-    session = Session(
-        [Contestant(broker, "sqlite")], rows, TINY, runs, folder, [r.key for r in rows]
-    )
-    with Bar(Console(quiet=True), session.parts()) as bar:
-        return session.run(bar)
+    found = Session([Contestant(broker, "sqlite")], rows, TINY, runs, folder, [r.key for r in rows])
+    with Bar(Console(quiet=True), found.parts()) as bar:
+        return found.run(bar)
 
 
 def row(key: str, values: Values | Exception) -> Row:
@@ -79,6 +78,33 @@ def test_a_broker_that_does_not_start_is_reported_for_each_row(tmp_path: Path) -
 
     assert found.failures == dict.fromkeys("ab", "It does not start.")
     assert stopped
+
+
+@pytest.mark.parametrize(
+    ("tries", "kept", "count"),
+    [
+        ([_Try({"a.x": 1.0}, "", 1.0, 0.4), _Try({"a.x": 2.0}, "", 1.0, 0.01)], 2.0, 2),
+        ([_Try({"a.x": share}, "", 1.0, share) for share in (0.4, 0.2, 0.3)], 0.2, 3),
+        ([_Try({"a.x": 1.0}, "", 1.0, 0.4), _Try({}, "Lost one.", 1.0, 0.9)], None, 2),
+        ([_Try({"a.x": 1.0}, "", 1000.0, 0.4)], 1.0, 1),
+    ],
+)
+def test_what_other_work_disturbed_is_measured_again(
+    tries: list[_Try],
+    kept: float | None,
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = list(tries)
+    monkeypatch.setattr(session, "_try", lambda *_: left.pop(0))
+    monkeypatch.setattr(sys.modules[__name__], "TINY", replace(TINY, tries=3))
+
+    (result,) = measure(tmp_path, row("a", {}))
+
+    assert len(tries) - len(left) == count
+    assert result.values.get("a.x") == kept
+    assert ("a" in result.failures) == (kept is None)
 
 
 def test_which_rows_are_measured() -> None:

@@ -2,7 +2,6 @@
 
 import time
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from channels_app import clock
 from delivery.models import Attempt, Delivery
 from delivery.runtime import allotment, recorder
+from delivery.runtime import pump as pump_module
 from delivery.runtime.line import Line
 from delivery.steps import dispatch
 from tests import pumping
@@ -103,24 +103,55 @@ def test_a_result_does_not_wait_long_for_company(receiver: Receiver) -> None:
         assert pump.open
 
 
-def test_a_pump_rests_as_long_as_a_look_took(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("found", "least_s"), [(1, 0.0), (pump_module.MUCH, 0.004)])
+def test_a_pump_that_finds_much_rests_as_long_as_a_look_took(
+    found: int, least_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[float] = []
+    ends: list[float] = []
 
     def slow(*args: Any) -> dispatch.Dispatched:
         looks.append(time.monotonic())
         pump.accepted_hint = True
         time.sleep(0.004)
-        return dispatch.Dispatched()
+        ends.append(time.monotonic())
+        return dispatch.Dispatched(found)
 
     with pumping.pumping() as pump:
         pump.round()
         pump.next_poll = pump.next_beat = time.monotonic() + 10.0
         monkeypatch.setattr(dispatch, "dispatch", slow)
         pump.accepted_hint = True
-        while len(looks) < 5:
+        while len(looks) < 20:
             pump.round()
-    gaps = [later - earlier for earlier, later in pairwise(looks)]
-    assert min(gaps) >= 0.008
+    rests = [look - end for end, look in zip(ends, looks[1:], strict=False)]
+    assert min(rests) >= least_s
+    if not least_s:
+        assert min(rests) < 0.003
+
+
+def test_requests_go_out_before_results_are_written(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "COMPANY_S", 0.0)
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/ok"))
+    with pumping.pumping() as pump:
+        publish(channel, b"1")
+        pump_until(pump, lambda: len(pump.recorder.results) == 1)
+        publish(channel, b"2")
+        pump.accepted_hint = True
+        sent: list[int] = []
+        flush = pump.recorder.flush
+
+        def noted() -> None:
+            sent.append(len(pump.open))
+            flush()
+
+        monkeypatch.setattr(pump.recorder, "flush", noted)
+        pump.round()
+        assert sent == [1]
+        pump_until(pump, all_finished)
 
 
 def test_no_more_is_fanned_out_than_a_consumer_at_rest_takes_at_birth(
