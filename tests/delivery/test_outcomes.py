@@ -12,7 +12,7 @@ from channels_app.models import Consumer
 from channels_app.rules.addresses import parse_networks
 from delivery import conf as conf_module
 from delivery.models import Attempt, ConsumerHealth, Delivery
-from delivery.runtime import pump as pump_module
+from delivery.runtime import outgoing
 from delivery.runtime import roster as roster_module
 from tests import pumping
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until
@@ -121,7 +121,7 @@ def test_an_oversized_answer_is_cut_and_still_counts(receiver: Receiver) -> None
 @pytest.fixture
 def no_private_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     strict = dataclasses.replace(conf_module.conf(), allowed_targets=parse_networks(""))
-    monkeypatch.setattr(pump_module, "conf", lambda: strict)
+    monkeypatch.setattr(outgoing, "conf", lambda: strict)
 
 
 @pytest.mark.usefixtures("no_private_targets")
