@@ -135,7 +135,8 @@ def test_requests_go_out_before_results_are_written(
 ) -> None:
     monkeypatch.setattr(recorder, "COMPANY_S", 0.0)
     channel = make_channel()
-    make_consumer(channel, receiver.url("/ok"))
+    make_consumer(channel, receiver.url("/some"))
+    receiver.script("/some", [Reply(200), Reply(200, delay_ms=500)])
     with pumping.pumping() as pump:
         publish(channel, b"1")
         pump_until(pump, lambda: len(pump.recorder.results) == 1)
