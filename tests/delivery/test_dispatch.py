@@ -174,7 +174,7 @@ def test_what_is_new_does_not_overtake_what_waits_with_a_higher_priority(
     receiver: Receiver,
 ) -> None:
     channel = make_channel()
-    make_consumer(channel, receiver.url("/ok"), max_in_flight=1)
+    make_consumer(channel, receiver.url("/slow?ms=100"), max_in_flight=1)
     publish(channel, *[b"high"] * 3, priority=9)
     with pumping.pumping() as pump:
         pump_until(pump, lambda: bool(pump.open))
