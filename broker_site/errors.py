@@ -1,11 +1,13 @@
 """Answers for what no view answers: problems for programs, pages for people."""
 
 from django.http import HttpRequest, HttpResponse
-from django.views import defaults
+from django.shortcuts import render
+from django.views import csrf, defaults
 
 from channels_app.api import problems
 
 API = "/api/"
+PORTAL = ("/portal/", "/accounts/")
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -15,10 +17,32 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     return defaults.bad_request(request, exception)
 
 
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """403: not for this person."""
+    if request.path_info.startswith(PORTAL):
+        advice = str(exception) or "Your account may not do this. Nothing was changed."
+        return _page(request, 403, "Not allowed", advice)
+    return defaults.permission_denied(request, exception)
+
+
+def not_from_here(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """403: a form that was not made by us for this session; the log has the reason."""
+    if request.path_info.startswith(PORTAL):
+        advice = (
+            "The form was too old, or cookies are switched off. Nothing was changed. Go back, "
+            "load the page again and send the form once more."
+        )
+        return _page(request, 403, "Please send it again", advice)
+    return csrf.csrf_failure(request, reason=reason)
+
+
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """404: no such address."""
     if request.path_info.startswith(API):
         return problems.answer(404, "not_found", "There is nothing here; see /api/docs/.")
+    if request.path_info.startswith(PORTAL):
+        advice = "The address is wrong, or it belongs to a team that you are no member of."
+        return _page(request, 404, "There is nothing here", advice)
     return defaults.page_not_found(request, exception)
 
 
@@ -28,3 +52,8 @@ def server_error(request: HttpRequest) -> HttpResponse:
         detail = "The broker failed, and its log says why. Send the request again later."
         return problems.answer(500, "internal_error", detail)
     return defaults.server_error(request)
+
+
+def _page(request: HttpRequest, status: int, heading: str, advice: str) -> HttpResponse:
+    context = {"heading": heading, "advice": advice}
+    return render(request, "portal/problem.html", context, status=status)

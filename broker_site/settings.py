@@ -73,6 +73,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
+            "libraries": {"portal": "channels_app.ui.tags"},
         },
     }
 ]
@@ -121,8 +122,10 @@ FORMAT_MODULE_PATH = "broker_site.formats"
 # Django's own limit guards form posts; message bodies have their own (MAX_BODY_BYTES).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 
-LOGIN_URL = "/admin/login/"
+LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/admin/"
+LOGOUT_REDIRECT_URL = "account_login"
+CSRF_FAILURE_VIEW = "broker_site.errors.not_from_here"
 
 STATIC_URL = "static/"
 # Where `collectstatic` may put copies; files are found and served without it.

@@ -1,6 +1,7 @@
 """Every address of the site."""
 
 from django.contrib import admin
+from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
@@ -15,11 +16,21 @@ urlpatterns = [
     path("api/v1/", include("channels_app.api.urls")),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    # What knows deliveries first: below it the portal's own addresses would not be found.
+    path("portal/<str:team>/webhooks/", include("delivery.ui.urls")),
+    path("portal/", include("channels_app.ui.urls")),
+    path(
+        "accounts/login/",
+        LoginView.as_view(template_name="account/login.html", next_page="portal:choose"),
+        name="account_login",
+    ),
+    path("accounts/logout/", LogoutView.as_view(), name="account_logout"),
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
     path("metrics", health.metrics, name="metrics"),
 ]
 
 handler400 = "broker_site.errors.bad_request"
+handler403 = "broker_site.errors.forbidden"
 handler404 = "broker_site.errors.not_found"
 handler500 = "broker_site.errors.server_error"

@@ -1,0 +1,81 @@
+"""Template tags of the portal: times, states, small pictures; ``{% load portal %}``."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.db.models import QuerySet
+from django.forms import BoundField, CheckboxInput, CheckboxSelectMultiple, RadioSelect
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from channels_app.models import Membership
+from channels_app.rules import times
+
+register = template.Library()
+
+TONES = {
+    "good": {"active", "valid", "delivered", "closed", "owner"},
+    "bad": {"dead", "disabled", "revoked", "open", "failed"},
+    "busy": {"queued", "in_flight", "running", "half_open", "editor"},
+    "wait": {"paused", "retrying", "awaiting_ack", "pending", "expiring"},
+}
+"""In which colour a word is shown; every other one is calm."""
+SPARK = (120, 28)
+"""Width and height of a sparkline, in its own units."""
+
+
+@register.filter
+def instant(value: datetime | None, style: str = "") -> SafeString:
+    """A point in time: UTC, until the page's script writes it in the reader's zone.
+
+    ``style`` is ``ago`` for a distance from now, empty for date and time.
+    """
+    if value is None:
+        return SafeString('<span class="faint">never</span>')
+    shown = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    html = '<time datetime="{}" data-style="{}" title="{}">{}</time>'
+    return format_html(html, times.text(value), style, times.text(value), shown)
+
+
+@register.filter
+def badge(word: str, tone: str = "") -> SafeString:
+    """A state as a coloured word; its colour follows from the word unless it is given."""
+    found = next((name for name, words in TONES.items() if word in words), "calm")
+    html = '<span class="badge badge-{}">{}</span>'
+    return format_html(html, tone or found, word.replace("_", " "))
+
+
+@register.simple_tag
+def teams_of(user: Any) -> QuerySet[Membership]:
+    """The teams that a person can switch to."""
+    mine = Membership.objects.filter(user_id=user.pk)
+    return mine.select_related("team").order_by("team__name", "team__slug")
+
+
+@register.filter
+def kind(field: BoundField) -> str:
+    """How a form's field is laid out: ``check``, ``choices`` or ``line``."""
+    widget = field.field.widget
+    # A set of boxes is a RadioSelect to Django, and neither is a single box.
+    if isinstance(widget, CheckboxSelectMultiple | RadioSelect):
+        return "choices"
+    return "check" if isinstance(widget, CheckboxInput) else "line"
+
+
+@register.simple_tag
+def sparkline(values: Sequence[float], label: str = "") -> SafeString:
+    """A line through the values, oldest first, as a picture that needs no script."""
+    width, height = SPARK
+    top = max(values, default=0) or 1
+    step = width / max(len(values) - 1, 1)
+    points = " ".join(
+        f"{position * step:.1f},{height - 2 - value / top * (height - 4):.1f}"
+        for position, value in enumerate(values)
+    )
+    return format_html(
+        '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}" '
+        'preserveAspectRatio="none"><polyline points="{}"/></svg>',
+        *(width, height, label, points),
+    )

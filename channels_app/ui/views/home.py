@@ -1,0 +1,37 @@
+"""Where a visit begins: the choice of a team, and a team's first page."""
+
+from django.http import HttpResponse
+from django.shortcuts import redirect
+
+from channels_app.models import Consumer
+from channels_app.ui.access import PersonRequest, PersonView, TeamRequest, TeamView
+from channels_app.ui.tags import teams_of
+
+
+class ChooseView(PersonView):
+    """The person's teams; the only one at once, unless ``?all`` asks for the list."""
+
+    def get(self, request: PersonRequest) -> HttpResponse:
+        """Which team?"""
+        memberships = list(teams_of(request.user))
+        if len(memberships) == 1 and "all" not in request.GET:
+            return redirect("portal:home", memberships[0].team.slug)
+        return self.page("portal/choose.html", {"memberships": memberships})
+
+
+class HomeView(TeamView):
+    """What the team has, and what to do next."""
+
+    section = "home"
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """How many of everything."""
+        webhooks = request.team.consumers.exclude(state=Consumer.State.RETIRED)
+        states = list(webhooks.values_list("state", flat=True))
+        context = {
+            "webhook_count": len(states),
+            "halted_count": sum(state != Consumer.State.ACTIVE for state in states),
+            "member_count": request.team.memberships.count(),
+            "producer_count": request.team.producers.count(),
+        }
+        return self.page("portal/home.html", context)

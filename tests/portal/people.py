@@ -1,0 +1,42 @@
+"""People in front of the portal, and every address that it has."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from channels_app.models import Membership, Team
+
+CHANGING = ("post", "put", "patch", "delete")
+
+
+def person(name: str, team: Team | None = None, role: str = "viewer") -> Client:
+    """Somebody who is signed in, perhaps with a role in a team."""
+    user = User.objects.create_user(name, email=f"{name}@example.com")
+    if team is not None:
+        Membership.objects.create(team=team, user=user, role=role)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def routes() -> Iterator[tuple[str, Any]]:
+    """Path pattern and view class of everything below /portal/."""
+
+    def walk(patterns: list[URLPattern | URLResolver], prefix: str) -> Iterator[tuple[str, Any]]:
+        for pattern in patterns:
+            path = prefix + str(pattern.pattern)
+            if isinstance(pattern, URLResolver):
+                yield from walk(pattern.url_patterns, path)
+            elif path.startswith("portal/"):
+                view: Any = pattern.callback
+                yield f"/{path}", view.view_class
+
+    yield from walk(get_resolver().url_patterns, "")
+
+
+def team_routes() -> list[tuple[str, Any]]:
+    """Those of one team."""
+    return [(path, view) for path, view in routes() if "<str:team>" in path]
