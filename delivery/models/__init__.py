@@ -2,6 +2,7 @@
 
 from delivery.models.counter import Counter
 from delivery.models.delivery import Attempt, Delivery
+from delivery.models.notice import Notice, Standing
 from delivery.models.replay import Replay
 from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
 
@@ -10,7 +11,9 @@ __all__ = [
     "ConsumerHealth",
     "Counter",
     "Delivery",
+    "Notice",
     "PumpSlot",
     "Replay",
+    "Standing",
     "SweepRun",
 ]

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from channels_app import clock
 from delivery.conf import conf
-from delivery.runtime import slots
+from delivery.runtime import notices, slots
 from delivery.runtime.rounds import Rounds, Sweep
 from delivery.steps import cancel, dispatch, recount, release, replay, retention
 
@@ -51,6 +51,7 @@ SWEEPS = (
     Sweep("undispatched", 5.0, _until_none(undispatched)),
     Sweep("lapsed", 5.0, _once(lambda: release.release_lapsed(now=clock.now(), slot=SLOT))),
     Sweep("retired", 5.0, _until_none(retired)),
+    Sweep("notices", 5.0, notices.sweep),
     Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),
     Sweep("retention", 300.0, lambda: retention.prune(clock.now(), SLOT)),
     Sweep("counters", 60.0, _once(recount.mend)),

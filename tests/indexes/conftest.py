@@ -7,7 +7,7 @@ from channels_app.models import raw
 from delivery.admin import newest
 from delivery.api import pages
 from delivery.runtime import sweeps
-from delivery.steps import retention
+from delivery.steps import retention, watch
 from delivery.steps.replay import scope, windows
 from tests.indexes import world
 from tests.indexes.world import World
@@ -24,6 +24,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> World:
         (scope, "LOOK", 40),
         (retention, "BATCH", 40),
         (sweeps, "BATCH", 40),
+        (watch, "LOOK", 40),
         (base, "WINDOW", 40),
         (base.Page, "list_per_page", 5),
         (newest, "MOST", 10),

@@ -8,7 +8,7 @@ from django.db import connection
 
 from channels_app import clock, sealing
 from channels_app.models import AuditEntry, Consumer, IdempotencyRecord, MessageBody, new_id
-from delivery.models import Attempt, Delivery, Replay
+from delivery.models import Attempt, ConsumerHealth, Delivery, Replay
 from tests.delivery.books import make_deliveries, make_messages
 from tests.factories import ConsumerFactory, ProducerFactory
 from tests.indexes.judge import LARGE
@@ -83,6 +83,7 @@ def make() -> World:
         ]
     )
     Replay.objects.bulk_create([_replay(consumer, place) for place in range(MOST)])
+    ConsumerHealth.objects.create(consumer=consumer, last_failure_at=now)
     AuditEntry.objects.bulk_create(
         [
             AuditEntry(actor="user:mia", action="channel.update", target=f"channel:{place % 9}")

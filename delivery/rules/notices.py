@@ -1,0 +1,89 @@
+"""Notices in words: the subject and the text of an e-mail, and the body of an event."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from delivery.rules.standing import Kind
+
+EVENT_PREFIX = "hookstation.consumer."
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a notice is about."""
+
+    kind: Kind
+    at: datetime
+    channel: str
+    client_id: str
+    team: str
+    """Slug; '' for a consumer without a team."""
+    reason: str
+    """One sentence."""
+    page: str
+    """Where its owners look at it; '' where there is no such page."""
+
+
+def event_type(kind: Kind) -> str:
+    """``hookstation.consumer.failing`` and its like."""
+    return f"{EVENT_PREFIX}{kind.value}"
+
+
+def event(told: Told) -> dict[str, Any]:
+    """The body of the event, in the form that Standard Webhooks recommends."""
+    return {
+        "type": event_type(told.kind),
+        "timestamp": told.at.isoformat().replace("+00:00", "Z"),
+        "data": {
+            "channel": told.channel,
+            "consumer": told.client_id,
+            "team": told.team or None,
+            "reason": told.reason,
+            "url": told.page or None,
+        },
+    }
+
+
+def subject(told: Told) -> str:
+    """Of the e-mail: one line."""
+    return f"{told.channel}/{told.client_id} {_SAYS[told.kind]}"
+
+
+def text(told: Told) -> str:
+    """The e-mail: what happened, what the broker does about it, what to do."""
+    at = told.at.strftime("%Y-%m-%d %H:%M UTC")
+    parts = [
+        f"Your webhook {told.client_id} on the channel {told.channel} {_SAYS[told.kind]} ({at}).",
+        told.reason,
+        _NEXT[told.kind],
+        f"Look at it: {told.page}" if told.page else "",
+        "Owners and editors of the team get this once for each change, not for each failure.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+_SAYS = {
+    Kind.FAILING: "is failing",
+    Kind.DISABLED: "was disabled",
+    Kind.DEAD_LETTER: "has a dead letter",
+    Kind.RECOVERED: "has recovered",
+}
+_NEXT = {
+    Kind.FAILING: (
+        "We go on trying, less and less often. Messages wait meanwhile, and are given up when "
+        "their attempts are used up. Mend the endpoint, or pause the webhook until it is mended."
+    ),
+    Kind.DISABLED: (
+        "Nothing is sent any more; what arrives waits. Resume the webhook when the endpoint is "
+        "ready again."
+    ),
+    Kind.DEAD_LETTER: (
+        "A message was given up after its last attempt. It is kept: replay it when the endpoint "
+        "can take it. Further dead letters are told of once a day at most."
+    ),
+    Kind.RECOVERED: (
+        "Messages arrive again. What waited is sent now; what was given up in between stays in "
+        "the dead letters until you replay it."
+    ),
+}

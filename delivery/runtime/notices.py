@@ -1,0 +1,118 @@
+"""Notices: what the watch noted is published as an event, and mailed to the consumer's owners."""
+
+import json
+import logging
+from collections.abc import Iterator
+from smtplib import SMTPException
+
+from django.core.mail import EmailMessage, get_connection
+from django_q.tasks import async_task
+
+from channels_app import clock, transactions
+from channels_app.conf import conf
+from channels_app.directory import ChannelView, directory
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+from delivery.models import Notice
+from delivery.rules import notices
+from delivery.rules.notices import Told
+from delivery.rules.standing import Kind
+from delivery.steps import outbox, watch
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "hookstation"
+"""Reserved: an operator who makes this channel, internal, hears there of every consumer."""
+MAIL_TIMEOUT_S = 10
+MAILS_AT_ONCE = 100
+MAIL_TASK = "delivery.runtime.tasks.mail"
+
+
+def sweep() -> Iterator[int]:
+    """Note what changed and publish it. E-mails take their time: a task of django-q2's sends them.
+
+    Steps, each with the number of notices that it made or published.
+    """
+    yield from watch.watch(clock.now())
+    for notice_id in outbox.unpublished():
+        yield _publish(notice_id)
+    if outbox.has_mail(clock.now()):
+        async_task(MAIL_TASK)
+
+
+def mail() -> int:
+    """Send the e-mails that are due; returns how many are out."""
+    count = 0
+    for _ in range(MAILS_AT_ONCE):
+        notice = outbox.claim(clock.now())
+        if notice is None:
+            break
+        count += _mail(notice)
+    return count
+
+
+def _publish(notice_id: int) -> int:
+    return transactions.run(lambda: _published(notice_id))
+
+
+def _published(notice_id: int) -> int:
+    """The mark and the message in one transaction: neither twice nor not at all."""
+    notice = outbox.take(notice_id)
+    if notice is None:
+        return 0
+    told = _told(notice)
+    channel = _channel(told)
+    if channel is not None:
+        body = json.dumps(notices.event(told), ensure_ascii=False).encode()
+        publication = Publication(
+            body, content_type="application/json", event_type=notices.event_type(told.kind)
+        )
+        (accepted,) = accept.accept(channel, None, [publication])
+        outbox.became(notice, accepted.message_id)
+    return 1
+
+
+def _channel(told: Told) -> ChannelView | None:
+    """Where events go; None while there is no such channel.
+
+    It is everybody's, so that no team may register there; and what happens to its own consumers is
+    not published to them.
+    """
+    channel = directory.channel(CHANNEL)
+    if channel is None or channel.exposure != "internal" or told.channel == CHANNEL:
+        return None
+    return channel
+
+
+def _mail(notice: Notice) -> int:
+    addresses = outbox.recipients(notice.consumer.team_id)
+    if not addresses:
+        outbox.sent(notice, [])
+        return 0
+    told = _told(notice)
+    message = EmailMessage(notices.subject(told), notices.text(told), to=addresses)
+    try:
+        message.connection = get_connection(timeout=MAIL_TIMEOUT_S)
+        message.send()
+    except (OSError, SMTPException) as error:
+        logger.warning("a notice cannot be mailed: %s", error)
+        outbox.failed(notice, f"{type(error).__name__}: {error}", clock.now())
+        return 0
+    outbox.sent(notice, addresses)
+    return 1
+
+
+def _told(notice: Notice) -> Told:
+    consumer = notice.consumer
+    team = consumer.team.slug if consumer.team else ""
+    channel, name = consumer.channel.slug, consumer.client_id
+    path = f"/portal/{team}/webhooks/{channel}/{name}/" if team else ""
+    return Told(
+        kind=Kind(notice.kind),
+        at=notice.at,
+        channel=channel,
+        client_id=name,
+        team=team,
+        reason=notice.reason,
+        page=f"{conf().public_url}{path}" if path else "",
+    )
