@@ -85,7 +85,8 @@ def _channel(told: Told) -> ChannelView | None:
 
 
 def _mail(notice: Notice) -> int:
-    addresses = outbox.recipients(notice.consumer.team_id)
+    team_id = notice.consumer.team_id
+    addresses = outbox.recipients(team_id) if team_id is not None else []
     if not addresses:
         outbox.sent(notice, [])
         return 0

@@ -51,7 +51,7 @@ def claim(now: datetime) -> Notice | None:
     return None
 
 
-def recipients(team_id: int | None) -> list[str]:
+def recipients(team_id: int) -> list[str]:
     """Addresses of those who can mend a team's consumers."""
     people = Membership.objects.filter(team_id=team_id, role__in=ROLES, user__is_active=True)
     return sorted(set(people.exclude(user__email="").values_list("user__email", flat=True)))
