@@ -7,8 +7,11 @@ from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
+from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from channels_app.ui.accounts import secure_admin_login
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -41,7 +44,33 @@ def restyle(model: Any) -> None:
     admin.site.register(model, type(former.__name__, (former, ModelAdmin), {}))
 
 
-# By name: only delivery.runtime imports django-q2.
-for _model in apps.get_app_config("django_q").get_models():
-    if admin.site.is_registered(_model):
-        restyle(_model)
+# By name: only delivery.runtime imports django-q2, and only the portal's accounts allauth.
+for _app in ("django_q", "account"):
+    for _model in apps.get_app_config(_app).get_models():
+        if admin.site.is_registered(_model):
+            restyle(_model)
+
+_Authenticator = apps.get_model("mfa", "Authenticator")
+admin.site.unregister(_Authenticator)
+
+
+@admin.register(_Authenticator)
+class AuthenticatorAdmin(ModelAdmin):
+    """Second factors: taken away from who has lost theirs, never shown."""
+
+    list_display = ("user", "type", "created_at", "last_used_at")
+    list_select_related = ("user",)
+    search_fields = ("user__username", "user__email")
+    fields = readonly_fields = list_display
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Only by the person."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Only by the person."""
+        return False
+
+
+# People sign in at one door only, which counts wrong passwords (decision 12).
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]

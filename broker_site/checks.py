@@ -149,6 +149,22 @@ def debug(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
+@register
+def sign_up(**kwargs: Any) -> list[CheckMessage]:
+    """Strangers can verify their address, if strangers may come."""
+    chosen = settings.ENVIRONMENT
+    if chosen.signup != "open" or chosen.email_url:
+        return []
+    return [
+        Warning(
+            "HOOKSTATION_SIGNUP is open and EMAIL_URL is not set: new people wait for a mail that "
+            "only the log gets.",
+            hint="Set EMAIL_URL, such as smtp+tls://user:password@host:587.",
+            id="hookstation.W003",
+        )
+    ]
+
+
 @register(Tags.database)
 def database(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """The database is one that keeps what it commits and knows SKIP LOCKED."""

@@ -88,6 +88,8 @@ NAVIGATION: list[dict[str, Any]] = [
         _item("Teams", "groups", "channels_app.team"),
         _item("Users", "person", "auth.user"),
         _item("Groups", "badge", "auth.group"),
+        _item("E-mail addresses", "alternate_email", "account.emailaddress"),
+        _item("Second factors", "phonelink_lock", "mfa.authenticator"),
         _item("Audit log", "history", "channels_app.auditentry"),
     ),
     _group(

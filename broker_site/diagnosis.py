@@ -17,7 +17,7 @@ from django.db import connection
 
 from broker_site import backlog, health
 from channels_app.conf import conf, keyring
-from channels_app.models import Consumer, ConsumerSecret, MessageBody
+from channels_app.models import Consumer, ConsumerSecret, Membership, MessageBody
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
 
@@ -169,6 +169,17 @@ def consumers() -> Iterable[Finding]:
         )
 
 
+def mail() -> Iterable[Finding]:
+    """Mail that reaches nobody, where there are people who could need it."""
+    if not settings.CAN_MAIL and Membership.objects.exists():
+        yield Finding(
+            "info",
+            "no_mail",
+            "There is no EMAIL_URL: invitations and new passwords are written to the log.",
+            "Set EMAIL_URL, or hand invitation links over yourself.",
+        )
+
+
 def encryption() -> Iterable[Finding]:
     """Rows that an old key sealed."""
     primary = keyring().primary_id
@@ -245,6 +256,7 @@ LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     durability,
     packets,
     consumers,
+    mail,
     encryption,
     clocks,
 )

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
+from environ import Env
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 
@@ -30,6 +33,24 @@ def _positive(text: str) -> int:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"expected {' or '.join(choices)}")
+        return text
+
+    return parse
+
+
+def _mail(text: str) -> str:
+    if text:
+        try:
+            Env.email_url_config(text)
+        except (KeyError, ValueError, ImproperlyConfigured):
+            raise ValueError("expected something like smtp+tls://user:password@host:587") from None
+    return text
 
 
 def _setting(
@@ -78,6 +99,7 @@ class Environment:
     allowed_hosts: tuple[str, ...] = _hook(
         "ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"), _words, "Host names we answer to."
     )
+    proxies: int = _hook("PROXIES", 0, int, "Reverse proxies in front that tell who calls.")
     web_workers: int = _hook(
         "WEB_WORKERS", 0, int, "Web processes; 0 chooses from cores and database."
     )
@@ -90,6 +112,10 @@ class Environment:
     max_batch_bytes: int = _hook(
         "MAX_BATCH_BYTES", 16 * 1024 * 1024, _positive, "Largest request of the batch endpoint."
     )
+
+    signup: str = _hook("SIGNUP", "invitation", _one_of("invitation", "open"), "Who may sign up.")
+    email_url: str = _setting("EMAIL_URL", "", _mail, "Where mail is handed over.", secret=True)
+    email_from: str = _hook("EMAIL_FROM", "hookstation@localhost", str, "Sender of mail.")
 
     allowed_targets: str = _hook(
         "ALLOWED_TARGETS", "", str, "Private networks that consumers may be in, as CIDR."
@@ -172,7 +198,8 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
         try:
             values[setting.name] = setting.metadata["parse"](text)
         except ValueError as error:
-            raise BadEnvironment(f"{name}={text!r} cannot be used: {error}.") from None
+            shown = "" if setting.metadata["secret"] else f"={text!r}"
+            raise BadEnvironment(f"{name}{shown} cannot be used: {error}.") from None
     return Environment(**values)
 
 

@@ -8,6 +8,7 @@ from channels_app.api import problems
 
 API = "/api/"
 PORTAL = ("/portal/", "/accounts/")
+CONSOLE = "/admin/"
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -22,6 +23,9 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     if request.path_info.startswith(PORTAL):
         advice = str(exception) or "Your account may not do this. Nothing was changed."
         return _page(request, 403, "Not allowed", advice)
+    if request.path_info.startswith(CONSOLE):
+        advice = "This is the operators' console, and your account is not an operator's."
+        return _page(request, 403, "Not for your account", advice)
     return defaults.permission_denied(request, exception)
 
 
@@ -44,6 +48,12 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
         advice = "The address is wrong, or it belongs to a team that you are no member of."
         return _page(request, 404, "There is nothing here", advice)
     return defaults.page_not_found(request, exception)
+
+
+def too_many(request: HttpRequest) -> HttpResponse:
+    """429: somebody tries too often."""
+    advice = "You, or somebody at your address, tried this too often. Wait a few minutes."
+    return _page(request, 429, "Too many tries", advice)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

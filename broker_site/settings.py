@@ -44,6 +44,9 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "django_prometheus",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
     "channels_app",
     "delivery",
     "broker_site.apps.SiteConfig",
@@ -59,6 +62,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 # Programs' requests take a shorter way, without any (broker_site/lean.py).
@@ -122,10 +126,59 @@ FORMAT_MODULE_PATH = "broker_site.formats"
 # Django's own limit guards form posts; message bodies have their own (MAX_BODY_BYTES).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 
-LOGIN_URL = "account_login"
-LOGIN_REDIRECT_URL = "/admin/"
-LOGOUT_REDIRECT_URL = "account_login"
+LOGIN_URL = LOGOUT_REDIRECT_URL = "account_login"
+LOGIN_REDIRECT_URL = "portal:choose"
 CSRF_FAILURE_VIEW = "broker_site.errors.not_from_here"
+
+# One door for people, and behind it one count of wrong passwords (decision 12).
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 10},
+    },
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+]
+SIGNUP = ENVIRONMENT.signup
+ACCOUNT_ADAPTER = "channels_app.ui.accounts.Accounts"
+ACCOUNT_FORMS = {"login": "channels_app.ui.accounts.SignIn"}
+ACCOUNT_LOGIN_METHODS = {"username", "email"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*", "password2*"]
+# Who was invited is known to somebody; of strangers an address that works is asked first.
+ACCOUNT_EMAIL_VERIFICATION = "mandatory" if SIGNUP == "open" else "optional"
+ACCOUNT_CHANGE_EMAIL = True
+ACCOUNT_EMAIL_NOTIFICATIONS = True
+# A form in which a stranger names an address must not send mail to it.
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
+ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Hookstation] "
+ACCOUNT_LOGOUT_REDIRECT_URL = LOGOUT_REDIRECT_URL
+ALLAUTH_TRUSTED_PROXY_COUNT = ENVIRONMENT.proxies
+MFA_ADAPTER = "channels_app.ui.accounts.SecondFactors"
+MFA_TOTP_ISSUER = "Hookstation"
+MFA_ALLOW_UNVERIFIED_EMAIL = True
+
+CAN_MAIL = bool(ENVIRONMENT.email_url)
+"""Without it mail stands in the log, where only operators find it."""
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = ENVIRONMENT.email_from
+_mail = Env.email_url_config(ENVIRONMENT.email_url or "consolemail://")
+EMAIL_BACKEND = _mail["EMAIL_BACKEND"]
+EMAIL_FILE_PATH = _mail["EMAIL_FILE_PATH"]
+EMAIL_HOST, EMAIL_PORT = _mail["EMAIL_HOST"] or "localhost", _mail["EMAIL_PORT"] or 25
+EMAIL_HOST_USER = _mail["EMAIL_HOST_USER"] or ""
+EMAIL_HOST_PASSWORD = _mail["EMAIL_HOST_PASSWORD"] or ""
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.get("EMAIL_USE_TLS", False), _mail.get("EMAIL_USE_SSL", False)
+EMAIL_TIMEOUT = 10
+
+CACHES = {
+    # Counts of wrong passwords: the same for all web processes on all hosts.
+    "default": {
+        "BACKEND": "django.core.cache.backends.db.DatabaseCache",
+        "LOCATION": "hookstation_cache",
+        "OPTIONS": {"MAX_ENTRIES": 100_000},
+    },
+    "process": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+}
 
 STATIC_URL = "static/"
 # Where `collectstatic` may put copies; files are found and served without it.
@@ -164,6 +217,7 @@ UNFOLD = console.UNFOLD
 Q_CLUSTER: dict[str, Any] = {
     "name": "hookstation",
     "orm": "default",
+    "cache": "process",
     # Pumps, one steward, one worker for schedules.
     "workers": ENVIRONMENT.pumps + 2,
     # Keeping successes costs a locked read of 250 rows per task.

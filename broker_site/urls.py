@@ -1,7 +1,6 @@
 """Every address of the site."""
 
 from django.contrib import admin
-from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
@@ -19,12 +18,8 @@ urlpatterns = [
     # What knows deliveries first: below it the portal's own addresses would not be found.
     path("portal/<str:team>/webhooks/", include("delivery.ui.urls")),
     path("portal/", include("channels_app.ui.urls")),
-    path(
-        "accounts/login/",
-        LoginView.as_view(template_name="account/login.html", next_page="portal:choose"),
-        name="account_login",
-    ),
-    path("accounts/logout/", LogoutView.as_view(), name="account_logout"),
+    path("accounts/", include("allauth.account.urls")),
+    path("accounts/2fa/", include("allauth.mfa.urls")),
     path("livez", health.livez, name="livez"),
     path("readyz", health.readyz, name="readyz"),
     path("metrics", health.metrics, name="metrics"),
@@ -32,5 +27,6 @@ urlpatterns = [
 
 handler400 = "broker_site.errors.bad_request"
 handler403 = "broker_site.errors.forbidden"
+handler429 = "broker_site.errors.too_many"
 handler404 = "broker_site.errors.not_found"
 handler500 = "broker_site.errors.server_error"

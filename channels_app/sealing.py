@@ -1,8 +1,13 @@
 """What is sealed at rest, and what each seal is tied to: copied to another row it does not open."""
 
+from base64 import b64decode, b64encode
+
 from channels_app.conf import keyring
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.rules import secrets
+
+_SECOND_FACTOR = b"second factor"
+"""For all of them: who seals one is not told whose it is."""
 
 
 def seal_body(message_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
@@ -27,6 +32,21 @@ def seal_for_consumer(channel_id: int, client_id: str, plain: bytes) -> tuple[by
 def open_for_consumer(channel_id: int, client_id: str, data: bytes) -> bytes:
     """What seal_for_consumer sealed. Raises rules.encryption.Unreadable."""
     return keyring().open(data, _consumer(channel_id, client_id))
+
+
+def seal_second_factor(plain: str) -> str:
+    """The secret of a person's second factor as stored: in JSON, so in letters."""
+    return b64encode(keyring().seal(plain.encode(), _SECOND_FACTOR)).decode()
+
+
+def open_second_factor(stored: str) -> str:
+    """What seal_second_factor sealed. Raises rules.encryption.Unreadable."""
+    return keyring().open(b64decode(stored), _SECOND_FACTOR).decode()
+
+
+def sealed_with(stored: str) -> str:
+    """Id of the key that sealed a second factor. Raises rules.encryption.Unreadable."""
+    return keyring().key_id(b64decode(stored))
 
 
 def mint_secret(consumer: Consumer) -> str:

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from django.apps import apps
 from django.db import transaction
+from django.db.models import Manager
 
 from channels_app import sealing
 from channels_app.conf import keyring
@@ -42,6 +45,7 @@ def kinds() -> tuple[Kind, ...]:
     return (
         Kind("signing secret", ConsumerSecret.objects.count, partial(_batches, _secrets)),
         Kind("header set", Consumer.objects.count, partial(_batches, _headers)),
+        Kind("second factor", _factors().count, partial(_batches, _second_factors)),
         Kind("message body", MessageBody.objects.count, partial(_batches, _bodies)),
     )
 
@@ -104,6 +108,29 @@ def _headers(after: int) -> _Slice:
         resealed += Consumer.objects.filter(id=row.id, headers_sealed=envelope).update(
             headers_sealed=sealed
         )
+    return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
+
+
+def _factors() -> Manager[Any]:
+    """By name: only the accounts know allauth."""
+    objects: Manager[Any] = apps.get_model("mfa", "Authenticator")._default_manager
+    return objects
+
+
+def _second_factors(after: int) -> _Slice:
+    rows = list(_factors().filter(id__gt=after).order_by("id")[:BATCH])
+    resealed, unreadable = 0, []
+    for row in rows:
+        data = dict(row.data)
+        try:
+            for name in data.keys() & {"secret", "seed"}:
+                if sealing.sealed_with(data[name]) != keyring().primary_id:
+                    data[name] = sealing.seal_second_factor(sealing.open_second_factor(data[name]))
+        except Unreadable as error:
+            unreadable.append(f"A second factor of user {row.user_id}: {error}")
+            continue
+        if data != row.data:
+            resealed += _factors().filter(id=row.id, data=row.data).update(data=data)
     return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
 
 

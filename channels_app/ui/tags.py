@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django import template
+from django.conf import settings
 from django.db.models import QuerySet
 from django.forms import BoundField, CheckboxInput, CheckboxSelectMultiple, RadioSelect
 from django.utils.html import format_html
@@ -52,6 +53,18 @@ def teams_of(user: Any) -> QuerySet[Membership]:
     """The teams that a person can switch to."""
     mine = Membership.objects.filter(user_id=user.pk)
     return mine.select_related("team").order_by("team__name", "team__slug")
+
+
+@register.simple_tag
+def signup_open() -> bool:
+    """Whether strangers may make accounts."""
+    return bool(settings.SIGNUP == "open")
+
+
+@register.simple_tag
+def can_mail() -> bool:
+    """Whether mail reaches people, and not only the log."""
+    return bool(settings.CAN_MAIL)
 
 
 @register.filter

@@ -160,3 +160,19 @@ def test_they_are_run_by_django(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(SystemCheckError, match=r"hookstation\.E001"):
         call_command("check", databases=["default"])
+
+
+@pytest.mark.parametrize(
+    ("signup", "email_url", "found"),
+    [
+        pytest.param("invitation", "", [], id="by invitation"),
+        pytest.param("open", "smtp://localhost:25", [], id="with mail"),
+        pytest.param("open", "", ["hookstation.W003"], id="without mail"),
+    ],
+)
+def test_strangers_who_could_not_verify_their_address(
+    signup: str, email_url: str, found: list[str], environment: Any
+) -> None:
+    environment(signup=signup, email_url=email_url)
+
+    assert ids(checks.sign_up()) == found

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.utils import timezone
 
 from broker_site import diagnosis
 from broker_site.diagnosis import Finding
 from channels_app.conf import conf
-from channels_app.models import ConsumerSecret
+from channels_app.models import ConsumerSecret, Membership
 from delivery.models import ConsumerHealth, Counter, PumpSlot
-from tests.factories import ConsumerFactory, DeliveryFactory
+from tests.factories import ConsumerFactory, DeliveryFactory, TeamFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +82,17 @@ def test_consumers_that_get_nothing() -> None:
 
     assert [finding.id for finding in findings] == ["consumers_disabled", "circuits_open"]
     assert findings[1].sentence.startswith("1 consumers")
+
+
+def test_people_whom_no_mail_reaches(settings: Any) -> None:
+    settings.CAN_MAIL = False
+    assert found(diagnosis.mail) == []
+    user = User.objects.create_user("mia")
+    Membership.objects.create(team=TeamFactory.create(), user=user, role="owner")
+
+    assert found(diagnosis.mail) == [("info", "no_mail")]
+    settings.CAN_MAIL = True
+    assert found(diagnosis.mail) == []
 
 
 def test_a_rotation_that_is_not_finished() -> None:
