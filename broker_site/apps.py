@@ -1,6 +1,14 @@
 """App of the site itself: its system checks and the console's frame."""
 
 from django.apps import AppConfig
+from django.contrib.admin.apps import AdminConfig
+
+
+class ConsoleConfig(AdminConfig):
+    """Django's admin, as the site's own class makes it."""
+
+    default = False
+    default_site = "broker_site.site.Console"
 
 
 class SiteConfig(AppConfig):

@@ -1,21 +1,17 @@
 """Dashboard: what the console shows on its first page, in its frame and in its search."""
 
-import copy
 from typing import Any
 
 from django.conf import settings
 from django.contrib.humanize.templatetags.humanize import intcomma
 from django.db import connection
-from django.db.models import Sum
 from django.http import HttpRequest
 from django.urls import reverse
 from unfold.dataclasses import SearchResult
 
 from broker_site import backlog
-from broker_site.console import NAVIGATION
 from channels_app.models import Channel, Consumer, Producer
 from channels_app.rules import ids
-from delivery.models import Counter
 from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime import slots
 
@@ -44,16 +40,6 @@ def environment(request: HttpRequest) -> list[str]:
     if connection.vendor == "sqlite":
         return ["Embedded", "info"]
     return ["Production", "success"]
-
-
-def navigation(request: HttpRequest) -> list[dict[str, Any]]:
-    """The sidebar; dead letters wear their number, unless there are none."""
-    dead = Counter.objects.filter(state=DeliveryState.DEAD).aggregate(total=Sum("count"))["total"]
-    groups = copy.deepcopy(NAVIGATION)
-    for item in (item for group in groups for item in group["items"]):
-        if item.pop("badge_of", "") == "dead" and dead:
-            item["badge"] = intcomma(dead)
-    return groups
 
 
 def overview(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:

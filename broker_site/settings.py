@@ -31,9 +31,9 @@ X_FRAME_OPTIONS = "DENY"
 ROOT_URLCONF = "broker_site.urls"
 WSGI_APPLICATION = "broker_site.wsgi.application"
 INSTALLED_APPS = [
-    "unfold",
+    "unfold.apps.BasicAppConfig",
     "unfold.contrib.filters",
-    "django.contrib.admin",
+    "broker_site.apps.ConsoleConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -4,10 +4,10 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from channels_app.admin import base
 from channels_app.admin.base import display
+from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import ChannelForm, EventTypeForm
 from channels_app.models import Channel, EventType
 from channels_app.steps import register_event_type

@@ -9,12 +9,12 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from unfold.contrib.filters.admin import RelatedDropdownFilter
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from channels_app.admin import base
 from channels_app.admin.base import action, dialog, display
+from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import ConsumerForm
 from channels_app.errors import BrokerError
 from channels_app.models import Consumer, ConsumerSecret

@@ -6,10 +6,11 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
-from unfold.contrib.filters.admin import DropdownFilter, TextFilter
+from unfold.contrib.filters.admin import TextFilter
 
 from channels_app.admin import base, body
 from channels_app.admin.base import display
+from channels_app.admin.choices import DropdownFilter, Since
 from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids
 from channels_app.rules.encryption import Unreadable
@@ -82,7 +83,7 @@ class MessageAdmin(base.BigList):
         "consumer_count",
     )
     list_fetched = ("channel", "producer")
-    list_filter = (ChannelFilter, StateFilter, base.Since, EventTypeFilter)
+    list_filter = (ChannelFilter, StateFilter, Since, EventTypeFilter)
     search_fields = ("id",)
     search_help_text = "msg_… (the whole id)"
     fieldsets = (

@@ -8,10 +8,10 @@ from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from unfold.admin import TabularInline
-from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from channels_app.admin import base
 from channels_app.admin.base import display
+from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.models import AuditEntry, DirectoryVersion, Membership, Team
 
 

@@ -6,13 +6,13 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from unfold.contrib.filters.admin import RelatedDropdownFilter
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminIntegerFieldWidget
 
 from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import action, dialog, display
+from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import Lines, ProducerForm, Refusable
 from channels_app.errors import BrokerError
 from channels_app.models import ApiKey, Producer, ProducerRate

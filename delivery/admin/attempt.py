@@ -6,10 +6,10 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from unfold.contrib.filters.admin import DropdownFilter
 
 from channels_app.admin import base
 from channels_app.admin.base import display
+from channels_app.admin.choices import DropdownFilter, Since
 from channels_app.rules import ids
 from delivery.admin.timeline import timings
 from delivery.models import Attempt
@@ -47,7 +47,7 @@ class AttemptAdmin(base.BigList):
         "took",
         "remote_address",
     )
-    list_filter = (OutcomeFilter, base.Since)
+    list_filter = (OutcomeFilter, Since)
     search_fields = ("id",)
     search_help_text = "att_… or dlv_… (the whole id)"
     fields = (

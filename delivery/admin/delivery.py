@@ -80,7 +80,9 @@ class DeliveryAdmin(base.BigList):
         """What the filters and the search name together, each by its index."""
         term = search_term.strip().lower()
         found = by_id(queryset, term)
-        return (Chosen.of(request, term).apply(queryset) if found is None else found), False
+        if found is None:
+            found = Chosen.of(request, term, self.list_per_page).apply(queryset)
+        return found, False
 
     def audit_target(self, obj: Delivery) -> str:
         """As the steps name it."""

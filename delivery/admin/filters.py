@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
+from django.contrib.admin.views.main import PAGE_VAR
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from unfold.contrib.filters.admin import DropdownFilter
 
 from channels_app.admin import base
+from channels_app.admin.choices import DropdownFilter, Since, first_id
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
 from delivery.admin.newest import MOST, newest
@@ -74,7 +75,7 @@ class SinceFilter(_Held):
 
     title = "time"
     parameter_name = "since"
-    lookups = base.Since.lookups
+    lookups = Since.lookups
 
 
 class OutcomeFilter(_Held):
@@ -99,16 +100,19 @@ class Chosen:
     consumer_ids: tuple[int, ...] | None = None
     since: int = 0
     outcome: str = ""
+    most: int = MOST
+    """Rows that are to be looked at."""
 
     @classmethod
-    def of(cls, request: HttpRequest, term: str) -> Self:
+    def of(cls, request: HttpRequest, term: str, per_page: int) -> Self:
         """The filters in the address, and a client id in the search field."""
         state, outcome = request.GET.get("state", ""), request.GET.get("outcome", "")
         return cls(
             states=(state,) if state in list(DeliveryState) else None,
             consumer_ids=_consumers(request, term),
-            since=base.first_id(request.GET.get("since")),
+            since=first_id(request.GET.get("since")),
             outcome=outcome if outcome in list(Outcome) else "",
+            most=MOST if outcome else _reach(request, per_page),
         )
 
     def apply(self, rows: Rows) -> Rows:
@@ -117,7 +121,7 @@ class Chosen:
             found = rows.filter(pk__gte=self.since) if self.since else rows
             found = base.newest(found) if self.outcome else found
         else:
-            keys = newest(self.consumer_ids, self.states, since=self.since)
+            keys = newest(self.consumer_ids, self.states, since=self.since, most=self.most)
             found = rows.filter(pk__in=keys)
         return found.filter(outcome=self.outcome) if self.outcome else found
 
@@ -128,6 +132,14 @@ def by_id(rows: Rows, term: str) -> Rows | None:
     if delivery is not None:
         return rows.filter(pk=delivery)
     return rows.filter(message_id=message) if message is not None else None
+
+
+def _reach(request: HttpRequest, per_page: int) -> int:
+    """Rows up to the end of the page. What was chosen for an action may have moved on since."""
+    page = request.GET.get(PAGE_VAR, "1")
+    if request.method != "GET" or not page.isdecimal() or len(page) > len(str(MOST)):
+        return MOST
+    return min(MOST, int(page) * per_page)
 
 
 def _consumers(request: HttpRequest, term: str) -> tuple[int, ...] | None:

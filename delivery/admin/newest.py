@@ -27,11 +27,15 @@ TERM = (
 
 
 def newest(
-    consumer_ids: Collection[int] | None, states: Collection[str] | None, *, since: int = 0
+    consumer_ids: Collection[int] | None,
+    states: Collection[str] | None,
+    *,
+    since: int = 0,
+    most: int = MOST,
 ) -> list[int]:
     """Keys of the newest rows, falling. None means any consumer, any state; ``since`` is a key."""
     pairs = _pairs(consumer_ids, states)
-    limit = max(FEWEST, min(MOST, BUDGET // max(1, len(pairs))))
+    limit = min(most, max(FEWEST, min(MOST, BUDGET // max(1, len(pairs)))))
     found: list[int] = []
     for start in range(0, len(pairs), RANGES):
         found += _read(pairs[start : start + RANGES], since, limit)

@@ -5,11 +5,11 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import display
+from channels_app.admin.choices import ChoicesDropdownFilter
 from delivery.models import ConsumerHealth, Counter, PumpSlot, SweepRun
 from delivery.runtime.slots import STALE_S
 

@@ -16,10 +16,9 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 from delivery.steps.replay.filters import instant, of_types
 
-SCAN = 5000
-"""Rows of one range that one look covers; where it ends is read from the index alone."""
-LOOKS = 4
-"""Looks per answer."""
+LOOKS = (500, 1500, 3000)
+"""Rows of one range that each look of an answer covers; where it ends is read from the index alone.
+Most filters match much: a short look fills the page."""
 
 M = TypeVar("M", bound=Model)
 Show = Callable[[Any], Mapping[str, Any]]
@@ -50,9 +49,9 @@ class Deep(Page):
         """As Page.answer. ``ranges`` are served by an index in the order of ``id``."""
         found: list[Any] = []
         lookup, place, edge = self.lookup, self.place, None
-        for _ in range(LOOKS):
+        for scan in LOOKS:
             parts = [self._from(part, lookup, place) for part in ranges]
-            edge = self._edge(parts)
+            edge = self._edge(parts, scan)
             found += self._matching(parts, wanted, edge, self.limit + 1 - len(found))
             if edge is None or len(found) > self.limit:
                 break
@@ -82,10 +81,10 @@ class Deep(Page):
         where = {} if place is None else {f"id__{lookup}": place}
         return part.filter(**where).order_by("id" if self._ascends else "-id")
 
-    def _edge(self, parts: Sequence[QuerySet[M]]) -> int | None:
+    def _edge(self, parts: Sequence[QuerySet[M]], scan: int) -> int | None:
         """The last key of this look; None when it reaches the end of the list."""
         edges: list[int] = [
-            edge for part in parts for edge in part.values_list("id", flat=True)[SCAN : SCAN + 1]
+            edge for part in parts for edge in part.values_list("id", flat=True)[scan : scan + 1]
         ]
         if not edges:
             return None

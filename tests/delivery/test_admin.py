@@ -18,6 +18,7 @@ from delivery.admin.newest import newest
 from delivery.models import Attempt, Counter, Delivery, Replay
 from delivery.steps import replay
 from tests import console
+from tests.delivery.books import make_deliveries
 from tests.factories import AttemptFactory, ConsumerFactory, DeliveryFactory
 
 pytestmark = pytest.mark.django_db
@@ -71,6 +72,29 @@ def test_background_tasks_wear_the_same_clothes(name: str, operator: Client) -> 
 
 
 # -- Finding ---------------------------------------------------------------------------------------
+
+
+def test_a_page_reads_no_further_than_it_shows(operator: Client) -> None:
+    rows = make_deliveries(ConsumerFactory.create(), 60, state="dead")
+    latest_first = [str(row) for row in reversed(rows)]
+
+    with CaptureQueriesContext(connection) as queries:
+        second = operator.get(console.list_url(Delivery, "?state=dead&p=2"))
+
+    assert [str(row) for row in second.context["cl"].result_list] == latest_first[25:50]
+    assert any("LIMIT 50" in query["sql"] for query in queries)
+    assert not any("LIMIT 1000" in query["sql"] for query in queries)
+
+
+def test_what_was_selected_is_found_when_newer_rows_have_pushed_it_on(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    selected = make_deliveries(consumer, 1, state="dead")[0]
+    make_deliveries(consumer, 30, state="dead")
+
+    bulk = {"action": "replay_selected", "_selected_action": [selected.pk]}
+    operator.post(console.list_url(Delivery, "?state=dead"), bulk)
+
+    assert Replay.objects.get().matched_count == 1
 
 
 def test_filters_find_what_they_say(operator: Client) -> None:

@@ -374,8 +374,7 @@ def test_filtered_pages_hold_every_row_once_in_both_directions(
     reader: Api, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(pages, "SCAN", 4)
-    monkeypatch.setattr(pages, "LOOKS", 2)
+    monkeypatch.setattr(pages, "LOOKS", (3, 5))
     consumer = ConsumerFactory.create()
     rows = make_deliveries(consumer, 70)
     wanted: list[str] = []

@@ -494,8 +494,7 @@ def test_publishing_still_works_at_the_lists_address() -> None:
 def test_a_filter_that_matches_little_looks_at_a_bounded_stretch(
     reader: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "SCAN", 10)
-    monkeypatch.setattr(pages, "LOOKS", 2)
+    monkeypatch.setattr(pages, "LOOKS", (10, 10))
     consumer = ConsumerFactory.create()
     path = f"/channels/{consumer.channel.slug}/messages"
     at = clock.now() - timedelta(hours=1)

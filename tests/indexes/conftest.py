@@ -19,7 +19,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> World:
     # One by one, so that each is judged.
     monkeypatch.setattr(raw, "fit_together", lambda statements: False)
     for module, name, value in (
-        (pages, "SCAN", 40),
+        (pages, "LOOKS", (40, 40, 40)),
         (windows, "SCAN", 40),
         (scope, "LOOK", 40),
         (retention, "BATCH", 40),

@@ -1,0 +1,215 @@
+"""Navigation: the ways around the console, resolved once and chosen for whoever looks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.db.models import Sum
+from django.http import HttpRequest
+from django.urls import reverse
+
+from delivery.models import Counter
+from delivery.rules.lifecycle import DeliveryState
+
+Asked = Mapping[str, Any]
+"""The query of an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the sidebar, or a tab: a list, for those who may view it."""
+
+    title: str
+    icon: str = ""
+    model: str = ""
+    """``app.model`` of the list; without one it is the first page."""
+    query: str = ""
+    lit: Callable[[Asked], bool] = lambda asked: True
+    """One list may have several places: whether this one is meant by what is asked for."""
+    kin: tuple[str, ...] = ()
+    """Models whose lists light this place up too."""
+    has_badge: bool = False
+    """Wears the number of dead letters, unless there are none."""
+
+    def link(self) -> str:
+        """Where it leads."""
+        return _list_of(self.model) + self.query
+
+    def may_view(self, request: HttpRequest) -> bool:
+        """Whether this person may go there."""
+        if not self.model:
+            return True
+        app, _, name = self.model.partition(".")
+        return bool(request.user.has_perm(f"{app}.view_{name}"))
+
+    def is_lit(self, request: HttpRequest) -> bool:
+        """Whether the person is there already."""
+        if not self.model:
+            return request.path == _list_of("")
+        lists = (self.model, *self.kin)
+        return any(request.path.startswith(_list_of(one)) for one in lists) and self.lit(
+            request.GET
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some places under one title."""
+
+    title: str
+    places: tuple[Place, ...]
+    collapsible: bool = False
+
+
+def _in_state(state: str) -> Callable[[Asked], bool]:
+    return lambda asked: asked.get("state", "") == state
+
+
+def _deliveries(title: str, state: str) -> Place:
+    """A saved view of the deliveries."""
+    return Place(title, "", "delivery.delivery", f"?state={state}", _in_state(state))
+
+
+BACKGROUND = ("django_q.schedule", "django_q.ormq", "django_q.success", "django_q.failure")
+NAVIGATION = (
+    Group("", (Place("Overview", "space_dashboard"),)),
+    Group(
+        "Traffic",
+        (
+            Place("Messages", "mail", "channels_app.message"),
+            Place(
+                "Deliveries",
+                "send",
+                "delivery.delivery",
+                lit=lambda asked: asked.get("state") != "dead",
+            ),
+            Place(
+                "Dead letters",
+                "unsubscribe",
+                "delivery.delivery",
+                "?state=dead",
+                _in_state("dead"),
+                has_badge=True,
+            ),
+            Place("Attempts", "repeat_one", "delivery.attempt"),
+            Place("Replays", "replay", "delivery.replay"),
+        ),
+    ),
+    Group(
+        "Configuration",
+        (
+            Place("Channels", "podcasts", "channels_app.channel"),
+            Place("Event types", "category", "channels_app.eventtype"),
+            Place("Consumers", "webhook", "channels_app.consumer"),
+            Place("Producers", "output", "channels_app.producer"),
+            Place("API keys", "key", "channels_app.apikey"),
+        ),
+    ),
+    Group(
+        "People",
+        (
+            Place("Teams", "groups", "channels_app.team", kin=("channels_app.membership",)),
+            Place("Users", "person", "auth.user"),
+            Place("Groups", "badge", "auth.group"),
+            Place("E-mail addresses", "alternate_email", "account.emailaddress"),
+            Place("Second factors", "phonelink_lock", "mfa.authenticator"),
+            Place("Audit log", "history", "channels_app.auditentry"),
+        ),
+    ),
+    Group(
+        "Operation",
+        (
+            Place("Pumps", "bolt", "delivery.pumpslot"),
+            Place("Consumer health", "monitor_heart", "delivery.consumerhealth"),
+            Place("Sweeps", "mop", "delivery.sweeprun"),
+            Place("Background tasks", "schedule", BACKGROUND[0], kin=BACKGROUND[1:]),
+        ),
+    ),
+    Group(
+        "Inner tables",
+        (
+            Place("Message bodies", "draft", "channels_app.messagebody"),
+            Place("Idempotency records", "fingerprint", "channels_app.idempotencyrecord"),
+            Place("Consumer secrets", "lock", "channels_app.consumersecret"),
+            Place("Producer rates", "speed", "channels_app.producerrate"),
+            Place("Counters", "pin", "delivery.counter"),
+            Place("Directory version", "update", "channels_app.directoryversion"),
+        ),
+        collapsible=True,
+    ),
+)
+
+TABS = (
+    (
+        _deliveries("All", ""),
+        _deliveries("Queued", "queued"),
+        _deliveries("In flight", "in_flight"),
+        _deliveries("Delivered", "delivered"),
+        _deliveries("Dead letters", "dead"),
+        _deliveries("Cancelled", "cancelled"),
+    ),
+    (
+        Place("Teams", "", "channels_app.team"),
+        Place("Memberships", "", "channels_app.membership"),
+    ),
+    tuple(
+        Place(title, "", model)
+        for title, model in zip(
+            ("Schedules", "Queued", "Finished", "Failed"), BACKGROUND, strict=True
+        )
+    ),
+)
+"""Lists that are one thing to people; each has the others above it."""
+
+
+def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
+    """The groups with those places that this person may see."""
+    return [
+        {
+            "title": group.title,
+            "collapsible": group.collapsible,
+            "items": items,
+            "active": any(item["active"] for item in items),
+        }
+        for group in NAVIGATION
+        if (items := [_shown(place, request) for place in group.places if place.may_view(request)])
+    ]
+
+
+def tabs(request: HttpRequest) -> list[dict[str, Any]]:
+    """The tabs as Unfold's templates want them, of whichever list."""
+    return [
+        {
+            "models": sorted({place.model for place in places}),
+            "items": [
+                _shown(place, request) | {"has_permission": True}
+                for place in places
+                if place.may_view(request)
+            ],
+        }
+        for places in TABS
+    ]
+
+
+def _shown(place: Place, request: HttpRequest) -> dict[str, Any]:
+    return {
+        "title": place.title,
+        "icon": place.icon,
+        "link": place.link(),
+        "active": place.is_lit(request),
+        "badge": _dead() if place.has_badge else "",
+    }
+
+
+def _dead() -> str:
+    """How many dead letters there are; '' for none."""
+    dead = Counter.objects.filter(state=DeliveryState.DEAD).aggregate(total=Sum("count"))["total"]
+    return intcomma(dead) if dead else ""
+
+
+@cache
+def _list_of(model: str) -> str:
+    """Address of a list. Unfold resolves each again and again, over a thousand times for a page."""
+    return reverse(f"admin:{model.replace('.', '_')}_changelist" if model else "admin:index")

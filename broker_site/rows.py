@@ -1,0 +1,114 @@
+"""Rows: the body of a list, with everything that its rows have in common worked out once.
+
+Unfold makes the headers of a list anew for every row, one of them through a form widget.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
+from django.contrib.admin.utils import lookup_field, quote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import FieldDoesNotExist
+from django.db.models import DateField, Field, ForeignKey, Model, TimeField
+from django.urls import reverse
+from django.utils.html import conditional_escape, format_html
+from django.utils.safestring import SafeString, mark_safe
+from unfold.templatetags.unfold_list import CHECKBOX_CLASSES, LINK_CLASSES, ROW_CLASSES
+from unfold.utils import display_for_field, display_for_value
+
+Read = Callable[[Any], Any]
+CHECKBOX = "action_checkbox"
+BODY = (
+    '<tbody class="block relative lg:table-row-group{}">'
+    '<tr class="data-row block border border-base-200 mb-3 relative rounded-default lg:table-row '
+    'lg:border-none lg:mb-0 lg:rounded-none dark:border-base-800">{}</tr></tbody>'
+)
+TONES = ("", " bg-base-50 dark:bg-white/[.02]")
+"""Of the rows, in turns."""
+EXTRAS = ("actions_row", "list_sections", "ordering_field")
+"""What Unfold can add to rows."""
+DECORATIONS = ("label", "header", "dropdown")
+"""What Unfold's ``display`` can make of a value; our pages bring HTML of their own instead."""
+
+
+def is_plain(cl: ChangeList) -> bool:
+    """Whether people only look at it: forms, menus and windows to pick from are Unfold's affair."""
+    page = cl.model_admin
+    methods = [getattr(page, str(name), None) for name in cl.list_display]
+    return not (
+        cl.formset
+        or cl.is_popup
+        or any(getattr(page, more, None) for more in EXTRAS)
+        or any(getattr(method, more, None) for method in methods for more in DECORATIONS)
+    )
+
+
+def rows(cl: ChangeList, headers: list[dict[str, Any]]) -> Iterator[SafeString]:
+    """The rows of the page."""
+    columns = [
+        _column(cl, str(name), header["text"])
+        for name, header in zip(cl.list_display, headers, strict=True)
+    ]
+    for place, row in enumerate(cl.result_list):
+        cells = "".join([cell(row) for cell in columns])
+        yield mark_safe(BODY.format(TONES[place % 2], cells))  # noqa: S308 - cells are escaped
+
+
+def _column(cl: ChangeList, name: str, title: str) -> Callable[[Model], str]:
+    """What makes the cells of a column."""
+    links = cl.list_display_links or ()
+    tag = "th" if name in links[:1] else "td"
+    read, classes = _reader(cl, name)
+    if name == CHECKBOX:
+        title, classes = "Select record", CHECKBOX_CLASSES
+    start = format_html('<{} class="{}" data-label="{}">', tag, " ".join(classes), title)
+    end = f"</{tag}>"
+    if name not in links:
+        return lambda row: f"{start}{conditional_escape(read(row))}{end}"
+    before, after = _link(cl)
+    return lambda row: (
+        f"{start}{before}{quote(row.pk)}{after}{conditional_escape(read(row))}</a>{end}"
+    )
+
+
+def _link(cl: ChangeList) -> tuple[str, str]:
+    """The link to a row's page: what stands before the row's key, and behind it."""
+    page = reverse(f"admin:{cl.opts.app_label}_{cl.opts.model_name}_change", args=["0"])
+    context: dict[str, Any] = {"preserved_filters": cl.preserved_filters, "opts": cl.opts}
+    before, _, after = page.rpartition("/0/")
+    query = add_preserved_filters(context, page).removeprefix(page)
+    end = format_html('/{}{}" class="{}">', after, query, " ".join(LINK_CLASSES))
+    return format_html('<a href="{}/', before), end
+
+
+def _reader(cl: ChangeList, name: str) -> tuple[Read, list[str]]:
+    """What reads the value as it is shown, and the classes of its cells."""
+    page = cl.model_admin
+    classes = [f"field-{name}", *ROW_CLASSES]
+    empty = page.get_empty_value_display()
+    field = _field(cl, name)
+    if isinstance(field, ForeignKey):
+        return lambda row: _or(getattr(row, name), empty), [*classes, "nowrap"]
+    if field is not None:
+        narrow = ["nowrap"] * isinstance(field, DateField | TimeField)
+        return lambda row: display_for_field(getattr(row, name), field, empty), classes + narrow
+    method = getattr(page, name, None)
+    if method is None or name == "__str__":
+        return lambda row: display_for_value(lookup_field(name, row, page)[1], empty), classes
+    empty = getattr(method, "empty_value_display", empty)
+    boolean = getattr(method, "boolean", False)
+    return lambda row: display_for_value(method(row), empty, boolean), classes
+
+
+def _field(cl: ChangeList, name: str) -> "Field[Any, Any] | None":
+    """The table's own field of this name; a relation that leads back is none."""
+    try:
+        field = cl.opts.get_field(name)
+    except FieldDoesNotExist:
+        return None
+    return field if isinstance(field, Field) else None
+
+
+def _or(value: Any, empty: str) -> Any:
+    return empty if value is None else value
