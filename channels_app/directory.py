@@ -153,6 +153,10 @@ class Directory:
         self.refresh()
         return self._all().get(slug)
 
+    def seen_channel(self, slug: str) -> ChannelView | None:
+        """As ``channel``, for who has looked a moment ago: once for each request is enough."""
+        return self._all().get(slug)
+
     def channels(self) -> Iterable[ChannelView]:
         """Every channel."""
         self.refresh()

@@ -1,6 +1,7 @@
 """Who calls: API keys, what they may do, and which channels they were granted."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -67,24 +68,8 @@ class KeyAuthentication(BaseAuthentication):
 
     def authenticate(self, request: Request) -> tuple[Caller, Caller] | None:
         """The caller, None without any header. Raises AuthenticationFailed."""
-        header = request.META.get("HTTP_AUTHORIZATION")
-        if header is None:
-            return None
-        scheme, _, text = header.partition(" ")
-        parsed = keys.parse(text.strip()) if scheme.lower() == "bearer" else None
-        if parsed is None:
-            raise AuthenticationFailed("Send a key as 'Authorization: Bearer hsk_...'.", "bad_key")
-        key_id, secret = parsed
-        view = directory.key(key_id)
-        if view is None or not keys.matches(secret, view.digest):
-            raise AuthenticationFailed("There is no such key.", "bad_key")
-        if view.revoked_at is not None:
-            raise AuthenticationFailed("The key was revoked; ask for a new one.", "revoked_key")
-        if view.expires_at is not None and view.expires_at <= clock.now():
-            raise AuthenticationFailed("The key has expired; ask for a new one.", "expired_key")
-        _note_use(view)
-        caller = Caller(view)
-        return caller, caller
+        caller = identify(request.META.get("HTTP_AUTHORIZATION"))
+        return None if caller is None else (caller, caller)
 
     def authenticate_header(self, request: Request) -> str:
         """What a 401 asks for (RFC 6750)."""
@@ -101,16 +86,43 @@ class HasScope(BasePermission):
             return False
         method = "GET" if request.method == "HEAD" else request.method
         wanted: tuple[str, ...] = getattr(view, "scopes", {}).get(method, ())
-        if wanted and not caller.may(*wanted):
-            raise PermissionDenied(
-                f"The key needs the scope {' or '.join(wanted)}.", code="missing_scope"
-            )
-        if caller.producer is not None and caller.producer.disabled:
-            raise PermissionDenied("The producer is disabled.", code="producer_disabled")
-        slug = view.kwargs.get("channel")
-        if slug is not None:
-            _check_channel(caller, slug)
+        authorize(caller, wanted, view.kwargs.get("channel"))
         return True
+
+
+def identify(header: str | None) -> Caller | None:
+    """Whose key an Authorization header holds, None without one. Raises AuthenticationFailed."""
+    if header is None:
+        return None
+    scheme, _, text = header.partition(" ")
+    parsed = keys.parse(text.strip()) if scheme.lower() == "bearer" else None
+    if parsed is None:
+        raise AuthenticationFailed("Send a key as 'Authorization: Bearer hsk_...'.", "bad_key")
+    key_id, secret = parsed
+    view = directory.key(key_id)
+    if view is None or not keys.matches(secret, view.digest):
+        raise AuthenticationFailed("There is no such key.", "bad_key")
+    if view.revoked_at is not None:
+        raise AuthenticationFailed("The key was revoked; ask for a new one.", "revoked_key")
+    if view.expires_at is not None and view.expires_at <= clock.now():
+        raise AuthenticationFailed("The key has expired; ask for a new one.", "expired_key")
+    _note_use(view)
+    return Caller(view)
+
+
+def authorize(caller: Caller, scopes: Sequence[str], channel: str | None) -> None:
+    """Pass who has one of the ``scopes``, and the grant of the channel where there is one.
+
+    Raises PermissionDenied and NotFound.
+    """
+    if scopes and not caller.may(*scopes):
+        raise PermissionDenied(
+            f"The key needs the scope {' or '.join(scopes)}.", code="missing_scope"
+        )
+    if caller.producer is not None and caller.producer.disabled:
+        raise PermissionDenied("The producer is disabled.", code="producer_disabled")
+    if channel is not None:
+        _check_channel(caller, channel)
 
 
 def caller_of(request: Request) -> Caller:

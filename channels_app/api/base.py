@@ -1,7 +1,7 @@
 """What every view of the API is made of: JSON whatever is asked for, small bodies, our errors."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from django.http import HttpRequest
@@ -73,6 +73,11 @@ class ApiView(APIView):
         return super().finalize_response(request, response, *args, **kwargs)
 
     @property
+    def default_response_headers(self) -> dict[str, str]:
+        """None: which methods there are is said where one was refused (problems.py)."""
+        return {}
+
+    @property
     def caller(self) -> Caller:
         """Whose key the request came with."""
         return caller_of(self.request)
@@ -84,7 +89,7 @@ def json_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
     Raises ApiProblem: 415 for another content type, 413 above ``MOST_BYTES``, 400 for what is
     not JSON.
     """
-    body = read_body(request._request, MOST_BYTES)
+    body = read_body(request.META, request._request.read, MOST_BYTES)
     if optional and not body:
         return {}
     kind = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
@@ -112,16 +117,16 @@ def parse_json(body: bytes) -> Any:
     raise ApiProblem(400, "malformed_body", detail[:300])
 
 
-def read_body(request: HttpRequest, most: int) -> bytes:
+def read_body(meta: Mapping[str, Any], read: Callable[[int], bytes], most: int) -> bytes:
     """The body's exact bytes, whose length was announced and is at most ``most``.
 
     Raises ApiProblem: 411 for a body without an announced length, since the server cannot tell us
     then whether the connection broke in the middle, and half a message must not be stored; 413
     from the announcement alone; 400 for a body that ends early.
     """
-    announced = request.META.get("CONTENT_LENGTH") or ""
+    announced = meta.get("CONTENT_LENGTH") or ""
     if not announced:
-        if _has_body(request):
+        if _has_body(meta):
             raise ApiProblem(
                 411,
                 "length_required",
@@ -134,7 +139,7 @@ def read_body(request: HttpRequest, most: int) -> bytes:
     if len(announced) > 15 or int(announced) > most:
         detail = f"The body is larger than {most} bytes."
         raise ApiProblem(413, "body_too_large", detail, field="Content-Length")
-    body = _read(request, int(announced))
+    body = _read(read, int(announced))
     if len(body) < int(announced):
         raise ApiProblem(400, "broken_request", "The body ended before its Content-Length.")
     return body
@@ -149,21 +154,20 @@ def stamps(row: Versioned) -> dict[str, Any]:
     }
 
 
-def _has_body(request: HttpRequest) -> bool:
-    if "HTTP_TRANSFER_ENCODING" in request.META:
+def _has_body(meta: Mapping[str, Any]) -> bool:
+    if "HTTP_TRANSFER_ENCODING" in meta:
         return True
     # HTTP/2 needs no length. Only a server that marks the end itself may be asked: elsewhere the
     # read would wait for the next request.
-    terminated = bool(request.META.get("wsgi.input_terminated"))
-    return terminated and bool(request.META["wsgi.input"].read(1))
+    return bool(meta.get("wsgi.input_terminated")) and bool(meta["wsgi.input"].read(1))
 
 
-def _read(request: HttpRequest, size: int) -> bytes:
-    body: bytes = request.read(size)
+def _read(read: Callable[[int], bytes], size: int) -> bytes:
+    body = read(size)
     if len(body) == size:
         return body
     parts = bytearray(body)
-    while len(parts) < size and (more := request.read(size - len(parts))):
+    while len(parts) < size and (more := read(size - len(parts))):
         parts += more
     return bytes(parts)
 

@@ -67,6 +67,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     body, headers = _translate(error)
     if body is None:
         return None
+    if body["status"] == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(context["view"].allowed_methods)
     set_rollback()
     return Response(body, status=body["status"], headers=headers, content_type=CONTENT_TYPE)
 

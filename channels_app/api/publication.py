@@ -197,9 +197,8 @@ def _time(options: Mapping[str, Any], name: str, read: Callable[[object], Any]) 
 
 def _forwarded(meta: Mapping[str, Any]) -> dict[str, str]:
     given = {name: meta[key] for key, name in FORWARDED.items() if key in meta}
-    for key in meta:
-        if key.startswith(PREFIX):
-            given[key[len(PREFIX) :].replace("_", "-").title()] = meta[key]
+    for key in [key for key in meta if key.startswith(PREFIX)]:
+        given[key[len(PREFIX) :].replace("_", "-").title()] = meta[key]
     return given
 
 

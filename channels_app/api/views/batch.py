@@ -7,10 +7,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app import clock
-from channels_app.api import openapi, problems, publication
+from channels_app.api import openapi, problems, publication, publishing
 from channels_app.api.base import ApiView, parse_json, read_body
 from channels_app.api.problems import ApiProblem
-from channels_app.api.views import publish
+from channels_app.api.views.publish import RECORD
 from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
 from channels_app.directory import ChannelView
 from channels_app.steps import accept
@@ -58,9 +58,9 @@ _STORED = {
     "type": "object",
     "properties": {
         "status": {"type": "integer", "enum": [200, 202]},
-        **openapi.components["Published"]["properties"],
+        **RECORD["properties"],
     },
-    "required": ["status", *openapi.components["Published"]["required"]],
+    "required": ["status", *RECORD["required"]],
 }
 RESULTS = openapi.component(
     "BatchResults",
@@ -76,7 +76,7 @@ RESULTS = openapi.component(
 class BatchView(ApiView):
     """Many messages at once."""
 
-    scopes = {"POST": ("publish",)}
+    scopes = {"POST": publishing.SCOPES}
 
     @openapi.operation(
         "publish_batch",
@@ -91,7 +91,7 @@ class BatchView(ApiView):
     )
     def post(self, request: Request, channel: str) -> Response:
         """Store up to 1,000 messages in one transaction, beside invalid ones that are refused."""
-        view = publish.channel_of(channel)
+        view = publishing.channel_of(channel)
         producer, now = self.caller.producer, clock.now()
         read: list[Publication | ApiProblem] = []
         for item in _items(request):
@@ -102,7 +102,7 @@ class BatchView(ApiView):
             except ApiProblem as problem:
                 read.append(problem)
         messages = [one for one in read if isinstance(one, Publication)]
-        publish.check_rate(producer, len(messages))
+        publishing.check_rate(producer, len(messages))
         results = iter(accept.accept(view, producer.id if producer else None, messages))
         items = [
             _refused(one) if isinstance(one, ApiProblem) else _shown(view, one, next(results))
@@ -116,7 +116,7 @@ def _items(request: Request) -> Iterable[Any]:
     if kind != "application/json" and kind not in LINES:
         detail = "Send application/json (an array) or application/x-ndjson (an object per line)."
         raise ApiProblem(415, "unsupported_media_type", detail, field="Content-Type")
-    body = read_body(request._request, conf().max_batch_bytes)
+    body = read_body(request.META, request._request.read, conf().max_batch_bytes)
     items = _lines(body) if kind in LINES else parse_json(body)
     if not isinstance(items, list):
         raise ApiProblem(400, "malformed_body", "A JSON array of messages is needed.")
@@ -142,9 +142,9 @@ def _line(line: bytes) -> Any:
 
 def _shown(channel: ChannelView, message: Publication, result: Accepted) -> dict[str, Any]:
     if result.conflict:
-        return _problem(409, "idempotency_conflict", publish.CONFLICT, "idempotency_key")
+        return _problem(409, "idempotency_conflict", publishing.CONFLICT, "idempotency_key")
     status = 200 if result.duplicate else 202
-    return {"status": status, **publish.show(channel, message, result)}
+    return {"status": status, **publishing.show(channel, message, result)}
 
 
 def _refused(problem: ApiProblem) -> dict[str, Any]:

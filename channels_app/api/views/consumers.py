@@ -7,10 +7,9 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import cursor, etags, openapi, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.api.views import publish
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
@@ -72,7 +71,7 @@ class ConsumerListView(ApiView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """The consumers of the channel, newest first."""
-        view = publish.channel_of(channel)
+        view = publishing.channel_of(channel)
         page = cursor.read(request, filters=("state",))
         mine = _visible(self.caller, view.id)
         state = page.filters.get("state")
@@ -105,7 +104,7 @@ class ConsumerView(ApiView):
     )
     def get(self, request: Request, channel: str, client_id: str) -> Response:
         """The consumer's settings and state. Its secrets are not shown, only their public keys."""
-        view = publish.channel_of(channel)
+        view = publishing.channel_of(channel)
         mine = _visible(self.caller, view.id).exclude(state=Consumer.State.RETIRED)
         found = mine.filter(client_id=client_id).first()
         if found is None:

@@ -7,10 +7,9 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import cursor, etags, openapi
+from channels_app.api import cursor, etags, openapi, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object, stamps
-from channels_app.api.views import publish
 from channels_app.errors import NotFound
 from channels_app.models import EventType
 from channels_app.rules import fields, keys, names
@@ -47,7 +46,7 @@ class EventTypeListView(ApiView):
     )
     def get(self, request: Request, channel: str) -> Response:
         """The event types of the channel, newest first."""
-        view = publish.channel_of(channel)
+        view = publishing.channel_of(channel)
         page = cursor.read(request)
         mine = EventType.objects.filter(channel_id=view.id)
         return Response(page.answer([mine], lambda row: shown(channel, row)))
@@ -72,7 +71,7 @@ class EventTypeView(ApiView):
     )
     def get(self, request: Request, channel: str, name: str) -> Response:
         """The event type with its schema and example."""
-        view = publish.channel_of(channel)
+        view = publishing.channel_of(channel)
         found = EventType.objects.filter(channel_id=view.id, name=name).first()
         if found is None:
             raise NotFound("unknown_event_type", f"The channel has no event type {name}.")

@@ -1,0 +1,120 @@
+"""Publishing: what becomes of one request, without the frames that it may come in.
+
+Both ways to a producer's answer lead through here: REST framework's view (views/publish.py) and
+the short one in front of it (broker_site/lean.py).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rest_framework.exceptions import NotAuthenticated
+
+from channels_app import clock
+from channels_app.api import authentication, publication
+from channels_app.api.authentication import Caller
+from channels_app.api.base import read_body
+from channels_app.api.problems import ApiProblem
+from channels_app.conf import conf
+from channels_app.directory import ChannelView, directory
+from channels_app.errors import NotFound
+from channels_app.models import Producer
+from channels_app.rules import ids, times
+from channels_app.steps import accept, throttle
+from channels_app.steps.accept import Accepted, Publication
+
+SCOPES = ("publish",)
+CONTENT_TYPE = "application/json"
+MOST_COUNTS = 10_000
+CONFLICT = "The key already stands for a message with another body; nothing was stored."
+
+
+class Published(NamedTuple):
+    """The answer to a request whose message is stored."""
+
+    status: int
+    url: str
+    """Of the message."""
+    body: bytes
+
+
+def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Published:
+    """Store the body behind ``read`` as one message of whoever the headers in ``meta`` name.
+
+    Raises what the API's views raise; then nothing was stored, unless the database went away in
+    the middle (503).
+    """
+    caller = authentication.identify(meta.get("HTTP_AUTHORIZATION"))
+    if caller is None:
+        raise NotAuthenticated
+    authentication.authorize(caller, SCOPES, channel)
+    return publish(caller, meta, read, channel)
+
+
+def publish(
+    caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
+) -> Published:
+    """The same for a caller who may."""
+    view = directory.seen_channel(channel)
+    if view is None:
+        raise _unknown(channel)
+    producer = caller.producer
+    message = publication.from_headers(meta, view, producer, clock.now())
+    check_rate(producer, 1)
+    body = read_body(meta, read, view.max_body_bytes)
+    message = publication.with_body(message, body, view)
+    (result,) = accept.accept(view, producer.id if producer else None, [message])
+    if result.conflict:
+        raise ApiProblem(409, "idempotency_conflict", CONFLICT, field="Idempotency-Key")
+    shown = show(view, message, result)
+    return Published(200 if result.duplicate else 202, shown["url"], _compact(shown).encode())
+
+
+def channel_of(slug: str) -> ChannelView:
+    """The channel to publish on. Raises NotFound."""
+    view = directory.channel(slug)
+    if view is None:
+        raise _unknown(slug)
+    return view
+
+
+def _unknown(slug: str) -> NotFound:
+    return NotFound("unknown_channel", f"There is no channel {slug}.")
+
+
+def check_rate(producer: Producer | None, count: int) -> None:
+    """Raises ApiProblem (429) over the producer's rate."""
+    wait = throttle.take(producer, count)
+    if wait is not None:
+        detail = f"The producer is over its rate; try again in {wait:.3f} seconds."
+        raise ApiProblem(429, "rate_limited", detail, retry_after_s=wait)
+
+
+def show(channel: ChannelView, message: Publication, result: Accepted) -> dict[str, Any]:
+    """What the producer is told of a stored message."""
+    public = ids.to_public(ids.MESSAGE, result.message_id)
+    return {
+        "id": public,
+        "duplicate": result.duplicate,
+        "matched_consumers": _matched(channel, message.event_type),
+        "due_at": times.text(result.due_at),
+        "url": f"{conf().public_url}/api/v1/messages/{public}",
+    }
+
+
+_counts: dict[tuple[str, str], tuple[ChannelView, int]] = {}
+
+
+def _matched(channel: ChannelView, event_type: str) -> int:
+    # Asked for every message, and a channel may have ten thousand consumers. The directory hands
+    # out the same view until something changes.
+    kept = _counts.get((channel.slug, event_type))
+    if kept is None or kept[0] is not channel:
+        if len(_counts) > MOST_COUNTS:
+            _counts.clear()
+        count = sum(consumer.wants(event_type) for consumer in channel.consumers)
+        kept = _counts[channel.slug, event_type] = (channel, count)
+    return kept[1]
+
+
+_compact = json.JSONEncoder(separators=(",", ":")).encode
