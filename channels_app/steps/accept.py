@@ -199,6 +199,7 @@ def _message(
     order: _Order, publication: Publication, message_id: int, now: datetime, due_at: datetime
 ) -> raw.Row:
     numbers = message_id, order.channel.id, publication.priority, len(publication.body)
+    accepted_at = raw.text(now)
     return numbers, (
         order.producer_id,
         publication.event_type,
@@ -206,8 +207,8 @@ def _message(
         publication.idempotency_key,
         publication.content_type,
         json.dumps(publication.headers) if publication.headers else "{}",
-        raw.text(now),
-        raw.text(due_at),
+        accepted_at,
+        accepted_at if due_at is now else raw.text(due_at),
         raw.text(publication.expires_at) if publication.expires_at else None,
     )
 

@@ -121,22 +121,23 @@ def web_workers() -> int:
     """Web processes: the setting, or by database and cores.
 
     SQLite has one writer, and a second process would only wait for it. Elsewhere half of the
-    cores, since pumps and database need the others, and two at least.
+    cores, since pumps and database need the others: requests share commits within a process, so
+    that each further one makes every message dearer.
     """
     chosen: int = settings.ENVIRONMENT.web_workers
     if chosen:
         return chosen
     if connection.vendor == "sqlite":
         return 1
-    return max(2, len(os.sched_getaffinity(0)) // 2)
+    return max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 def web_threads() -> int:
-    """Threads in each web process: the setting, or up to 64 together, 8 to 32 in each.
+    """Threads in each web process: the setting, or up to 64 together, 8 at least in each.
 
     Who waits for a commit holds a thread, and those who wait together share it: 32 accept a tenth
     more messages than 16. Each thread may open a connection to the database, of which servers
-    allow about 150.
+    allow about 150. SQLite's one writer has work for half of them.
     """
     chosen: int = settings.ENVIRONMENT.web_threads
-    return chosen or min(32, max(8, 64 // web_workers()))
+    return chosen or max(8, (32 if connection.vendor == "sqlite" else 64) // web_workers())

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,12 +47,25 @@ def test_bind_says_when_the_address_is_not_ours() -> None:
         Bind("192.0.2.1", 8000).check_free()
 
 
-@pytest.mark.parametrize(("workers", "threads"), [(1, 32), (2, 32), (4, 16), (8, 8), (32, 8)])
-def test_threads_are_chosen_from_the_number_of_processes(
-    workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("vendor", "cores", "workers", "threads"),
+    [
+        ("mysql", 1, 1, 64),
+        ("mysql", 2, 1, 64),
+        ("mysql", 4, 2, 32),
+        ("mysql", 16, 8, 8),
+        ("mysql", 64, 32, 8),
+        ("sqlite", 2, 1, 32),
+        ("sqlite", 64, 1, 32),
+    ],
+)
+def test_processes_and_threads_are_chosen_from_cores_and_database(
+    vendor: str, cores: int, workers: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "web_workers", lambda: workers)
+    monkeypatch.setattr(children, "connection", SimpleNamespace(vendor=vendor))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(cores))
 
+    assert children.web_workers() == workers
     assert children.web_threads() == threads
 
 
