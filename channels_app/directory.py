@@ -148,13 +148,10 @@ class Directory:
     def _is_fresh(self, mark: tuple[int, int], seconds: float) -> bool:
         return mark == self._mark and time.monotonic() - self._checked < seconds
 
-    def channel(self, slug: str) -> ChannelView | None:
-        """The channel of that name, or None."""
-        self.refresh()
-        return self._all().get(slug)
-
-    def seen_channel(self, slug: str) -> ChannelView | None:
-        """As ``channel``, for who has looked a moment ago: once for each request is enough."""
+    def channel(self, slug: str, *, look: bool = True) -> ChannelView | None:
+        """The channel of that name, or None. Who has looked a moment ago need not ``look`` again."""
+        if look:
+            self.refresh()
         return self._all().get(slug)
 
     def channels(self) -> Iterable[ChannelView]:
@@ -246,11 +243,8 @@ def _channel_view(
 
 def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
     defaults = conf()
-    rate = (
-        Rate(per_second=consumer.rate_per_second, burst=consumer.rate_burst)
-        if consumer.rate_per_second
-        else None
-    )
+    per_second, burst = consumer.rate_per_second, consumer.rate_burst
+    rate = Rate(per_second=per_second, burst=burst) if per_second else None
     return ConsumerView(
         id=consumer.id,
         client_id=consumer.client_id,

@@ -55,9 +55,7 @@ def publish(
     caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
 ) -> Published:
     """The same for a caller who may."""
-    view = directory.seen_channel(channel)
-    if view is None:
-        raise _unknown(channel)
+    view = channel_of(channel, look=False)  # who called was asked of it a moment ago
     producer = caller.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     check_rate(producer, 1)
@@ -70,16 +68,12 @@ def publish(
     return Published(200 if result.duplicate else 202, shown["url"], _compact(shown).encode())
 
 
-def channel_of(slug: str) -> ChannelView:
-    """The channel to publish on. Raises NotFound."""
-    view = directory.channel(slug)
+def channel_of(slug: str, *, look: bool = True) -> ChannelView:
+    """The channel to publish on; as in the directory. Raises NotFound."""
+    view = directory.channel(slug, look=look)
     if view is None:
-        raise _unknown(slug)
+        raise NotFound("unknown_channel", f"There is no channel {slug}.")
     return view
-
-
-def _unknown(slug: str) -> NotFound:
-    return NotFound("unknown_channel", f"There is no channel {slug}.")
 
 
 def check_rate(producer: Producer | None, count: int) -> None:
