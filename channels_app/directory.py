@@ -149,7 +149,7 @@ class Directory:
         return mark == self._mark and time.monotonic() - self._checked < seconds
 
     def channel(self, slug: str, *, look: bool = True) -> ChannelView | None:
-        """The channel of that name, or None. Who has looked a moment ago need not ``look`` again."""
+        """The channel of that name, or None. Who looked a moment ago need not ``look`` again."""
         if look:
             self.refresh()
         return self._all().get(slug)
