@@ -16,7 +16,9 @@ unexport VIRTUAL_ENV
 # `--inexact`: what `make test` added is not removed again by `make install`.
 SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
-PYTEST := $(BIN)/python -m pytest -n 2
+# What is in tests/browser drives one browser and one broker: it runs by itself, on SQLite.
+BROWSER := tests/browser
+PYTEST := $(BIN)/python -m pytest -n 2 --ignore=$(BROWSER)
 # These never touch the database; once is enough.
 NO_DATABASE := $(addprefix --ignore=tests/,test_architecture.py test_docs.py test_readme.py \
 	delivery/test_supervisor.py delivery/test_children.py bench) \
@@ -28,7 +30,7 @@ MODE ?= quick
 SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
 	tools/apt mariadb-server-core mariadb-client-core
 
-.PHONY: help install demo test test-sqlite test-mariadb bench lint format clean
+.PHONY: help install demo test test-sqlite test-mariadb test-browser bench lint format clean
 .NOTPARALLEL:
 
 help: ## This list
@@ -39,7 +41,7 @@ install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root
 demo: install ## Start everything with sample data on http://127.0.0.1:8000
 	@$(BIN)/python manage.py demo
 
-test: test-sqlite test-mariadb ## All tests, on SQLite and on a private MariaDB
+test: test-sqlite test-mariadb test-browser ## All tests, on SQLite and on a private MariaDB
 
 test-sqlite: $(VENV)/.test ## All tests on SQLite: no root, no services
 	DATABASE_URL= $(PYTEST)
@@ -47,6 +49,10 @@ test-sqlite: $(VENV)/.test ## All tests on SQLite: no root, no services
 test-mariadb: $(VENV)/.mysql ## The tests that need a database, on a private MariaDB
 	@$(SERVER)
 	$(BIN)/python tools/mariadb $(PYTEST) $(NO_DATABASE)
+
+test-browser: $(VENV)/.test ## The console in a real browser; skipped where there is none
+	@command -v chromium >/dev/null || tools/apt chromium || true
+	DATABASE_URL= $(BIN)/python -m pytest $(BROWSER)
 
 bench: $(VENV)/.mysql ## Measure what the broker reaches (MODE=full: everything, three times)
 	@$(SERVER)

@@ -18,6 +18,7 @@ UNFOLD: dict[str, Any] = {
         }
     ],
     "STYLES": [lambda request: static("hookstation/console.css")],
+    "SCRIPTS": [lambda request: static("hookstation/console.js")],
     "SHOW_HISTORY": False,
     "SHOW_BACK_BUTTON": True,
     "ENVIRONMENT": "broker_site.dashboard.environment",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -9,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from channels_app import clock
@@ -32,6 +34,11 @@ TONE = {
     DeliveryState.CANCELLED: "calm",
 }
 
+AGAIN = (
+    '<button type="submit" class="hs-again" formaction="{0}" data-key="r" title="Replay" '
+    'aria-label="Replay {1}"><span class="material-symbols-outlined">replay</span></button>'
+)
+
 
 @admin.register(Delivery)
 class DeliveryAdmin(base.BigList):
@@ -40,6 +47,7 @@ class DeliveryAdmin(base.BigList):
     id_prefix = ids.DELIVERY
     list_display = (
         "name",
+        "again",
         "accepted_short",
         "route",
         "event_type",
@@ -87,6 +95,13 @@ class DeliveryAdmin(base.BigList):
     def audit_target(self, obj: Delivery) -> str:
         """As the steps name it."""
         return f"delivery:{obj}"
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Those who only look have no buttons; of dead letters nothing is said that all share."""
+        without = set() if self.has_operate_permission(request) else {"again"}
+        if request.GET.get("state") == DeliveryState.DEAD:
+            without |= {"state_now", "due_short"}
+        return [name for name in super().get_list_display(request) if name not in without]
 
     def get_actions(self, request: HttpRequest) -> Any:
         """Those who only look have none."""
@@ -210,6 +225,14 @@ class DeliveryAdmin(base.BigList):
         """Claims so far."""
         return delivery.attempt_count
 
+    @display(description="Replay")
+    def again(self, delivery: Delivery) -> str:
+        """A button that replays it at once; the list's own form proves who asks."""
+        if DeliveryState(delivery.state) not in FINISHED:
+            return ""
+        url = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
+        return format_html(AGAIN, url, delivery)
+
     @display(description="Finished")
     def finished(self, delivery: Delivery) -> str:
         """When it reached its end."""
@@ -223,7 +246,15 @@ class DeliveryAdmin(base.BigList):
         number = delivery.pk if delivery else 0
         with base.telling(request, f"{delivery} {done}"):
             step(number, self._asker(request), now=clock.now())
-        return redirect(self.page_of(number or object_id))
+        return redirect(self._list_before(request) or self.page_of(number or object_id))
+
+    def _list_before(self, request: HttpRequest) -> str:
+        """The list with its filters, if that is where the button was."""
+        before = request.headers.get("Referer", "")
+        secure = request.is_secure()
+        own = url_has_allowed_host_and_scheme(before, {request.get_host()}, require_https=secure)
+        is_list = urlsplit(before).path == reverse("admin:delivery_delivery_changelist")
+        return before if own and is_list else ""
 
     def _asker(self, request: HttpRequest) -> Asker:
         return Asker(base.actor(request), request.POST.get("reason", "")[:500])

@@ -239,6 +239,30 @@ def test_one_click_replays_a_dead_delivery(operator: Client) -> None:
     )
 
 
+def test_a_button_in_the_list_replays_and_leads_back_to_it(operator: Client) -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    here = f"http://testserver{console.list_url(Delivery, '?state=dead')}"
+    button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
+    assert f'formaction="{button}"' in console.look(operator, here)
+
+    answer = operator.post(button, headers={"referer": here})
+
+    assert answer.headers["Location"] == here
+    delivery.refresh_from_db()
+    assert delivery.state == "queued"
+    assert "formaction" not in console.look(operator, console.list_url(Delivery))
+
+
+@pytest.mark.parametrize("before", ["", "https://elsewhere/admin/delivery/delivery/", "/admin/"])
+def test_a_button_leads_nowhere_else(operator: Client, before: str) -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
+
+    answer = operator.post(button, headers={"referer": before})
+
+    assert answer.headers["Location"] == console.page_url(delivery)
+
+
 def test_a_link_alone_replays_nothing(operator: Client) -> None:
     delivery = DeliveryFactory.create(dead=True)
     button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])

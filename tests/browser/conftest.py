@@ -1,0 +1,114 @@
+"""One broker, one consumer and one browser for the whole folder."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from playwright.sync_api import Browser, StorageState, sync_playwright
+
+from tests import broker as processes
+from tests.broker import Broker
+from tests.browser import person
+from tests.browser.person import ONLOOKER, OPERATOR, Open, Person
+from tests.receiver import Receiver
+
+CHROMIUM = shutil.which("chromium")
+Sessions = dict[str, StorageState]
+"""Cookies by name of the person."""
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Says why nothing here is tried where it cannot be."""
+    reason = ""
+    if CHROMIUM is None:
+        reason = "needs a browser: sudo apt-get install chromium"
+    elif connection.vendor != "sqlite":
+        reason = "what a browser sees does not depend on the database: once is enough"
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="package")
+def consumer() -> Iterator[Receiver]:
+    """Where the broker delivers to."""
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="package")
+def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iterator[Broker]:
+    """A running broker with everything that `seed` makes."""
+    folder = tmp_path_factory.mktemp("browser")
+    with processes.fresh_database(folder) as url:
+        made = Broker(folder, url)
+        subprocess.run(
+            [sys.executable, "-m", "tests.browser.seed", consumer.url("")],
+            cwd=processes.ROOT,
+            env=made.environment | {"DJANGO_SETTINGS_MODULE": "broker_site.settings"},
+            check=True,
+        )
+        try:
+            made.start()
+            yield made
+        finally:
+            made.http.close()
+            if made.process is not None and made.process.poll() is None:
+                made.stop()
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    """Debian's browser; nothing is downloaded."""
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def sessions(broker: Broker, chromium: Browser) -> Sessions:
+    """The cookies of everybody who has signed in."""
+    found = {}
+    for name in (OPERATOR, ONLOOKER):
+        with person.window(chromium, base_of(broker)) as somebody:
+            somebody.sign_in(name)
+            found[name] = somebody.page.context.storage_state()
+    return found
+
+
+@pytest.fixture
+def open_window(broker: Broker, chromium: Browser) -> Iterator[Open]:
+    """Opens windows, and looks what went wrong in them at the end."""
+    with ExitStack() as opened:
+        yield lambda **options: opened.enter_context(
+            person.window(chromium, base_of(broker), **options)
+        )
+
+
+@pytest.fixture
+def operator(open_window: Open, sessions: Sessions) -> Person:
+    """Signed in, may do everything."""
+    return open_window(storage_state=sessions[OPERATOR])
+
+
+@pytest.fixture
+def onlooker(open_window: Open, sessions: Sessions) -> Person:
+    """Signed in, may look at everything and change nothing."""
+    return open_window(storage_state=sessions[ONLOOKER])
+
+
+def base_of(broker: Broker) -> str:
+    """Where the broker's pages are."""
+    return f"http://127.0.0.1:{broker.port}"

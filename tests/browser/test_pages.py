@@ -1,0 +1,66 @@
+"""Every page of the console: it loads nothing from elsewhere, breaks no rule, shuts nobody out.
+
+That nothing is asked for from elsewhere, that no script fails and that the content security policy
+is kept is looked at by every window (`person.window`).
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from django.contrib import admin
+
+from tests.browser import axe
+from tests.browser.conftest import Sessions
+from tests.browser.person import OPERATOR, Open, Person
+
+SEVERAL = (
+    "/admin/",
+    "/admin/delivery/delivery/?state=dead",
+    "/admin/delivery/delivery/?q=nobody",
+    "/admin/channels_app/consumer/add/",
+)
+"""Pages that are of no table alone, or look otherwise in a certain state."""
+MODELS = sorted(model._meta.label_lower.replace(".", "/") for model in admin.site._registry)
+
+
+def test_every_page_is_there_for_everybody(operator: Person) -> None:
+    # All in one window: each new one would load the style sheets again.
+    faults = [fault for _ in pages(operator) for fault in axe.faults(operator.page, colours=False)]
+    assert faults == []
+
+
+def pages(person: Person) -> Iterator[str]:
+    """Opens the list of every table, its first row and the form of a new one."""
+    for model in MODELS:
+        page = person.open(f"/admin/{model}/")
+        row = page.locator("#result_list th a").first
+        found = [str(row.get_attribute("href"))] if row.count() else []
+        if page.locator(f"a[href^='/admin/{model}/add/']").count():
+            found.append(f"/admin/{model}/add/")
+        yield page.url
+        for place in found:
+            yield person.open(place).url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_told_apart(open_window: Open, sessions: Sessions, scheme: str) -> None:
+    person = open_window(storage_state=sessions[OPERATOR], color_scheme=scheme)
+    assert [fault for place in SEVERAL for fault in axe.faults(person.open(place))] == []
+
+
+def test_the_way_in_is_open_to_everybody(open_window: Open) -> None:
+    assert axe.faults(open_window().open("/admin/login/")) == []
+
+
+def test_times_are_the_viewers_and_the_exact_instant_is_a_hint(
+    open_window: Open, sessions: Sessions
+) -> None:
+    person = open_window(storage_state=sessions[OPERATOR], timezone_id="Asia/Kolkata")
+    page = person.open("/admin/delivery/delivery/?state=dead")
+    time = page.locator("#result_list time").first
+    assert time.evaluate(
+        "time => new Date(time.textContent.replace(' ', 'T') + '+05:30').getTime()"
+        " === Math.floor(new Date(time.dateTime).getTime() / 1000) * 1000"
+    )
+    exact = str(time.get_attribute("datetime")).replace("T", " ").replace("+00:00", " UTC")
+    assert time.get_attribute("title") == exact

@@ -1,0 +1,78 @@
+"""What operators come for, from the first click to what it did."""
+
+import re
+import time
+
+import requests
+from playwright.sync_api import expect
+
+from tests.broker import Broker
+from tests.browser.person import Open, Person
+from tests.receiver import Receiver
+
+DEAD = "/admin/delivery/delivery/?state=dead"
+
+
+def test_an_operator_signs_in_finds_a_dead_letter_and_sends_it_again(
+    open_window: Open, consumer: Receiver
+) -> None:
+    somebody = open_window()
+    page = somebody.sign_in("olga")
+    page.get_by_role("link", name=re.compile("^ *unsubscribe *Dead letters")).first.click()
+    page.get_by_placeholder("client id").fill("billing")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?q=billing**")
+    row = page.locator("#result_list tr.data-row")
+    expect(row).to_have_count(1)
+
+    row.get_by_role("button", name=re.compile("Replay dlv_")).click()
+
+    expect(page.get_by_text("is queued again")).to_be_visible()
+    assert "q=billing" in page.url
+    (request,) = consumer.wait_for(1, path="/billing", timeout=20)
+    assert request.body == b'{"order": 17, "total": "12.50"}'
+    assert request.header("Hookstation-Replay") == "true"
+
+
+def test_a_key_is_made_used_and_dead_within_a_second_of_being_revoked(
+    operator: Person, broker: Broker
+) -> None:
+    page = operator.open("/admin/channels_app/apikey/add/")
+    page.get_by_label("Label").fill("walk")
+    page.get_by_role("combobox", name="Producer").click()
+    page.get_by_role("searchbox").last.fill("shop")
+    page.get_by_role("option", name="shop").click()
+    page.get_by_role("button", name="Save", exact=True).click()
+    key = page.locator("[data-secret]").inner_text()
+
+    def publish() -> int:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        with requests.Session() as http:
+            http.trust_env = False
+            url = f"{broker.base}/channels/orders/messages"
+            return http.post(url, data=b"{}", headers=headers, timeout=20).status_code
+
+    assert publish() == 202
+
+    page.get_by_role("link", name="I have it").click()
+    page.get_by_role("link", name="Revoke").click()
+    page.locator("#dialog").get_by_role("button", name="Revoke").click()
+    expect(page.get_by_text("revoked").first).to_be_visible()
+    answered = time.monotonic()
+    while publish() != 401:
+        assert time.monotonic() < answered + 1, "the key still works"
+
+
+def test_somebody_who_only_looks_cannot_replay(onlooker: Person) -> None:
+    page = onlooker.open(DEAD)
+    expect(page.locator("#result_list tr.data-row").first).to_be_visible()
+    assert page.get_by_role("button", name=re.compile("Replay")).count() == 0
+    assert page.locator("[data-key]").count() == 0
+    number = str(page.locator("#result_list th a").first.get_attribute("href")).split("/")[-3]
+    token = page.locator("[name=csrfmiddlewaretoken]").first.input_value()
+    answer = page.request.post(
+        f"{onlooker.base}/admin/delivery/delivery/{number}/replay",
+        form={"csrfmiddlewaretoken": token},
+        headers={"Referer": page.url},
+    )
+    assert answer.status == 403
