@@ -110,7 +110,12 @@ NAVIGATION = (
     Group(
         "People",
         (
-            Place("Teams", "groups", "channels_app.team", kin=("channels_app.membership",)),
+            Place(
+                "Teams",
+                "groups",
+                "channels_app.team",
+                kin=("channels_app.membership", "channels_app.invitation"),
+            ),
             Place("Users", "person", "auth.user"),
             Place("Groups", "badge", "auth.group"),
             Place("E-mail addresses", "alternate_email", "account.emailaddress"),
@@ -153,6 +158,7 @@ TABS = (
     (
         Place("Teams", "", "channels_app.team"),
         Place("Memberships", "", "channels_app.membership"),
+        Place("Invitations", "", "channels_app.invitation"),
     ),
     tuple(
         Place(title, "", model)

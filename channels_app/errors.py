@@ -5,6 +5,7 @@ BrokerError
  +- NotFound       no such object (for this caller)     404
  +- Conflict       not in the state that this needs     409
  +- Stale          If-Match names an older version      412
+ +- Refused        what only people ask for, on pages   409
 """
 
 from collections.abc import Sequence
@@ -60,3 +61,12 @@ class Stale(BrokerError):
     """If-Match names a version that is not the current one."""
 
     status = 412
+
+
+class Refused(BrokerError):
+    """What only people ask for, on pages, and cannot have; no program meets it."""
+
+    status = 409
+
+    def __init__(self, detail: str, *, field: str = "") -> None:
+        super().__init__("refused", detail, field=field)

@@ -18,6 +18,7 @@ from channels_app.models import (
     ProducerRate,
     new_id,
 )
+from channels_app.steps import invite
 from delivery.models import ConsumerHealth, PumpSlot, Replay, SweepRun
 from tests.factories import (
     ApiKeyFactory,
@@ -70,6 +71,7 @@ def fill() -> None:
     ApiKeyFactory.create(producer=producer)
     ProducerRate.objects.create(producer=producer)
     Membership.objects.create(team=team, user=User.objects.create_user("mia"), role="owner")
+    invite.invite(team.slug, {"email": "nora@example.com"}, actor="user:mia", inviter="mia")
     AuditEntry.record("user:mia", "channel.create", f"channel:{channel.slug}", after={"a": 1})
     DirectoryVersion.objects.get_or_create(id=1)
     dead = DeliveryFactory.create(consumer=consumer, dead=True)

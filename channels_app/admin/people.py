@@ -12,7 +12,7 @@ from unfold.admin import TabularInline
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.admin.choices import RelatedDropdownFilter
-from channels_app.models import AuditEntry, DirectoryVersion, Membership, Team
+from channels_app.models import AuditEntry, DirectoryVersion, Invitation, Membership, Team
 
 
 class Audited(base.Page):
@@ -101,6 +101,38 @@ class MembershipAdmin(Audited):
         """Team and person."""
         assert isinstance(obj, Membership)
         return f"{obj.team.slug}/{obj.user.get_username()}"
+
+
+@admin.register(Invitation)
+class InvitationAdmin(base.ReadOnly):
+    """Links into teams, made and taken back by the teams; the links themselves are not stored."""
+
+    list_display = ("team", "role", "email", "invited_by", "made", "ends", "used")
+    list_select_related = ("team",)
+    list_filter = (("team", RelatedDropdownFilter),)
+    search_fields = ("email", "team__slug")
+    ordering = ("-id",)
+    fields = readonly_fields = (*list_display, "taken_back")
+
+    @display(description="Made")
+    def made(self, invitation: Invitation) -> str:
+        """When it was made."""
+        return base.instant(invitation.created_at)
+
+    @display(description="Ends")
+    def ends(self, invitation: Invitation) -> str:
+        """Its last instant."""
+        return base.instant(invitation.expires_at)
+
+    @display(description="Used")
+    def used(self, invitation: Invitation) -> str:
+        """When somebody joined by it."""
+        return base.instant(invitation.accepted_at)
+
+    @display(description="Taken back")
+    def taken_back(self, invitation: Invitation) -> str:
+        """When it was made useless."""
+        return base.instant(invitation.revoked_at)
 
 
 @admin.register(AuditEntry)

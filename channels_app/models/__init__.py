@@ -6,7 +6,7 @@ from channels_app.models.channel import Channel, EventType
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.models.message import IdempotencyRecord, Message, MessageBody
 from channels_app.models.producer import ApiKey, Producer, ProducerRate
-from channels_app.models.team import Membership, Team
+from channels_app.models.team import Invitation, Membership, Team
 
 __all__ = [
     "ApiKey",
@@ -17,6 +17,7 @@ __all__ = [
     "DirectoryVersion",
     "EventType",
     "IdempotencyRecord",
+    "Invitation",
     "Membership",
     "Message",
     "MessageBody",

@@ -16,13 +16,18 @@ class AuditEntry(models.Model):
     """``user:alice``, ``key:<id>``, ``broker``, ``command``."""
     action = ExactCharField(max_length=100)
     target = ExactCharField(max_length=300)
+    team_id = models.BigIntegerField(null=True, blank=True)
+    """Whose thing it was then. No foreign key: history outlives the team."""
     reason = models.CharField(max_length=500, blank=True, default="")
     before = models.JSONField(null=True, blank=True)
     after = models.JSONField(null=True, blank=True)
 
     class Meta:
         verbose_name_plural = "audit entries"
-        indexes = [models.Index(fields=["target", "id"], name="audit_target")]
+        indexes = [
+            models.Index(fields=["target", "id"], name="audit_target"),
+            models.Index(fields=["team_id", "id"], name="audit_team"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.target}"
@@ -34,6 +39,7 @@ class AuditEntry(models.Model):
         action: str,
         target: str,
         *,
+        team_id: int | None = None,
         reason: str = "",
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
@@ -46,6 +52,7 @@ class AuditEntry(models.Model):
             actor=actor[:200],
             action=action,
             target=target[:300],
+            team_id=team_id,
             reason=reason[:500],
             before=before,
             after=after,

@@ -9,9 +9,10 @@ from allauth.account.stages import EmailVerificationStage
 from allauth.mfa.adapter import DefaultMFAAdapter
 from django.conf import settings
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import Resolver404, resolve, reverse
 
 from channels_app import sealing
+from channels_app.steps import accept_invitation
 
 __all__ = ["Accounts", "SecondFactors", "SignIn", "VerifyAddress", "secure_admin_login"]
 
@@ -20,8 +21,10 @@ class Accounts(DefaultAccountAdapter):
     """Who may sign up, and where people go."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
-        """Everybody if the operator wants that."""
-        return bool(settings.SIGNUP == "open")
+        """Everybody if the operator wants that, else whoever comes from an invitation's link."""
+        if settings.SIGNUP == "open":
+            return True
+        return _is_invitation(request.POST.get("next") or request.GET.get("next") or "")
 
     def get_login_redirect_url(self, request: HttpRequest) -> str:
         """Operators of no team to the console, all others to their team."""
@@ -66,3 +69,14 @@ class SecondFactors(DefaultMFAAdapter):
     def decrypt(self, encrypted_text: str) -> str:
         """What ``encrypt`` sealed."""
         return sealing.open_second_factor(encrypted_text)
+
+
+def _is_invitation(path: str) -> bool:
+    """Whether somebody may still join by this link."""
+    try:
+        match = resolve(path)
+    except Resolver404:
+        return False
+    if match.view_name != "portal:join":
+        return False
+    return accept_invitation.waiting(match.kwargs["token"]) is not None

@@ -2,13 +2,34 @@
 
 from django.urls import path
 
-from channels_app.ui.views import home, members
+from channels_app.ui.views import home, joining, members
 
 app_name = "portal"
 # What belongs to no team stands below `-`, which no team can be called: names begin with a letter
 # or a digit.
 urlpatterns = [
     path("", home.ChooseView.as_view(), name="choose"),
+    path("-/new/", joining.FoundView.as_view(), name="found"),
+    path("-/join/<str:token>/", joining.JoinView.as_view(), name="join"),
     path("<str:team>/", home.HomeView.as_view(), name="home"),
     path("<str:team>/members/", members.MembersView.as_view(), name="members"),
+    path("<str:team>/members/invite/", members.InviteView.as_view(), name="invite"),
+    path("<str:team>/members/leave/", members.LeaveView.as_view(), name="leave"),
+    path(
+        "<str:team>/members/<int:member>/role/",
+        members.MemberView.as_view(),
+        {"action": "role"},
+        name="set_role",
+    ),
+    path(
+        "<str:team>/members/<int:member>/remove/",
+        members.MemberView.as_view(),
+        {"action": "remove"},
+        name="remove",
+    ),
+    path(
+        "<str:team>/invitations/<int:invitation>/revoke/",
+        members.InvitationView.as_view(),
+        name="revoke_invitation",
+    ),
 ]

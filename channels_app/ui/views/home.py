@@ -6,6 +6,7 @@ from django.shortcuts import redirect
 from channels_app.models import Consumer
 from channels_app.ui.access import PersonRequest, PersonView, TeamRequest, TeamView
 from channels_app.ui.tags import teams_of
+from channels_app.ui.views.joining import may_found
 
 
 class ChooseView(PersonView):
@@ -16,7 +17,8 @@ class ChooseView(PersonView):
         memberships = list(teams_of(request.user))
         if len(memberships) == 1 and "all" not in request.GET:
             return redirect("portal:home", memberships[0].team.slug)
-        return self.page("portal/choose.html", {"memberships": memberships})
+        context = {"memberships": memberships, "may_found": may_found(request.user)}
+        return self.page("portal/choose.html", context)
 
 
 class HomeView(TeamView):

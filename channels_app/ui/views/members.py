@@ -1,16 +1,132 @@
-"""Who belongs to a team."""
+"""Who belongs to a team, who is invited, and who may decide that."""
 
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
 from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.debug import sensitive_variables
 
-from channels_app.ui.access import TeamRequest, TeamView
+from channels_app import clock
+from channels_app.errors import BrokerError
+from channels_app.models import Invitation
+from channels_app.steps import change_membership, invite
+from channels_app.ui import mail
+from channels_app.ui.access import TeamRequest, TeamView, actor
+from channels_app.ui.forms import InviteForm, RoleForm, refuse
 
 
 class MembersView(TeamView):
-    """The team's people with their roles."""
+    """The team's people with their roles, and the invitations that wait."""
 
     section = "members"
 
     def get(self, request: TeamRequest) -> HttpResponse:
         """All of them."""
         members = request.team.memberships.select_related("user").order_by("user__username")
-        return self.page("portal/members.html", {"members": members})
+        waiting = request.team.invitations.filter(
+            accepted_at=None, revoked_at=None, expires_at__gt=clock.now()
+        )
+        context = {
+            "rows": [(member, RoleForm(initial={"role": member.role})) for member in members],
+            "waiting": waiting.order_by("expires_at"),
+        }
+        return self.page("portal/members.html", context)
+
+
+class InviteView(TeamView):
+    """A new invitation."""
+
+    section = "members"
+    reader = writer = "owner"
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """The form."""
+        return self.page("portal/invite.html", {"form": InviteForm()})
+
+    @sensitive_variables()
+    def post(self, request: TeamRequest) -> HttpResponse:
+        """Make it; its link stands on this one page and nowhere else."""
+        form = InviteForm(request.POST)
+        if not form.is_valid():
+            return self.page("portal/invite.html", {"form": form}, status=422)
+        try:
+            done = invite.invite(
+                request.team.slug,
+                form.cleaned_data,
+                actor=actor(request),
+                inviter=request.user.get_username(),
+            )
+        except BrokerError as refused:
+            refuse(form, refused)
+            return self.page("portal/invite.html", {"form": form}, status=refused.status)
+        link = settings.PUBLIC_URL + reverse("portal:join", args=done.secrets)
+        return self.page("portal/invited.html", self._told(request, done.row, link))
+
+    def _told(self, request: TeamRequest, invitation: Invitation, link: str) -> dict[str, Any]:
+        context = {"invitation": invitation, "link": link, "team": request.team}
+        was_sent = bool(invitation.email) and mail.send(
+            invitation.email,
+            f"{request.user.get_username()} invites you to {request.team.name}",
+            "portal/mail/invitation.txt",
+            context,
+        )
+        return {**context, "was_sent": was_sent}
+
+
+class MemberView(TeamView):
+    """What becomes of one member, decided by an owner."""
+
+    section = "members"
+    writer = "owner"
+
+    def post(self, request: TeamRequest, member: int, action: str) -> HttpResponse:
+        """Another role, or out."""
+        slug, who = request.team.slug, actor(request)
+        try:
+            if action == "remove":
+                gone = change_membership.end(slug, member, actor=who)
+                messages.success(request, f"{gone.user.get_username()} is no member any more.")
+            else:
+                role = request.POST.get("role", "")
+                changed = change_membership.set_role(slug, member, role, actor=who)
+                messages.success(request, f"{changed.user.get_username()} is {role} now.")
+        except BrokerError as refused:
+            messages.error(request, refused.detail)
+        return redirect("portal:members", slug)
+
+
+class LeaveView(TeamView):
+    """The person's own way out, whatever their role."""
+
+    section = "members"
+    writer = "viewer"
+
+    def post(self, request: TeamRequest) -> HttpResponse:
+        """Leave."""
+        try:
+            change_membership.end(request.team.slug, request.membership.pk, actor=actor(request))
+        except BrokerError as refused:
+            messages.error(request, refused.detail)
+            return redirect("portal:members", request.team.slug)
+        messages.success(request, f"You have left {request.team.name}.")
+        return redirect("portal:choose")
+
+
+class InvitationView(TeamView):
+    """An invitation that waits."""
+
+    section = "members"
+    writer = "owner"
+
+    def post(self, request: TeamRequest, invitation: int) -> HttpResponse:
+        """Take it back."""
+        try:
+            invite.revoke(request.team.slug, invitation, actor=actor(request))
+        except BrokerError as refused:
+            messages.error(request, refused.detail)
+        else:
+            messages.success(request, "The invitation is taken back; its link opens nothing now.")
+        return redirect("portal:members", request.team.slug)

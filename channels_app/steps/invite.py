@@ -1,0 +1,99 @@
+"""Invite into a team by a link that works once; or take an invitation back."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+
+from channels_app import clock, transactions
+from channels_app.errors import Invalid, Refused
+from channels_app.models import AuditEntry, Invitation, Team
+from channels_app.rules import fields, invitations, roles, times
+from channels_app.rules.fields import BadValues, Field
+from channels_app.rules.registered import Registered
+
+MOST_OPEN = 100
+"""Invitations of one team that wait at one time."""
+
+
+def _address(value: str) -> str | None:
+    try:
+        if value:
+            validate_email(value)
+    except ValidationError:
+        return "This is no e-mail address."
+    return None
+
+
+def _days(value: object) -> int:
+    number = fields.whole_number(value)
+    if number not in invitations.DAYS:
+        raise ValueError(f"Choose from {', '.join(map(str, invitations.DAYS))} days.")
+    return number
+
+
+FIELDS: dict[str, Field] = {
+    "role": Field(fields.choice(*roles.ROLES), default="viewer"),
+    "email": Field(fields.text(254, check=_address), default=""),
+    "days": Field(_days, default=7),
+}
+
+
+def invite(
+    team: str, values: Mapping[str, Any], *, actor: str, inviter: str
+) -> Registered[Invitation]:
+    """Make an invitation; ``secrets`` holds what the link ends in, once.
+
+    Raises Invalid, and Refused when too many wait already.
+    """
+    try:
+        wanted = fields.clean(FIELDS, values, partial=False)
+    except BadValues as bad:
+        raise Invalid.of(bad) from None
+    return transactions.run(lambda: _invite(team, wanted, actor, inviter))
+
+
+def revoke(team: str, invitation_id: int, *, actor: str) -> None:
+    """Make a waiting invitation useless. Raises Refused when it waits no more."""
+    transactions.run(lambda: _revoke(team, invitation_id, actor))
+
+
+def _invite(
+    team_slug: str, wanted: dict[str, Any], actor: str, inviter: str
+) -> Registered[Invitation]:
+    team = Team.objects.select_for_update().get(slug=team_slug)
+    now = clock.now()
+    waiting = team.invitations.filter(accepted_at=None, revoked_at=None, expires_at__gt=now)
+    if waiting.count() >= MOST_OPEN:
+        raise Refused(f"{MOST_OPEN} invitations wait already; take some back first.")
+    token = invitations.mint()
+    invitation = Invitation.objects.create(
+        team=team,
+        role=wanted["role"],
+        email=wanted["email"],
+        digest=invitations.digest(token) or "",
+        invited_by=inviter,
+        created_at=now,
+        expires_at=now + timedelta(days=wanted["days"]),
+    )
+    after = {
+        "role": invitation.role,
+        "email": invitation.email,
+        "expires_at": times.text(invitation.expires_at),
+    }
+    target = f"invitation:{invitation}"
+    AuditEntry.record(actor, "invitation.create", target, team_id=team.pk, after=after)
+    return Registered(invitation, created=True, changed=True, secrets=(token,))
+
+
+def _revoke(team_slug: str, invitation_id: int, actor: str) -> None:
+    mine = Invitation.objects.select_for_update().filter(team__slug=team_slug, id=invitation_id)
+    invitation = mine.filter(accepted_at=None, revoked_at=None).first()
+    if invitation is None:
+        raise Refused("The invitation has been used or taken back already.")
+    invitation.revoked_at = clock.now()
+    invitation.save(update_fields=["revoked_at"])
+    target = f"invitation:{invitation}"
+    AuditEntry.record(actor, "invitation.revoke", target, team_id=invitation.team_id)

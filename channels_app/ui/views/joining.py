@@ -1,0 +1,75 @@
+"""Ways into a team: by an invitation's link, or by founding one."""
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_variables
+
+from channels_app.errors import BrokerError
+from channels_app.steps import accept_invitation, found_team
+from channels_app.ui.access import PersonRequest, PersonView, actor
+from channels_app.ui.forms import TeamForm, refuse
+
+
+@method_decorator(never_cache, name="dispatch")
+@method_decorator(sensitive_variables("token"), name="dispatch")
+class JoinView(View):
+    """Where an invitation's link leads: to a question, so that a mere look uses nothing up."""
+
+    def get(self, request: HttpRequest, token: str) -> HttpResponse:
+        """Which team, as what; and an account for who has none yet."""
+        invitation = accept_invitation.waiting(token)
+        context = {"invitation": invitation, "useless": accept_invitation.USELESS}
+        status = 200 if invitation else 404
+        return TemplateResponse(request, "portal/join.html", context, status=status)
+
+    def post(self, request: HttpRequest, token: str) -> HttpResponse:
+        """Join."""
+        user = request.user
+        if not isinstance(user, User):
+            return redirect("portal:join", token)
+        try:
+            membership = accept_invitation.accept(token, user=user, actor=actor(request))
+        except BrokerError as refused:
+            messages.error(request, refused.detail)
+            return redirect("portal:choose")
+        messages.success(request, f"You are {membership.role} of {membership.team.name} now.")
+        return redirect("portal:home", membership.team.slug)
+
+
+class FoundView(PersonView):
+    """A new team, for those who may make one."""
+
+    def enter(self, request: PersonRequest, *args: str, **kwargs: str) -> HttpResponseBase:
+        """Refuse those who may not. Raises PermissionDenied."""
+        if not may_found(request.user):
+            raise PermissionDenied("Here the operators make the teams. Ask them for yours.")
+        return super().enter(request, *args, **kwargs)
+
+    def get(self, request: PersonRequest) -> HttpResponse:
+        """The form."""
+        return self.page("portal/found.html", {"form": TeamForm()})
+
+    def post(self, request: PersonRequest) -> HttpResponse:
+        """Make it."""
+        form = TeamForm(request.POST)
+        if form.is_valid():
+            try:
+                team = found_team.found(form.values(), founder=request.user, actor=actor(request))
+            except BrokerError as refused:
+                refuse(form, refused)
+            else:
+                return redirect("portal:home", team.slug)
+        return self.page("portal/found.html", {"form": form}, status=422)
+
+
+def may_found(user: User) -> bool:
+    """Everybody where everybody may come, else whom the operators allowed it."""
+    return bool(settings.SIGNUP == "open") or user.has_perm("channels_app.add_team")
