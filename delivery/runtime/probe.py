@@ -3,10 +3,12 @@
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
+from secrets import token_bytes
 from typing import Any
 
 from channels_app import clock
-from channels_app.directory import ConsumerView, directory
+from channels_app.conf import conf
+from channels_app.directory import ChannelView, ConsumerView, Signer, directory
 from channels_app.errors import Conflict
 from channels_app.models import EventType, new_id
 from channels_app.rules import filters, ids, names, times
@@ -46,6 +48,36 @@ def probe(view: ConsumerView) -> Probed:
     except Unreadable:
         sentence = "No key opens the consumer's secrets; the operator has to bring it back."
         raise Conflict("secrets_unreadable", sentence) from None
+    return _probe(view, signer)
+
+
+def knock(url: str, channel: ChannelView, client_id: str) -> Probed:
+    """Send a sample to an address before it is registered, signed with a secret nobody knows.
+
+    The address has passed rules/addresses.py; where its name leads is judged when the socket opens.
+    """
+    view = ConsumerView(
+        id=0,
+        client_id=client_id,
+        channel_id=channel.id,
+        channel_slug=channel.slug,
+        mode="push",
+        state="active",
+        halted=False,
+        url=url,
+        event_types=(),
+        timeout_ms=conf().timeout_ms,
+        max_attempts=conf().max_attempts,
+        retry=None,
+        rate=None,
+        max_in_flight=1,
+        team_id=None,
+        version=0,
+    )
+    return _probe(view, Signer(v1=((token_bytes(32), None),), v1a=(), headers=()))
+
+
+def _probe(view: ConsumerView, signer: Signer) -> Probed:
     now = clock.now()
     event_type, body = sample(view, now)
     mark = Stamp(

@@ -1,7 +1,44 @@
 """Addresses below /portal/{team}/webhooks/: what needs to know deliveries."""
 
-from django.urls import URLPattern
+from django.urls import path
+
+from delivery.ui.views import deliveries, register, replays, webhook
 
 app_name = "webhooks"
-# `index` is what the portal's navigation leads to, as soon as it is here.
-urlpatterns: list[URLPattern] = []
+_ONE = "<str:channel>/<str:client_id>/"
+# What belongs to no webhook stands below `-`, which no channel can be called.
+urlpatterns = [
+    path("", webhook.IndexView.as_view(), name="index"),
+    path("-/catalogue/", register.CatalogueView.as_view(), name="catalogue"),
+    path("-/catalogue/<str:channel>/", register.ChannelPage.as_view(), name="channel"),
+    path("-/new/<str:channel>/", register.RegisterView.as_view(), name="register"),
+    path("-/check/", register.CheckView.as_view(), name="check"),
+    path(_ONE, webhook.DeliveriesView.as_view(), name="deliveries"),
+    path(f"{_ONE}dead/", webhook.DeadLettersView.as_view(), name="dead"),
+    path(f"{_ONE}dead/replay/", replays.ReplayStartView.as_view(), name="replay_new"),
+    path(f"{_ONE}replays/", replays.ReplaysView.as_view(), name="replays"),
+    path(f"{_ONE}replays/<str:replay_id>/", replays.ReplayView.as_view(), name="replay"),
+    path(
+        f"{_ONE}replays/<str:replay_id>/cancel/",
+        replays.ReplayCancelView.as_view(),
+        name="replay_cancel",
+    ),
+    path(f"{_ONE}health/", webhook.HealthView.as_view(), name="health"),
+    path(f"{_ONE}settings/", webhook.SettingsView.as_view(), name="settings"),
+    path(f"{_ONE}secret/", webhook.SecretView.as_view(), name="secret"),
+    path(f"{_ONE}test/", webhook.TestView.as_view(), name="test"),
+    *(
+        path(f"{_ONE}{action}/", webhook.SwitchView.as_view(), {"action": action}, name=action)
+        for action in ("pause", "resume", "retire")
+    ),
+    path(f"{_ONE}deliveries/<str:delivery>/", deliveries.DeliveryView.as_view(), name="delivery"),
+    *(
+        path(
+            f"{_ONE}deliveries/<str:delivery>/{action}/",
+            deliveries.DeliveryActionView.as_view(),
+            {"action": action},
+            name=f"delivery_{action}",
+        )
+        for action in ("replay", "cancel")
+    ),
+]

@@ -1,0 +1,240 @@
+"""Forms of webhooks: what people type, turned into what steps/register_consumer takes."""
+
+from typing import Any
+
+from django import forms
+
+from channels_app.conf import conf
+from channels_app.errors import BrokerError
+from channels_app.models import Channel, Consumer, EventType
+from channels_app.rules import backoff, filters, names
+from channels_app.rules.fields import MASK
+from channels_app.steps import register_consumer
+from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
+
+DEFAULT, CUSTOM = "", "custom"
+LONGEST_REASON = 500
+_FORM_FIELDS = {
+    "rate_limit": "rate_per_second",
+    "event_types": "patterns",
+    "headers": "headers",
+}
+"""Where a fault of a registered field is shown, when the form calls it otherwise."""
+
+
+class WebhookForm(forms.Form):
+    """An existing webhook's settings."""
+
+    url = forms.CharField(
+        label="Address",
+        max_length=2048,
+        help_text="Where we send each message as a POST request. https is best.",
+        widget=forms.TextInput(
+            attrs={
+                "placeholder": "https://example.com/hooks",
+                "inputmode": "url",
+                "spellcheck": "false",
+                "data-check": "",
+            }
+        ),
+    )
+    types = forms.MultipleChoiceField(
+        label="Event types",
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+    )
+    patterns = forms.CharField(
+        label="More event types",
+        required=False,
+        max_length=4000,
+        help_text="Names or patterns like <code>order.*</code> (all below order), with blanks "
+        "between them. With nothing chosen above and here you get everything.",
+        widget=forms.TextInput(attrs={"placeholder": "order.* stock.low"}),
+    )
+    retry = forms.ChoiceField(
+        label="When an attempt fails", required=False, widget=forms.RadioSelect
+    )
+    max_attempts = forms.IntegerField(
+        label="Attempts",
+        required=False,
+        min_value=1,
+        max_value=register_consumer.MOST_ATTEMPTS,
+        help_text="Failures until a message is given up and kept as a dead letter.",
+    )
+    rate_per_second = forms.FloatField(
+        label="Requests per second",
+        required=False,
+        min_value=0.001,
+        max_value=100_000,
+        help_text="At most so many. Empty: as fast as you answer.",
+    )
+    headers = forms.CharField(
+        label="Headers of your own",
+        required=False,
+        max_length=20_000,
+        help_text=f"One a line, like <code>Authorization: Bearer abc</code>. Sealed when stored, "
+        f"and shown as {MASK} from then on, which keeps them.",
+        widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
+    )
+    description = forms.CharField(
+        label="Description",
+        required=False,
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 2}),
+    )
+
+    def __init__(self, channel: Channel, *args: Any, stored: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        known = EventType.objects.filter(channel=channel).order_by("deprecated", "name")
+        self._types = list(known.values_list("name", flat=True))
+        types: Any = self.fields["types"]
+        types.choices = [(name, name) for name in self._types]
+        if not self._types:
+            del self.fields["types"]
+        retry: Any = self.fields["retry"]
+        retry.choices = _policies(stored)
+        attempts = conf().max_attempts
+        self.fields["max_attempts"].widget.attrs["placeholder"] = f"{attempts} unless you say"
+
+    def clean_headers(self) -> dict[str, str]:
+        """Lines of ``Name: value`` as a mapping."""
+        found: dict[str, str] = {}
+        for line in self.cleaned_data["headers"].splitlines():
+            name, colon, value = line.partition(":")
+            if not line.strip():
+                continue
+            if not colon:
+                raise forms.ValidationError(f"There is no colon in {line[:60]!r}.")
+            if name.strip() in found:
+                raise forms.ValidationError(f"{name.strip()} is there twice.")
+            found[name.strip()] = value.strip()
+        return found
+
+    def clean_patterns(self) -> list[str]:
+        """Names and patterns, each one usable."""
+        found = self.cleaned_data["patterns"].replace(",", " ").split()
+        for pattern in found:
+            if fault := filters.validate_pattern(pattern):
+                raise forms.ValidationError(f"{pattern[:80]}: {fault}")
+        return found  # type: ignore[no-any-return]
+
+    def values(self) -> dict[str, Any]:
+        """What was typed, as a registration takes it."""
+        given = self.cleaned_data
+        rate = given["rate_per_second"]
+        types = dict.fromkeys([*given.get("types", ()), *given["patterns"]])
+        values = {
+            "url": given["url"].strip(),
+            "event_types": list(types),
+            "headers": given["headers"],
+            "description": given["description"].replace("\r\n", "\n"),
+            "max_attempts": given["max_attempts"],
+            "rate_limit": {"per_second": rate, "burst": max(1, int(rate))} if rate else None,
+        }
+        if given["retry"] != CUSTOM:
+            values["retry"] = given["retry"] or None
+        return values
+
+    def refused(self, error: BrokerError) -> None:
+        """Show a step's refusal beside the fields that it is about."""
+        if not error.faults:
+            self.add_error(None, error.detail)
+        for fault in error.faults:
+            name = _FORM_FIELDS.get(fault.field, fault.field)
+            self.add_error(name if name in self.fields else None, fault.detail)
+
+
+class RegisterForm(WebhookForm):
+    """A webhook that is not there yet."""
+
+    client_id = forms.CharField(
+        label="Name",
+        max_length=names.LONGEST_SLUG,
+        help_text="Yours to choose, and unique on the channel: lower-case letters, digits, "
+        "<code>.</code> <code>_</code> <code>-</code>",
+        widget=forms.TextInput(attrs={"placeholder": "billing", "spellcheck": "false"}),
+    )
+    field_order = ("client_id", "url")
+
+    def clean_client_id(self) -> str:
+        """A name that addresses can carry."""
+        name: str = self.cleaned_data["client_id"].strip()
+        if fault := names.slug(name):
+            raise forms.ValidationError(fault)
+        return name
+
+
+class RotateForm(forms.Form):
+    """A new secret."""
+
+    overlap_s = forms.TypedChoiceField(
+        label="The old secret goes on signing beside the new one",
+        coerce=int,
+        choices=[
+            (DEFAULT_OVERLAP_S, "for a day"),
+            (3600, "for an hour"),
+            (7 * 86_400, "for a week"),
+            (0, "no longer: it has leaked"),
+        ],
+        initial=DEFAULT_OVERLAP_S,
+    )
+    reason = forms.CharField(label="Reason", required=False, max_length=LONGEST_REASON)
+
+
+class ReplayForm(forms.Form):
+    """How dead letters are sent again."""
+
+    rate_per_second = forms.FloatField(
+        label="Messages per second",
+        required=False,
+        min_value=0.001,
+        max_value=10_000,
+        help_text="Empty: all at once, within your webhook's own limits.",
+    )
+    reason = forms.CharField(
+        label="Reason",
+        max_length=LONGEST_REASON,
+        help_text="For those who look into the audit log later.",
+        widget=forms.TextInput(attrs={"placeholder": "the endpoint was down"}),
+    )
+
+
+def initial(webhook: Consumer) -> dict[str, Any]:
+    """A webhook's settings as the form shows them."""
+    known = set(EventType.objects.filter(channel=webhook.channel).values_list("name", flat=True))
+    headers = register_consumer.static_headers(webhook) or {}
+    retry = webhook.retry
+    return {
+        "url": webhook.url,
+        "types": [name for name in webhook.event_types if name in known],
+        "patterns": " ".join(name for name in webhook.event_types if name not in known),
+        "retry": retry if isinstance(retry, str) else CUSTOM if retry else DEFAULT,
+        "max_attempts": webhook.max_attempts,
+        "rate_per_second": webhook.rate_per_second,
+        "headers": "\n".join(f"{name}: {MASK}" for name in headers),
+        "description": webhook.description,
+    }
+
+
+def _policies(stored: Any) -> list[tuple[str, str]]:
+    choices = [(DEFAULT, "As the channel's owner chose")]
+    if stored is not None and not isinstance(stored, str):
+        choices.append((CUSTOM, f"As it is: {stored}"))
+    return [*choices, *((name, _said(name)) for name in backoff.PRESETS)]
+
+
+def _said(name: str) -> str:
+    """A preset in words: how often, and for how long."""
+    policy, attempts = backoff.PRESETS[name], conf().max_attempts
+    if backoff.allowed_attempts(policy, attempts) == 1:
+        return f"{name}: never try again"
+    first = backoff.total(policy, 2)
+    whole = backoff.total(policy, attempts)
+    return f"{name}: first after {_span(first)}, {attempts} attempts in about {_span(whole)}"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

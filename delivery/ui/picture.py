@@ -1,0 +1,131 @@
+"""Picture: a webhook's last day or week, and its last deliveries, out of bounded reads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from channels_app.models.hints import by_index
+from delivery.models import Attempt, Counter, Delivery
+from delivery.rules import picture
+from delivery.rules.outcome import Outcome
+from delivery.rules.picture import Bar, Fate
+from delivery.steps.replay.filters import LARGEST_ID, id_at
+
+SPANS = {"24h": (24, timedelta(hours=1)), "7d": (28, timedelta(hours=6))}
+"""Bars, and how much time each stands for."""
+SAMPLE = 40
+"""Deliveries looked at for a bar, its newest: a page costs the same however much was sent."""
+STRIP = 30
+STATES = ("delivered", "dead", "queued", "in_flight")
+WIDTH, HEIGHT, GAP = 960, 160, 4
+TAKEN = [outcome.value for outcome in Outcome if outcome.is_success]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A bar as it is drawn."""
+
+    bar: Bar
+    x: float
+    width: float
+    parts: list[tuple[str, float, float]]
+    """Tone, top and height."""
+    p95: int | None
+
+
+def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
+    """Oldest first, the last one ending with the span that ``now`` is in."""
+    count, width = SPANS[span]
+    states = _present(consumer_id)
+    seconds = width.total_seconds()
+    end = datetime.fromtimestamp((now.timestamp() // seconds + 1) * seconds, now.tzinfo)
+    found = []
+    for place in range(count, 0, -1):
+        begin, until = end - place * width, end - (place - 1) * width
+        rows = _newest(consumer_id, states, id_at(begin), id_at(until) - 1, SAMPLE + 1)
+        found.append((begin, until, rows))
+    answers = _answers([row for _, _, rows in found for row in rows if row["state"] == "delivered"])
+    return [
+        picture.bar(begin, until, _fates(rows[:SAMPLE], answers), is_sample=len(rows) > SAMPLE)
+        for begin, until, rows in found
+    ]
+
+
+def columns(found: Sequence[Bar]) -> list[Column]:
+    """The bars on a canvas of WIDTH by HEIGHT; each part is a share of its bar's deliveries."""
+    step = WIDTH / len(found)
+    top = max((bar.total for bar in found), default=0) or 1
+    drawn = []
+    for place, bar in enumerate(found):
+        floor, parts = float(HEIGHT), []
+        for tone, number in (
+            ("good", bar.first),
+            ("wait", bar.later),
+            ("calm", bar.waiting),
+            ("bad", bar.dead),
+        ):
+            if number:
+                height = number / top * HEIGHT
+                floor -= height
+                parts.append((tone, round(floor, 1), round(height, 1)))
+        drawn.append(
+            Column(
+                bar=bar,
+                x=round(place * step + GAP / 2, 1),
+                width=round(step - GAP, 1),
+                parts=parts,
+                p95=picture.percentile(bar.answers, 0.95),
+            )
+        )
+    return drawn
+
+
+def strip(consumer_id: int) -> list[dict[str, Any]]:
+    """The last deliveries, oldest first, as ticks."""
+    rows = _newest(consumer_id, _present(consumer_id), 0, LARGEST_ID, STRIP)
+    pad = STRIP - len(rows)
+    return [
+        {"x": 4 * (pad + place), "tone": _tone(row), "state": row["state"]}
+        for place, row in enumerate(reversed(rows))
+    ]
+
+
+def _tone(row: Mapping[str, Any]) -> str:
+    if row["state"] == "delivered":
+        return "good" if row["attempt_count"] <= 1 else "wait"
+    return "bad" if row["state"] == "dead" else "busy"
+
+
+def _present(consumer_id: int) -> list[str]:
+    counts = Counter.read([consumer_id])[consumer_id]
+    return [state for state in STATES if counts[state]]
+
+
+def _newest(
+    consumer_id: int, states: Sequence[str], low: int, high: int, most: int
+) -> list[dict[str, Any]]:
+    mine = by_index(Delivery.objects.filter(consumer_id=consumer_id), "delivery_list")
+    parts: list[Iterable[Any]] = [
+        mine.filter(state=state, id__gte=low, id__lte=high)
+        .order_by("-id")
+        .values("id", "state", "attempt_count")[:most]
+        for state in states
+    ]
+    return list(islice(merge(*parts, key=lambda row: row["id"], reverse=True), most))
+
+
+def _answers(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """How long the attempt took that was taken, by delivery."""
+    keys = [row["id"] for row in rows]
+    found: dict[int, int] = {}
+    for start in range(0, len(keys), 500):
+        taken = Attempt.objects.filter(delivery_id__in=keys[start : start + 500], outcome__in=TAKEN)
+        found |= dict(taken.values_list("delivery_id", "total_ms"))
+    return found
+
+
+def _fates(rows: Sequence[Mapping[str, Any]], answers: Mapping[int, int]) -> list[Fate]:
+    return [Fate(row["state"], row["attempt_count"], answers.get(row["id"])) for row in rows]

@@ -1,0 +1,82 @@
+"""Request: what a delivery sends, as its consumer sees it, and as a line for a shell."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from channels_app.directory import Signer, directory
+from channels_app.models import Consumer, Message
+from channels_app.rules.encryption import Unreadable
+from channels_app.rules.fields import MASK
+from delivery.models import Delivery
+from delivery.rules import curl, payload
+from delivery.rules.payload import Shown
+from delivery.runtime import outgoing
+from delivery.runtime.outgoing import Stamp
+from delivery.steps import parcels
+from delivery.ui import reach
+
+SIGNATURE = "webhook-signature"
+_UNSIGNED = Signer(v1=(), v1a=(), headers=())
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What goes over the wire, as far as it may be shown."""
+
+    headers: Sequence[tuple[str, str]] = ()
+    body: Shown | None = None
+    error: str = ""
+    """Why the body is not shown."""
+    curl: str = ""
+    """Signed for now, where the reader may send."""
+
+
+def build(webhook: Consumer, row: Delivery, *, at: datetime, now: datetime, sign: bool) -> Sent:
+    """The request of an attempt made ``at``; with ``sign`` a shell may send it again now."""
+    parcel = parcels.load([row.message_id]).get(row.message_id)
+    if parcel is None or parcel.body is None:
+        return Sent(error=parcel.error if parcel else "The message was deleted.")
+    view = reach.view_of(webhook)
+    signer = _signer(webhook)
+    mark = _stamp(row, row.message)
+    shown = outgoing.call(row.id, view, signer, parcel, mark, at)
+    fresh = outgoing.call(row.id, view, signer, parcel, mark, now)
+    line = curl.line(webhook.url, _presentable(fresh.headers, sign=sign), parcel.body)
+    return Sent(
+        headers=_presentable(shown.headers, sign=False),
+        body=payload.show(parcel.body, parcel.content_type),
+        curl=line,
+    )
+
+
+def _signer(webhook: Consumer) -> Signer:
+    """The webhook's, with its own headers masked: people put credentials there."""
+    try:
+        signer = directory.signer(webhook.id)
+    except Unreadable:
+        return _UNSIGNED
+    return replace(signer, headers=tuple((name, MASK) for name, _ in signer.headers))
+
+
+def _stamp(row: Delivery, message: Message) -> Stamp:
+    return Stamp(
+        message_id=str(message),
+        event_type=row.event_type,
+        priority=row.priority,
+        attempt=max(1, row.failure_count + (row.state == "queued")),
+        accepted_at=row.accepted_at,
+        ordering_key=row.ordering_key,
+        replay=row.replay_id is not None,
+    )
+
+
+def _presentable(headers: Sequence[tuple[str, str]], *, sign: bool) -> list[tuple[str, str]]:
+    """Whoever may only look gets nothing that a consumer would take for ours."""
+    return [
+        (name, _cut(value) if name == SIGNATURE and not sign else value) for name, value in headers
+    ]
+
+
+def _cut(signatures: str) -> str:
+    return " ".join(f"{token[:9]}..." for token in signatures.split())

@@ -1,0 +1,189 @@
+"""Shapes: what templates show of deliveries, attempts, answers and event types."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from channels_app.models import Consumer, EventType
+from delivery.models import Attempt, ConsumerHealth, Delivery
+from delivery.rules import payload
+from delivery.rules.lifecycle import DeliveryState, shown_state
+from delivery.rules.outcome import Outcome
+from delivery.rules.payload import Shown
+from delivery.runtime.probe import Probed
+
+TONES = {"delivered": "good", "dead": "bad", "in_flight": "busy", "queued": "calm"}
+HINTS = {
+    Outcome.BLOCKED_ADDRESS: "The name leads to an address that may not be called.",
+    Outcome.DNS_ERROR: "The host name is not known.",
+    Outcome.CONNECTION_REFUSED: "Nobody listens there: is the program running, is the port right?",
+    Outcome.CONNECT_TIMEOUT: "No connection: does a firewall stand in between?",
+    Outcome.TIMEOUT: "The answer took too long. Answer first and work afterwards.",
+    Outcome.TLS_ERROR: "The certificate is not valid for this host.",
+    Outcome.REDIRECT: "Redirects are not followed: register the address that it leads to.",
+    Outcome.NOT_FOUND: "The server is there, the path is not.",
+    Outcome.GONE: "410 says that it wants no more messages: then we stop for good.",
+    Outcome.THROTTLED: "It asks us to slow down.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShown:
+    """What came back, or why nothing did."""
+
+    is_success: bool
+    outcome: str
+    status: int | None
+    error: str
+    hint: str
+    total_ms: int
+    connect_ms: int | None
+    first_byte_ms: int | None
+    remote_address: str
+    headers: str
+    body: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One point of a delivery's timeline."""
+
+    tone: str
+    title: str
+    at: datetime | None
+    note: str = ""
+    answer: AnswerShown | None = None
+    number: int = 0
+
+
+def event_type(row: EventType) -> dict[str, Any]:
+    """An event type with schema and example as text."""
+    return {
+        "name": row.name,
+        "description": row.description,
+        "deprecated": row.deprecated,
+        "schema": _json(row.schema),
+        "example": _json(row.example),
+    }
+
+
+def probed(found: Probed) -> dict[str, Any]:
+    """A sample and the answer to it."""
+    came = found.answer
+    return {
+        "event_type": found.event_type,
+        "webhook_id": found.webhook_id,
+        "sent": payload.show(found.body),
+        "answer": AnswerShown(
+            is_success=came.outcome.is_success,
+            outcome=came.outcome.value,
+            status=came.status,
+            error=came.error,
+            hint=HINTS.get(came.outcome, ""),
+            total_ms=came.total_ms,
+            connect_ms=came.connect_ms,
+            first_byte_ms=came.first_byte_ms,
+            remote_address=came.remote_address,
+            headers=came.headers,
+            body=payload.show(came.excerpt),
+        ),
+    }
+
+
+def attempt(row: Attempt) -> AnswerShown:
+    """One attempt's answer."""
+    outcome = Outcome(row.outcome)
+    return AnswerShown(
+        is_success=outcome.is_success,
+        outcome=outcome.value,
+        status=row.status_code,
+        error=row.error,
+        hint=HINTS.get(outcome, ""),
+        total_ms=row.total_ms,
+        connect_ms=row.connect_ms,
+        first_byte_ms=row.first_byte_ms,
+        remote_address=row.remote_address,
+        headers=row.answer_headers,
+        body=payload.show(bytes(row.answer_excerpt)),
+    )
+
+
+def delivery(row: Delivery) -> dict[str, Any]:
+    """A line of a list."""
+    return {
+        "id": str(row),
+        "state": state(row),
+        "tone": tone(row),
+        "event_type": row.event_type,
+        "outcome": words(row.outcome),
+        "status": row.status_code,
+        "attempts": row.attempt_count,
+        "accepted_at": row.accepted_at,
+        "next_at": row.due_at if row.state == DeliveryState.QUEUED else None,
+    }
+
+
+def words(name: str) -> str:
+    """A name of ours as people read it."""
+    return name.replace("_", " ")
+
+
+def state(row: Delivery) -> str:
+    """Its state for people: a retry is called one."""
+    shown = shown_state(DeliveryState(row.state), row.failure_count, row.attempt_count)
+    return {"Retry-Delivery": "retrying", "Retry-In-flight": "retrying now"}.get(
+        shown, shown.lower()
+    )
+
+
+def tone(row: Delivery) -> str:
+    """The colour of its state."""
+    if row.state == DeliveryState.QUEUED and row.failure_count:
+        return "wait"
+    return TONES.get(row.state, "calm")
+
+
+def timeline(row: Delivery, attempts: Sequence[Attempt]) -> list[Moment]:
+    """From accepted to what comes next."""
+    moments = [Moment("calm", "Accepted", row.accepted_at)]
+    for one in attempts:
+        answer = attempt(one)
+        outcome = Outcome(one.outcome)
+        colour = "good" if outcome.is_success else "bad" if outcome.charged else "wait"
+        moments.append(
+            Moment(colour, words(one.outcome), one.started_at, one.error, answer, number=one.number)
+        )
+    if row.state == DeliveryState.QUEUED:
+        moments.append(Moment("busy", "Next attempt", row.due_at, "Not before this instant."))
+    elif row.state == DeliveryState.IN_FLIGHT:
+        moments.append(Moment("busy", "On its way", None, "An attempt is under way."))
+    elif row.state != DeliveryState.DELIVERED:
+        note = {"dead": "Given up. A replay sends it again."}.get(row.state, "")
+        moments.append(Moment(tone(row), f"{row.state} ({row.reason})", row.finished_at, note))
+    return moments
+
+
+def condition(webhook: Consumer) -> tuple[str, str]:
+    """How a webhook is doing, in a word and a colour."""
+    if webhook.state != Consumer.State.ACTIVE:
+        return webhook.state, "bad" if webhook.state == Consumer.State.DISABLED else "wait"
+    health: ConsumerHealth | None = getattr(webhook, "health", None)
+    if health is None or not (health.last_success_at or health.last_failure_at):
+        return "nothing sent yet", "calm"
+    if health.circuit == ConsumerHealth.Circuit.OPEN:
+        return "failing", "bad"
+    if health.failing_since is not None:
+        return "unsteady", "wait"
+    return "healthy", "good"
+
+
+def last_outcome(webhook: Consumer) -> str:
+    """How the last attempt ended, in words; '' before the first one."""
+    health: ConsumerHealth | None = getattr(webhook, "health", None)
+    return words(health.last_outcome) if health else ""
+
+
+def _json(value: Any) -> str:
+    return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)

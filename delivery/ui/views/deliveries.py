@@ -1,0 +1,73 @@
+"""One delivery: request and answer side by side, its timeline, replay and cancel."""
+
+import os
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect
+
+from channels_app import clock
+from channels_app.errors import BrokerError
+from channels_app.rules import roles
+from channels_app.ui.access import TeamRequest
+from delivery.rules.lifecycle import FINISHED, DeliveryState
+from delivery.steps import cancel, replay
+from delivery.ui import reach, shapes
+from delivery.ui import request as requests
+from delivery.ui.reach import WebhookView
+from delivery.ui.views.webhook import tab
+
+MOST_ATTEMPTS = 50
+"""On the page; the newest are the ones that matter."""
+
+
+class DeliveryView(WebhookView):
+    """All about one delivery."""
+
+    def get(
+        self, request: TeamRequest, channel: str, client_id: str, delivery: str
+    ) -> HttpResponse:
+        """What was sent, what came back, what comes next."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        row = reach.delivery_of(webhook, delivery)
+        newest = list(row.attempts.order_by("-number")[:MOST_ATTEMPTS])
+        now = clock.now()
+        context = {
+            "row": row,
+            "shown": shapes.delivery(row),
+            "sent": requests.build(
+                webhook,
+                row,
+                at=newest[0].started_at if newest else now,
+                now=now,
+                sign=roles.includes(request.membership.role, self.writer),
+            ),
+            "last": shapes.attempt(newest[0]) if newest else None,
+            "moments": shapes.timeline(row, newest[::-1]),
+            "left_out": max(0, row.attempt_count - len(newest)) if newest else 0,
+            "may_replay": DeliveryState(row.state) in FINISHED,
+            "may_cancel": row.state == DeliveryState.QUEUED,
+        }
+        return self.page("portal/webhooks/delivery.html", tab(webhook, "deliveries", context))
+
+
+class DeliveryActionView(WebhookView):
+    """Send it again, or take it back."""
+
+    def post(
+        self, request: TeamRequest, channel: str, client_id: str, delivery: str, action: str
+    ) -> HttpResponse:
+        """Do it, and say so."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        row = reach.delivery_of(webhook, delivery)
+        step = replay.replay_one if action == "replay" else cancel.cancel_one
+        asker = reach.asker_of(request, request.POST.get("reason", "")[:500])
+        try:
+            step(row.id, asker, now=clock.now(), slot=os.getpid())
+        except BrokerError as error:
+            messages.error(request, error.detail)
+        else:
+            reach.hurry(webhook)
+            done = "Queued: it is sent now." if action == "replay" else "Taken back."
+            messages.success(request, done)
+        return redirect("webhooks:delivery", request.team.slug, channel, client_id, delivery)

@@ -1,0 +1,151 @@
+"""Register: from a channel of the catalogue to a webhook whose secret is shown once."""
+
+from typing import Any
+
+from django.db.models import Count
+from django.http import Http404, HttpResponse
+from django.shortcuts import render
+
+from channels_app.conf import conf
+from channels_app.directory import ChannelView, directory
+from channels_app.errors import BrokerError, NotFound, Stale
+from channels_app.models import Channel, EventType
+from channels_app.rules import addresses
+from channels_app.rules.conditions import Condition
+from channels_app.steps import register_consumer
+from channels_app.ui.access import TeamRequest, actor
+from delivery.rules.snippets import snippets
+from delivery.runtime import probe
+from delivery.ui import reach, shapes
+from delivery.ui.forms import RegisterForm
+from delivery.ui.reach import WebhookView
+
+NEW = Condition(must_be_new=True)
+TAKEN = "The name is taken on this channel; choose another one."
+MOST_TYPES = 500
+"""Event types on a page."""
+
+
+class CatalogueView(WebhookView):
+    """The channels that a team may register on."""
+
+    section = "catalogue"
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """All external channels."""
+        channels = Channel.objects.filter(exposure=reach.EXTERNAL).order_by("slug")
+        counted = channels.annotate(type_count=Count("event_type_set"))
+        return self.page("portal/webhooks/catalogue.html", {"channels": counted})
+
+
+class ChannelPage(WebhookView):
+    """One channel's event types."""
+
+    section = "catalogue"
+
+    def get(self, request: TeamRequest, channel: str) -> HttpResponse:
+        """Each with description, schema and an example."""
+        found = reach.channel_of(channel)
+        types = EventType.objects.filter(channel=found).order_by("deprecated", "name")[:MOST_TYPES]
+        shown = [shapes.event_type(row) for row in types]
+        # One is open, so that people see what they will get.
+        opened = next((one for one in shown if one["example"] or one["schema"]), None)
+        context = {
+            "channel": found,
+            "types": [one | {"is_open": one is opened} for one in shown],
+            "mine": reach.webhooks_of(request.team).filter(channel=found),
+        }
+        return self.page("portal/webhooks/channel.html", context)
+
+
+class RegisterView(WebhookView):
+    """The form, the try of an address, and the secret."""
+
+    def get(self, request: TeamRequest, channel: str) -> HttpResponse:
+        """An empty form."""
+        found = reach.channel_of(channel)
+        return self._form(found, RegisterForm(found, initial={"retry": ""}))
+
+    def post(self, request: TeamRequest, channel: str) -> HttpResponse:
+        """Try the address, or register; what was typed is never lost."""
+        found = reach.channel_of(channel)
+        form = RegisterForm(found, request.POST)
+        if request.POST.get("do") == "try":
+            return self._try(found, form)
+        if not form.is_valid():
+            return self._form(found, form, status=422)
+        name = form.cleaned_data["client_id"]
+        try:
+            done = register_consumer.put(
+                found.slug,
+                name,
+                form.values(),
+                actor=actor(request),
+                tenant=reach.tenant_of(request),
+                condition=NEW,
+            )
+        except (Stale, NotFound):
+            form.add_error("client_id", TAKEN)
+            return self._form(found, form, status=409)
+        except BrokerError as error:
+            form.refused(error)
+            return self._form(found, form, status=error.status)
+        (secret,) = done.secrets
+        context = {
+            "webhook": done.row,
+            "secret": secret,
+            "snippets": snippets(done.row.url, secret),
+        }
+        return self.page("portal/webhooks/registered.html", context, status=201)
+
+    def _try(self, channel: Channel, form: RegisterForm) -> HttpResponse:
+        form.is_valid()
+        url = form.data.get("url", "").strip()
+        fault = fault_of(url)
+        answer = None if fault else probe.knock(url, _view(channel), "your-webhook")
+        # Fields that are still empty are no mistake yet.
+        form = RegisterForm(channel, initial=_typed(form))
+        context = {"fault": fault, "probed": answer and shapes.probed(answer), "tried": url}
+        return self._form(channel, form, context)
+
+    def _form(
+        self, channel: Channel, form: RegisterForm, more: Any = None, *, status: int = 200
+    ) -> HttpResponse:
+        context = {"channel": channel, "form": form, **(more or {})}
+        return self.page("portal/webhooks/register.html", context, status=status)
+
+
+class CheckView(WebhookView):
+    """Whether an address may be called, while it is being typed."""
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """One sentence."""
+        url = request.GET.get("url", "").strip()
+        context = {"url": url, "fault": fault_of(url), "plain": url.lower().startswith("http://")}
+        return render(request, "portal/webhooks/check.html", context)
+
+
+def fault_of(url: str) -> str | None:
+    """What is wrong with an address, as a sentence; None when it will do."""
+    if not url:
+        return "Type an address first."
+    return addresses.check_url(
+        url[: addresses.LONGEST_URL + 1],
+        allowed=conf().allowed_targets,
+        https_only=conf().https_only,
+    )
+
+
+def _view(channel: Channel) -> ChannelView:
+    view = directory.channel(channel.slug)
+    if view is None:
+        raise Http404(f"There is no channel {channel.slug}.")
+    return view
+
+
+def _typed(form: RegisterForm) -> dict[str, Any]:
+    """What was typed, as a form shows it that has not been sent."""
+    data: Any = form.data
+    return {
+        name: data.getlist(name) if name == "types" else data.get(name, "") for name in form.fields
+    }

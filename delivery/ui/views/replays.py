@@ -1,0 +1,171 @@
+"""Replays of dead letters: first how many, then the reason, then the progress."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+
+from channels_app import clock
+from channels_app.errors import BrokerError
+from channels_app.models import Consumer
+from channels_app.rules import ids, times
+from channels_app.ui.access import TeamRequest
+from delivery.models import Replay
+from delivery.rules.outcome import Outcome
+from delivery.steps import replay
+from delivery.steps.replay import ReplayFilter
+from delivery.ui import reach, shapes
+from delivery.ui.forms import ReplayForm
+from delivery.ui.pages import Wanted
+from delivery.ui.reach import WebhookView
+from delivery.ui.views.webhook import tab
+
+LAST = 20
+"""Replays in the list."""
+
+
+class ReplayStartView(WebhookView):
+    """The selected dead letters, or all that match a filter."""
+
+    reader = "editor"
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """How many would be sent again; nothing is changed."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        return self._ask(request, webhook, ReplayForm())
+
+    def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Begin."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        form = ReplayForm(request.POST)
+        if not form.is_valid():
+            return self._ask(request, webhook, form, status=422)
+        try:
+            wanted = _filter(request, webhook)
+            row = replay.create(
+                wanted,
+                replay.consumers_of(wanted, tenant=reach.tenant_of(request)),
+                reach.asker_of(request, form.cleaned_data["reason"]),
+                now=clock.now(),
+                rate_per_second=form.cleaned_data["rate_per_second"],
+            )
+        except BrokerError as error:
+            form.add_error(None, error.detail)
+            return self._ask(request, webhook, form, status=error.status)
+        return redirect("webhooks:replay", request.team.slug, channel, client_id, _public(row))
+
+    def _ask(
+        self, request: TeamRequest, webhook: Consumer, form: ReplayForm, *, status: int = 200
+    ) -> HttpResponse:
+        try:
+            wanted = _filter(request, webhook)
+        except BrokerError as error:
+            raise Http404(error.detail) from None
+        found = replay.count(wanted, [webhook], clock.now())
+        context = {
+            "form": form,
+            "count": found,
+            "sample": [
+                shapes.delivery(row) for row in replay.sample(wanted, [webhook], clock.now())
+            ],
+            "wanted": Wanted.read(request.GET, state="dead"),
+            "selected": len(wanted.ids),
+            "query": request.GET.urlencode(),
+        }
+        return self.page(
+            "portal/webhooks/replay_new.html", tab(webhook, "dead", context), status=status
+        )
+
+
+class ReplaysView(WebhookView):
+    """What was replayed before."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """The last ones that the team asked for."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        # Newest first by key; another webhook's are passed over, within a bound.
+        mine = Replay.objects.order_by("-id")[: LAST * 50]
+        rows = [row for row in mine if _is_of(row, webhook)][:LAST]
+        context = {"replays": [_shown(row) for row in rows]}
+        return self.page("portal/webhooks/replays.html", tab(webhook, "dead", context))
+
+
+class ReplayView(WebhookView):
+    """One replay's progress."""
+
+    def get(
+        self, request: TeamRequest, channel: str, client_id: str, replay_id: str
+    ) -> HttpResponse:
+        """As a page, or only what changes, for the page's script."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        row = reach.replay_of(webhook, replay_id)
+        context = tab(webhook, "dead", {"replay": _shown(row)})
+        if "X-Live" in request.headers:
+            return render(request, "portal/webhooks/progress.html", context)
+        return self.page("portal/webhooks/replay.html", context)
+
+
+class ReplayCancelView(WebhookView):
+    """Stop a replay."""
+
+    def post(
+        self, request: TeamRequest, channel: str, client_id: str, replay_id: str
+    ) -> HttpResponse:
+        """What it has queued already is sent all the same."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        row = reach.replay_of(webhook, replay_id)
+        try:
+            replay.cancel(
+                row.id,
+                reach.asker_of(request, request.POST.get("reason", "")[:500]),
+                now=clock.now(),
+            )
+        except BrokerError as error:
+            messages.error(request, error.detail)
+        else:
+            messages.success(request, "Cancelled. What was queued already is sent.")
+        return redirect("webhooks:replay", request.team.slug, channel, client_id, replay_id)
+
+
+def _filter(request: TeamRequest, webhook: Consumer) -> ReplayFilter:
+    """What the address asks for. Raises Invalid for what is no id of a delivery."""
+    query: QueryDict = request.GET
+    form: dict[str, Any] = {
+        "channel": webhook.channel.slug,
+        "consumer": webhook.client_id,
+        "states": ["dead"],
+    }
+    if selected := query.getlist("id"):
+        return replay.parse({**form, "ids": selected})
+    wanted = Wanted.read(query, state="dead")
+    begin = wanted.begin(clock.now())
+    form |= {
+        "outcomes": [Outcome(wanted.outcome).value] if wanted.outcome else None,
+        "event_types": [wanted.event_type] if wanted.event_type else None,
+        "from": times.text(begin) if begin else None,
+    }
+    return replay.parse(form)
+
+
+def _shown(row: Replay) -> dict[str, Any]:
+    matched = max(row.matched_count, row.replayed_count)
+    return {
+        "id": _public(row),
+        "row": row,
+        "matched": matched,
+        "filter": urlencode(
+            {name: value for name, value in replay.shown(row.filter).items() if name != "ids"},
+            doseq=True,
+        ),
+        "is_running": row.state == Replay.State.RUNNING,
+    }
+
+
+def _is_of(row: Replay, webhook: Consumer) -> bool:
+    return row.team_id == webhook.team_id and row.consumer_ids == [webhook.id]
+
+
+def _public(row: Replay) -> str:
+    return ids.to_public(ids.REPLAY, row.id)

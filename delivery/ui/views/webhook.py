@@ -1,0 +1,264 @@
+"""The list of a team's webhooks, and one webhook: its deliveries, health, settings and secret."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect
+
+from channels_app import clock
+from channels_app.errors import BrokerError
+from channels_app.models import Consumer
+from channels_app.rules.conditions import Condition
+from channels_app.steps import register_consumer, rotate_secret, switch_consumer
+from channels_app.ui.access import TeamRequest, actor
+from delivery.models import Counter, Notice
+from delivery.rules import picture as rules
+from delivery.rules.snippets import snippets
+from delivery.runtime import probe
+from delivery.ui import pages, picture, reach, shapes
+from delivery.ui.forms import RotateForm, WebhookForm, initial
+from delivery.ui.pages import Wanted
+from delivery.ui.reach import WebhookView
+
+PER_PAGE = 25
+NOTICES = 20
+
+
+def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
+    """What every tab of a webhook's page shows, and its own."""
+    counts = Counter.read([webhook.id])[webhook.id]
+    word, tone = shapes.condition(webhook)
+    return {
+        "webhook": webhook,
+        "tab": name,
+        "condition": word,
+        "tone": tone,
+        "counts": counts,
+        "last": shapes.last_outcome(webhook),
+        "health": getattr(webhook, "health", None),
+        **more,
+    }
+
+
+class IndexView(WebhookView):
+    """All webhooks of the team."""
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """With state, last deliveries and what waits."""
+        mine = reach.webhooks_of(request.team).select_related("channel", "health")
+        pages_ = Paginator(mine.order_by("channel__slug", "client_id"), PER_PAGE)
+        page = pages_.get_page(request.GET.get("page"))
+        counts = Counter.read(webhook.id for webhook in page)
+        rows = []
+        for webhook in page:
+            word, tone = shapes.condition(webhook)
+            ticks = picture.strip(webhook.id)
+            arrived = sum(tick["state"] == "delivered" for tick in ticks)
+            rows.append(
+                {
+                    "webhook": webhook,
+                    "condition": word,
+                    "tone": tone,
+                    "counts": counts[webhook.id],
+                    "ticks": ticks,
+                    "arrived": arrived,
+                    "last": shapes.last_outcome(webhook),
+                }
+            )
+        return self.page("portal/webhooks/index.html", {"rows": rows, "page": page})
+
+
+class DeliveriesView(WebhookView):
+    """The tab of deliveries."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Newest first, filtered."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        return self.page("portal/webhooks/deliveries.html", _listed(request, webhook, "deliveries"))
+
+
+class DeadLettersView(WebhookView):
+    """The tab of what was given up."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Newest first, filtered, to be replayed."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        return self.page("portal/webhooks/dead.html", _listed(request, webhook, "dead"))
+
+
+class HealthView(WebhookView):
+    """The tab of the last days."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Bars, percentiles, and what its owners were told."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        span = request.GET.get("span", "")
+        span = span if span in picture.SPANS else "24h"
+        bars = picture.bars(webhook.id, span, clock.now())
+        whole = rules.together(bars)
+        context = {
+            "span": span,
+            "spans": list(picture.SPANS),
+            "columns": picture.columns(bars),
+            "canvas": (picture.WIDTH, picture.HEIGHT),
+            "whole": whole,
+            "rate": rules.success_rate(whole),
+            "percentiles": [
+                (f"p{n}", rules.percentile(whole.answers, n / 100)) for n in (50, 95, 99)
+            ],
+            "sample": picture.SAMPLE,
+            "notices": Notice.objects.filter(consumer=webhook).order_by("-id")[:NOTICES],
+        }
+        return self.page("portal/webhooks/health.html", tab(webhook, "health", context))
+
+
+class SettingsView(WebhookView):
+    """The tab of settings."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """As they are."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        form = WebhookForm(webhook.channel, initial=initial(webhook), stored=webhook.retry)
+        return self._form(webhook, form)
+
+    def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Change them, unless somebody else did meanwhile."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        form = WebhookForm(webhook.channel, request.POST, stored=webhook.retry)
+        if not form.is_valid():
+            return self._form(webhook, form, status=422)
+        seen = request.POST.get("version", "")
+        try:
+            done = register_consumer.patch(
+                channel,
+                client_id,
+                form.values(),
+                actor=actor(request),
+                tenant=reach.tenant_of(request),
+                condition=Condition(frozenset({int(seen)} if seen.isdecimal() else ())),
+            )
+        except BrokerError as error:
+            form.refused(error)
+            return self._form(webhook, form, status=error.status)
+        messages.success(request, "Saved." if done.changed else "Nothing was different.")
+        return redirect("webhooks:settings", request.team.slug, channel, client_id)
+
+    def _form(self, webhook: Consumer, form: WebhookForm, *, status: int = 200) -> HttpResponse:
+        context = tab(webhook, "settings", {"form": form})
+        return self.page("portal/webhooks/settings.html", context, status=status)
+
+
+class SecretView(WebhookView):
+    """The tab of the signing secret."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Which secrets sign, and how to verify; never the secrets themselves."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        return self._show(webhook, RotateForm(), "")
+
+    def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Make a new one, and show it once."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        form = RotateForm(request.POST)
+        if not form.is_valid():
+            return self._show(webhook, form, "", status=422)
+        try:
+            done = rotate_secret.rotate(
+                channel,
+                client_id,
+                {"overlap_s": form.cleaned_data["overlap_s"]},
+                actor=actor(request),
+                tenant=reach.tenant_of(request),
+                reason=form.cleaned_data["reason"],
+            )
+        except BrokerError as error:
+            form.add_error(None, error.detail)
+            return self._show(webhook, form, "", status=error.status)
+        return self._show(done.row, RotateForm(), done.secrets[0])
+
+    def _show(
+        self, webhook: Consumer, form: RotateForm, secret: str, *, status: int = 200
+    ) -> HttpResponse:
+        live = webhook.secrets.exclude(expires_at__lte=clock.now()).order_by("-id")
+        code = snippets(webhook.url, secret) if secret else snippets(webhook.url)
+        context = {"form": form, "secret": secret, "secrets": live, "snippets": code}
+        return self.page(
+            "portal/webhooks/secret.html", tab(webhook, "secret", context), status=status
+        )
+
+
+class TestView(WebhookView):
+    """A signed sample, sent now."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """What will be sent."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        return self.page("portal/webhooks/test.html", tab(webhook, "test", {}))
+
+    def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """Send it and show the answer."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        context: dict[str, Any] = {}
+        try:
+            context["probed"] = shapes.probed(probe.probe(reach.view_of(webhook)))
+        except BrokerError as error:
+            context["refused"] = error.detail
+        return self.page("portal/webhooks/test.html", tab(webhook, "test", context))
+
+
+class SwitchView(WebhookView):
+    """Pause, resume or retire."""
+
+    steps = {
+        "pause": (switch_consumer.pause, "Paused. What arrives waits until you resume."),
+        "resume": (switch_consumer.resume, "Resumed. What waited is being sent."),
+        "retire": (switch_consumer.retire, "Retired. It gets nothing more."),
+    }
+
+    def post(self, request: TeamRequest, channel: str, client_id: str, action: str) -> HttpResponse:
+        """Do it, and say so."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        step, done = self.steps[action]
+        try:
+            step(
+                channel,
+                client_id,
+                actor=actor(request),
+                tenant=reach.tenant_of(request),
+                reason=request.POST.get("reason", "")[:500],
+            )
+        except BrokerError as error:
+            messages.error(request, error.detail)
+        else:
+            messages.success(request, done)
+            reach.hurry(webhook)
+        if action == "retire":
+            return redirect("webhooks:index", request.team.slug)
+        return redirect("webhooks:deliveries", request.team.slug, channel, client_id)
+
+
+def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any]:
+    wanted = Wanted.read(request.GET, state="dead" if name == "dead" else "")
+    found = pages.look(
+        webhook.id,
+        wanted,
+        clock.now(),
+        before=request.GET.get("before", ""),
+        after=request.GET.get("after", ""),
+    )
+    shown = wanted.query()
+    if name == "dead":
+        shown.pop("state")
+    context = {
+        "rows": [shapes.delivery(row) for row in found.rows],
+        "found": found,
+        "wanted": wanted,
+        "query": shown,
+        "states": list(pages.STATES),
+        "outcomes": [(value, shapes.words(value)) for value in pages.OUTCOMES],
+        "spans": list(pages.SPANS),
+        "begun": "before" in request.GET or "after" in request.GET,
+    }
+    return tab(webhook, name, context)

@@ -1,0 +1,271 @@
+"""Lists, dead letters and their replay in the portal, with a real pump and a real receiver."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Consumer
+from delivery.models import Delivery, Replay
+from delivery.steps import replay
+from delivery.ui import pages, picture
+from delivery.ui.pages import Wanted
+from tests.delivery.books import key_at
+from tests.factories import AttemptFactory, ConsumerFactory, DeliveryFactory, TeamFactory
+from tests.portal import people
+from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until, pumping
+from tests.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def webhook(receiver: Receiver) -> Consumer:
+    team = TeamFactory.create(slug="acme", name="Acme")
+    channel = make_channel(exposure="external")
+    return make_consumer(channel, receiver.url("/hook"), client_id="mine", team=team)
+
+
+@pytest.fixture
+def owner(webhook: Consumer) -> Client:
+    assert webhook.team is not None
+    return people.person("olga", webhook.team, "owner")
+
+
+def root(webhook: Consumer) -> str:
+    return f"/portal/acme/webhooks/{webhook.channel}/{webhook}"
+
+
+def text(answer: Any) -> str:
+    return str(answer.content.decode())
+
+
+def run_sweeps() -> None:
+    """Replays are worked off by the steward."""
+    while replay.run_due(clock.now(), slot=0):
+        pass
+
+
+def die(webhook: Consumer, receiver: Receiver, count: int) -> list[Delivery]:
+    """Really failed deliveries; from then on the consumer takes everything."""
+    receiver.script("/hook", [Reply(500, b"no")])
+    Consumer.objects.filter(id=webhook.id).update(retry="once")
+    publish(webhook.channel, *[b"%d" % n for n in range(count)], event_type="order.paid")
+    with pumping() as pump:
+        pump_until(pump, all_finished)
+    receiver.script("/hook", [Reply(200)])
+    return list(Delivery.objects.filter(state="dead").order_by("id"))
+
+
+def test_dead_letters_are_counted_first_then_sent_again(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    rows = die(webhook, receiver, 5)
+    dead = text(owner.get(f"{root(webhook)}/dead/"))
+    assert all(str(row) in dead for row in rows)
+    start = f"{root(webhook)}/dead/replay/?outcome=server_error"
+    assert "This will send 5 messages again" in text(owner.get(start))
+    assert not Replay.objects.exists()
+    assert owner.post(start, {"reason": ""}).status_code == 422  # a reason is needed
+
+    answer = owner.post(start, {"reason": "it was down"})
+
+    asked = Replay.objects.get()
+    assert answer["Location"] == f"{root(webhook)}/replays/{asked}/"
+    assert "<b>0</b> of 5 queued again" in text(owner.get(answer["Location"]))
+    run_sweeps()
+    with pumping() as pump:
+        pump_until(pump, all_finished)
+    part = owner.get(answer["Location"], headers={"X-Live": "1"})
+    assert "<html" not in text(part)
+    assert "<b>5</b> of 5 queued again" in text(part)
+    assert "data-live-stop" in text(part)
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered"}
+    assert "it was down" in text(owner.get(f"{root(webhook)}/replays/"))
+    entry = AuditEntry.objects.get(action="replay.create")
+    assert (entry.actor, entry.reason) == ("user:olga", "it was down")
+
+
+def test_only_the_selected_are_sent_again(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    first, second, third = die(webhook, receiver, 3)
+    start = f"{root(webhook)}/dead/replay/?id={first}&id={third}"
+    assert "This will send 2 messages again" in text(owner.get(start))
+    owner.post(start, {"reason": "two of them"})
+    run_sweeps()
+    second.refresh_from_db()
+    assert second.state == "dead"
+    assert Delivery.objects.filter(state="queued").count() == 2
+
+
+def test_another_teams_dead_letters_cannot_be_selected(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    theirs = ConsumerFactory.create(channel=webhook.channel, team=TeamFactory.create())
+    row = DeliveryFactory.create(dead=True, consumer=theirs)
+    start = f"{root(webhook)}/dead/replay/?id={row}"
+    assert "There is nothing to send again" in text(owner.get(start))
+    owner.post(start, {"reason": "mine now"})
+    run_sweeps()
+    row.refresh_from_db()
+    assert row.state == "dead"
+    assert owner.get(f"{root(webhook)}/dead/replay/?id=nonsense").status_code == 404
+
+
+def test_a_replay_is_cancelled_half_way(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    die(webhook, receiver, 3)
+    start = f"{root(webhook)}/dead/replay/"
+    page = owner.post(start, {"reason": "slowly", "rate_per_second": "0.001"})["Location"]
+    run_sweeps()
+    answer = owner.post(f"{page}cancel/", follow=True)
+    assert "What was queued already is sent" in text(answer)
+    assert Replay.objects.get().state == "cancelled"
+    assert Delivery.objects.filter(state="dead").count() == 2
+    assert "cancelled already" in text(owner.post(f"{page}cancel/", follow=True))
+
+
+def test_another_webhooks_replay_is_not_found(owner: Client, webhook: Consumer) -> None:
+    now = clock.now()
+    for team_id, consumer_ids in ((webhook.team_id, [webhook.id + 1]), (None, [webhook.id])):
+        row = Replay.objects.create(
+            id=key_at(now),
+            filter={},
+            consumer_ids=consumer_ids,
+            team_id=team_id,
+            requested_by="user:x",
+            upper_id=1,
+            next_due_at=now,
+            created_at=now,
+        )
+        page = f"{root(webhook)}/replays/{row}/"
+        assert owner.get(page).status_code == 404
+        assert owner.post(f"{page}cancel/").status_code == 404
+        assert str(row) not in text(owner.get(f"{root(webhook)}/replays/"))
+        row.delete()
+
+
+def test_one_is_sent_again_or_taken_back(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    (row,) = die(webhook, receiver, 1)
+    page = f"{root(webhook)}/deliveries/{row}/"
+    assert "Send again" in text(owner.get(page))
+    assert "Queued: it is sent now." in text(owner.post(f"{page}replay/", follow=True))
+    assert "Take back" in text(owner.get(page))
+    assert "Taken back." in text(owner.post(f"{page}cancel/", follow=True))
+    assert "only a queued one" in text(owner.post(f"{page}cancel/", follow=True))
+    actions = AuditEntry.objects.filter(actor="user:olga").values_list("action", flat=True)
+    assert {"delivery.replay", "delivery.cancel"} <= set(actions)
+
+
+def make_history(webhook: Consumer) -> list[Delivery]:
+    """Sixty deliveries, one a minute, in several states; newest last."""
+    now, rows = clock.now(), []
+    for place in range(60):
+        at = now - timedelta(minutes=60 - place)
+        kind: dict[str, Any] = {"delivered": True}
+        if place % 5 == 0:
+            kind = {"dead": True, "outcome": "timeout" if place % 10 else "server_error"}
+        elif place % 7 == 0:
+            kind = {"retrying": True}
+        row = DeliveryFactory.create(
+            id=key_at(at),
+            consumer=webhook,
+            accepted_at=at,
+            event_type="order.paid" if place % 3 else "stock.low",
+            **kind,
+        )
+        if row.state == "delivered":
+            AttemptFactory.create(
+                delivery=row, outcome="delivered", status_code=200, total_ms=10 + place
+            )
+        rows.append(row)
+    return rows
+
+
+def walk(owner: Client, address: str, query: str = "") -> list[str]:
+    """Ids of all pages from the newest to the oldest, and back again to the same first page."""
+    first = page = text(owner.get(address + query))
+    seen = re.findall(r'href="[^"]*/deliveries/(dlv_\w+)/"', page)
+    while link := re.search(r'rel="next" href="([^"]+)"', page):
+        page = text(owner.get(address + link[1].replace("&amp;", "&")))
+        seen += re.findall(r'href="[^"]*/deliveries/(dlv_\w+)/"', page)
+    while link := re.search(r'rel="prev" href="([^"]+)"', page):
+        page = text(owner.get(address + link[1].replace("&amp;", "&")))
+    ids = re.compile(r"/deliveries/(dlv_\w+)/")
+    assert ids.findall(page) == ids.findall(first)
+    return seen
+
+
+@pytest.mark.parametrize("scan", [pages.SCAN, 7])
+def test_every_page_holds_what_its_filter_says_in_order_and_once(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch, scan: int
+) -> None:
+    """Also when the look breaks off long before it has found a page full."""
+    monkeypatch.setattr(pages, "SCAN", scan)
+    rows = make_history(webhook)
+    wanted: dict[str, Callable[[Delivery], bool]] = {
+        "": lambda row: True,
+        "?state=dead": lambda row: row.state == "dead",
+        "?state=retrying": lambda row: row.state == "queued",
+        "?outcome=timeout": lambda row: row.outcome == "timeout",
+        "?event_type=stock.*": lambda row: row.event_type == "stock.low",
+        "?state=delivered&event_type=order.paid": lambda row: (
+            row.state == "delivered" and row.event_type == "order.paid"
+        ),
+        "?outcome=dns_error": lambda row: False,
+        "?state=nonsense": lambda row: True,
+    }
+    for query, fits in wanted.items():
+        expected = [str(row) for row in reversed(rows) if fits(row)]
+        assert walk(owner, f"{root(webhook)}/", query) == expected, query
+
+
+def test_the_time_filter_reads_no_older_rows(webhook: Consumer) -> None:
+    rows = make_history(webhook)
+    begin = clock.now() - timedelta(hours=1)
+    later = clock.now() + timedelta(minutes=30)
+    found = pages.look(webhook.id, Wanted(since="1h"), later, limit=100)
+    expected = [
+        row.id for row in reversed(rows) if row.accepted_at >= begin + timedelta(minutes=30)
+    ]
+    assert [row.id for row in found.rows] == expected
+
+
+def test_the_health_page_says_how_messages_fared(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = make_history(webhook)
+    assert "A sample:" in text(owner.get(f"{root(webhook)}/health/?span=7d"))
+    monkeypatch.setattr(picture, "SAMPLE", 100)
+    taken = sum(row.state == "delivered" for row in rows)
+    attempts = sum(row.attempt_count for row in rows)
+    for span in ("24h", "7d"):
+        page = text(owner.get(f"{root(webhook)}/health/?span={span}"))
+        assert f"{taken} of {attempts} attempts" in page
+        assert "dead: 12" in page
+        assert "All messages of this time." in page
+
+
+def test_pages_ask_no_more_the_more_there_is(owner: Client, webhook: Consumer) -> None:
+    """The number of queries does not grow with rows on a page."""
+
+    def count(path: str) -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert owner.get(f"{root(webhook)}/{path}").status_code == 200
+        return len(captured)
+
+    for state in ("delivered", "dead", "retrying"):
+        DeliveryFactory.create(consumer=webhook, **{state: True})
+    few = {path: count(path) for path in ("", "dead/", "health/")}
+    make_history(webhook)
+    assert {path: count(path) for path in few} == few
