@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Q, QuerySet
+
 from channels_app import clock, transactions
-from channels_app.errors import Conflict, Invalid, NotFound, Stale
+from channels_app.errors import Conflict, Invalid, NotFound, Refused, Stale
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
-from channels_app.rules import fields, keys, times
+from channels_app.rules import fields, grants, keys, times
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.fields import BadValues, Described, Fault, Field
 from channels_app.rules.registered import Registered
@@ -62,22 +64,49 @@ def issue(
     return transactions.run(lambda: _issue(wanted, actor, producer, team, reason))
 
 
+def issue_within(
+    team: str, values: Mapping[str, Any], *, actor: str, producer: str | None = None
+) -> Registered[ApiKey]:
+    """As ``issue``, for a team that gives what it has: to itself or to a producer of its own.
+
+    Raises Invalid, also for rights that are not the team's to give, and NotFound.
+    """
+    wanted = _clean(FIELDS, values)
+    if producer is not None and not _producers(team).filter(slug=producer).exists():
+        raise NotFound("unknown_producer", f"There is no producer {producer}.")
+    if fault := _excess(wanted, team, producer):
+        raise Invalid.of(BadValues([fault]))
+    _check(wanted)
+    owner = None if producer is not None else team
+    return transactions.run(lambda: _issue(wanted, actor, producer, owner, ""))
+
+
 def rotate(
     key_id: str,
     values: Mapping[str, Any],
     *,
     actor: str,
     producer: str | None = None,
+    team: str | None = None,
     condition: Condition = ALWAYS,
     reason: str = "",
 ) -> Registered[ApiKey]:
     """Make a key like this one, which expires ``overlap_s`` seconds from now (0: at once).
 
-    With ``producer`` only that producer's key is found. Raises Invalid, NotFound, Stale, and
-    Conflict for a key that is of no use any more.
+    With ``producer`` only that producer's key is found, with ``team`` only the team's and those of
+    its producers. Raises Invalid, NotFound, Stale, Refused for an operator's key in a team's hands,
+    and Conflict for a key that is of no use any more.
     """
     overlap_s = _clean(OVERLAP, values)["overlap_s"]
-    return transactions.run(lambda: _rotate(key_id, overlap_s, actor, producer, condition, reason))
+    mine = _keys(producer, team)
+
+    def work() -> Registered[ApiKey]:
+        old = _find(mine, key_id, condition)
+        if team is not None and "admin" in old.scopes:
+            raise Refused("The key can do more than a team may give. Ask an operator to rotate it.")
+        return _rotate(old, overlap_s, actor, reason)
+
+    return transactions.run(work)
 
 
 def revoke(
@@ -85,11 +114,13 @@ def revoke(
     *,
     actor: str,
     producer: str | None = None,
+    team: str | None = None,
     condition: Condition = ALWAYS,
     reason: str = "",
 ) -> Registered[ApiKey]:
     """Make a key useless within a second in every process. Raises NotFound and Stale."""
-    return transactions.run(lambda: _revoke(key_id, actor, producer, condition, reason))
+    mine = _keys(producer, team)
+    return transactions.run(lambda: _revoke(_find(mine, key_id, condition), actor, reason))
 
 
 def describe(key: ApiKey) -> dict[str, Any]:
@@ -139,20 +170,17 @@ def _make(key: ApiKey, actor: str, action: str, reason: str) -> Registered[ApiKe
         "team": key.team.slug if key.team else None,
     }
     AuditEntry.record(
-        actor, action, f"key:{key.key_id}", reason=reason, after=describe(key) | owner
+        actor,
+        action,
+        f"key:{key.key_id}",
+        team_id=_team_id(key),
+        reason=reason,
+        after=describe(key) | owner,
     )
     return Registered(key, created=True, changed=True, secrets=(minted.text,))
 
 
-def _rotate(
-    key_id: str,
-    overlap_s: int,
-    actor: str,
-    producer: str | None,
-    condition: Condition,
-    reason: str,
-) -> Registered[ApiKey]:
-    old = _find(key_id, producer, condition)
+def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> Registered[ApiKey]:
     now = clock.now()
     if old.revoked_at or (old.expires_at and old.expires_at <= now):
         raise Conflict("key_of_no_use", "The key is revoked or has expired; issue a new one.")
@@ -174,15 +202,18 @@ def _rotate(
     old.expires_at = min(old.expires_at or until, until)
     old.save()
     AuditEntry.record(
-        actor, "key.expire", f"key:{key_id}", reason=reason, before=before, after=describe(old)
+        actor,
+        "key.expire",
+        f"key:{old.key_id}",
+        team_id=_team_id(old),
+        reason=reason,
+        before=before,
+        after=describe(old),
     )
     return made
 
 
-def _revoke(
-    key_id: str, actor: str, producer: str | None, condition: Condition, reason: str
-) -> Registered[ApiKey]:
-    key = _find(key_id, producer, condition)
+def _revoke(key: ApiKey, actor: str, reason: str) -> Registered[ApiKey]:
     if key.revoked_at:
         return Registered(key)
     key.revoked_at = clock.now()
@@ -190,7 +221,8 @@ def _revoke(
     AuditEntry.record(
         actor,
         "key.revoke",
-        f"key:{key_id}",
+        f"key:{key.key_id}",
+        team_id=_team_id(key),
         reason=reason,
         before={"revoked_at": None},
         after={"revoked_at": times.text(key.revoked_at)},
@@ -198,11 +230,44 @@ def _revoke(
     return Registered(key, changed=True)
 
 
-def _find(key_id: str, producer: str | None, condition: Condition) -> ApiKey:
-    mine = ApiKey.objects.select_for_update().filter(key_id=key_id)
-    key = (mine if producer is None else mine.filter(producer__slug=producer)).first()
+def _find(mine: QuerySet[ApiKey], key_id: str, condition: Condition) -> ApiKey:
+    key = mine.select_for_update().filter(key_id=key_id).first()
     if key is None:
         raise NotFound("unknown_key", f"There is no key {key_id}.")
     if not condition.holds(key.version):
         raise Stale("stale_version", "The key has changed since; read it again.")
     return key
+
+
+def _keys(producer: str | None, team: str | None) -> QuerySet[ApiKey]:
+    mine = ApiKey.objects.all() if team is None else keys_of(team)
+    return mine if producer is None else mine.filter(producer__slug=producer)
+
+
+def keys_of(team: str) -> QuerySet[ApiKey]:
+    """The keys of a team and of its producers."""
+    return ApiKey.objects.filter(Q(team__slug=team) | Q(producer__in=_producers(team)))
+
+
+def _producers(team: str) -> QuerySet[Producer]:
+    return Producer.objects.filter(team__slug=team)
+
+
+def _excess(wanted: Mapping[str, Any], team: str, producer: str | None) -> Fault | None:
+    owned = Q(team__slug=team) if producer is None else Q(producer__slug=producer)
+    working = Q(expires_at=None) | Q(expires_at__gt=clock.now())
+    held = ApiKey.objects.filter(owned, working, revoked_at=None)
+    external = Channel.objects.filter(
+        slug__in=wanted["channels"], exposure=Channel.Exposure.EXTERNAL
+    )
+    return grants.excess(
+        wanted["scopes"],
+        wanted["channels"],
+        of_producer=producer is not None,
+        external=set(external.values_list("slug", flat=True)),
+        held=list(held.values_list("channels", flat=True)),
+    )
+
+
+def _team_id(key: ApiKey) -> int | None:
+    return key.producer.team_id if key.producer else key.team_id

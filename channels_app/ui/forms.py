@@ -1,17 +1,32 @@
 """Forms of the portal: what people type, and what a step said against it."""
 
+from datetime import timedelta
 from typing import Any
 
 from django import forms
 
+from channels_app import clock
 from channels_app.errors import BrokerError
-from channels_app.rules import invitations, names, roles
+from channels_app.models import Channel, Team
+from channels_app.rules import grants, invitations, names, roles, times
 
 MEANING = {
     "viewer": "Viewer: sees everything, changes nothing",
     "editor": "Editor: also changes what the team owns",
     "owner": "Owner: also decides who belongs to the team",
 }
+
+DOES = {
+    "publish": "send messages, and move or cancel them",
+    "register": "register and change webhooks",
+    "receive": "compare what was received with what was sent",
+    "read": "look at messages, deliveries and webhooks",
+    "replay": "send again what failed",
+}
+KEY_DAYS = (30, 90, 365)
+MOST_NAMED = 20
+"""Channels that a help text names."""
+PRODUCER = "producer:"
 
 
 def refuse(form: forms.Form, refused: BrokerError) -> None:
@@ -47,6 +62,89 @@ class RoleForm(forms.Form):
     """Another role for a member."""
 
     role = forms.ChoiceField(choices=[(role, role) for role in roles.ROLES])
+
+
+class KeyForm(forms.Form):
+    """A new key: whose it is, what it may do, where, and how long."""
+
+    label = forms.CharField(
+        label="Name", max_length=200, help_text="For people: what uses the key, and where."
+    )
+    owner = forms.ChoiceField(
+        label="Key of",
+        help_text="A producer publishes. The team itself registers, looks and repairs.",
+    )
+    scopes = forms.MultipleChoiceField(
+        label="It may",
+        choices=[(scope, f"{scope}: {DOES[scope]}") for scope in grants.PRODUCER_SCOPES],
+        widget=forms.CheckboxSelectMultiple,
+    )
+    channels = forms.CharField(
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text="Channels that it may use, one per line. A producer's key has to name them; "
+        "a team's key without any may use all that are open to the team.",
+    )
+    days = forms.TypedChoiceField(
+        label="It works for",
+        choices=[(days, f"{days} days") for days in KEY_DAYS] + [("", "as long as nobody ends it")],
+        initial=KEY_DAYS[-1],
+        required=False,
+        coerce=int,
+        empty_value=None,
+    )
+
+    def __init__(self, team: Team, *args: Any, **kwargs: Any) -> None:
+        """With the team's producers to choose from."""
+        super().__init__(*args, **kwargs)
+        slugs = team.producers.order_by("slug").values_list("slug", flat=True)
+        choices = [(f"{PRODUCER}{slug}", f"producer {slug}") for slug in slugs]
+        owner = self.fields["owner"]
+        assert isinstance(owner, forms.ChoiceField)
+        owner.choices = [*choices, ("team", f"the team {team.name}")]
+        if open_ones := _open_channels():
+            self.fields["channels"].help_text += f" Open to your team: {open_ones}."
+        self.initial.setdefault("scopes", ["publish"] if choices else ["read"])
+
+    def producer(self) -> str | None:
+        """The producer it is for; None for the team's own."""
+        owner: str = self.cleaned_data["owner"]
+        return owner.removeprefix(PRODUCER) if owner.startswith(PRODUCER) else None
+
+    def values(self) -> dict[str, Any]:
+        """As the step takes them."""
+        days = self.cleaned_data["days"]
+        ends = clock.now() + timedelta(days=days) if days else None
+        return {
+            "label": self.cleaned_data["label"],
+            "scopes": self.cleaned_data["scopes"],
+            "channels": self.cleaned_data["channels"].split(),
+            "expires_at": times.text(ends) if ends else None,
+        }
+
+
+def _open_channels() -> str:
+    external = Channel.objects.filter(exposure=Channel.Exposure.EXTERNAL).order_by("slug")
+    slugs = list(external.values_list("slug", flat=True)[: MOST_NAMED + 1])
+    return ", ".join(slugs[:MOST_NAMED]) + (" and more" if len(slugs) > MOST_NAMED else "")
+
+
+class RotateForm(forms.Form):
+    """How long the old key works beside the new one."""
+
+    overlap_s = forms.TypedChoiceField(
+        label="The old key works on for",
+        choices=[
+            (0, "no time: it ends now"),
+            (3600, "an hour"),
+            (86_400, "a day"),
+            (7 * 86_400, "a week"),
+            (30 * 86_400, "30 days"),
+        ],
+        initial=86_400,
+        coerce=int,
+        help_text="Time to bring the new one to wherever the old one is used.",
+    )
 
 
 class TeamForm(forms.Form):

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from channels_app.ui.views import home, joining, members
+from channels_app.ui.views import home, joining, keys, members
 
 app_name = "portal"
 # What belongs to no team stands below `-`, which no team can be called: names begin with a letter
@@ -32,4 +32,8 @@ urlpatterns = [
         members.InvitationView.as_view(),
         name="revoke_invitation",
     ),
+    path("<str:team>/keys/", keys.KeysView.as_view(), name="keys"),
+    path("<str:team>/keys/new/", keys.NewKeyView.as_view(), name="new_key"),
+    path("<str:team>/keys/<str:key_id>/rotate/", keys.RotateView.as_view(), name="rotate_key"),
+    path("<str:team>/keys/<str:key_id>/revoke/", keys.RevokeView.as_view(), name="revoke_key"),
 ]

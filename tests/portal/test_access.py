@@ -98,7 +98,8 @@ def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline() -> None:
     client = people.person("mia", team, "owner")
 
     for address in ("/portal/", "/portal/?all", "/portal/acme/", "/portal/acme/members/",
-                    "/portal/acme/members/invite/", "/portal/nothing/here/"):  # fmt: skip
+                    "/portal/acme/members/invite/", "/portal/acme/keys/", "/portal/acme/keys/new/",
+                    "/portal/nothing/here/"):  # fmt: skip
         answer = client.get(address, follow=True)
         html = answer.content.decode()
         assert answer["Content-Security-Policy"] == STRICT

@@ -1,9 +1,12 @@
 """Where a visit begins: the choice of a team, and a team's first page."""
 
+from django.db.models import Q
 from django.http import HttpResponse
 from django.shortcuts import redirect
 
+from channels_app import clock
 from channels_app.models import Consumer
+from channels_app.steps import issue_key
 from channels_app.ui.access import PersonRequest, PersonView, TeamRequest, TeamView
 from channels_app.ui.tags import teams_of
 from channels_app.ui.views.joining import may_found
@@ -29,11 +32,12 @@ class HomeView(TeamView):
     def get(self, request: TeamRequest) -> HttpResponse:
         """How many of everything."""
         webhooks = request.team.consumers.exclude(state=Consumer.State.RETIRED)
+        working = Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=clock.now()))
         states = list(webhooks.values_list("state", flat=True))
         context = {
             "webhook_count": len(states),
             "halted_count": sum(state != Consumer.State.ACTIVE for state in states),
             "member_count": request.team.memberships.count(),
-            "producer_count": request.team.producers.count(),
+            "key_count": issue_key.keys_of(request.team.slug).filter(working).count(),
         }
         return self.page("portal/home.html", context)

@@ -1,0 +1,137 @@
+"""API keys of a team and of its producers: made, shown once, rotated, revoked."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import Http404, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.debug import sensitive_variables
+
+from channels_app import clock
+from channels_app.errors import BrokerError, NotFound
+from channels_app.models import ApiKey
+from channels_app.rules.registered import Registered
+from channels_app.steps import issue_key
+from channels_app.ui.access import TeamRequest, TeamView, actor
+from channels_app.ui.forms import KeyForm, RotateForm, refuse
+
+MOST_SHOWN = 200
+"""The newest ones; a team with more has forgotten to end them."""
+
+
+class KeysView(TeamView):
+    """All keys, the newest first, with what each may do and when it was last used."""
+
+    section = "keys"
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """The list."""
+        mine = issue_key.keys_of(request.team.slug).select_related("producer", "team")
+        rows = [(key, state_of(key)) for key in mine.order_by("-id")[:MOST_SHOWN]]
+        return self.page("portal/keys.html", {"rows": rows, "most": MOST_SHOWN})
+
+
+class KeyView(TeamView):
+    """What makes a key's text, which then stands on that one answer and nowhere else."""
+
+    section = "keys"
+    reader = "editor"
+
+    def show(self, done: Registered[ApiKey], **more: Any) -> HttpResponse:
+        """The text with a line that uses it."""
+        key, text = done.row, done.secrets[0]
+        context = {"key": key, "text": text, "curl": curl(key, text), **more}
+        return self.page("portal/key_made.html", context)
+
+
+class NewKeyView(KeyView):
+    """A new key."""
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """The form."""
+        return self.page("portal/key_new.html", {"form": KeyForm(request.team)})
+
+    @sensitive_variables()
+    def post(self, request: TeamRequest) -> HttpResponse:
+        """Make it."""
+        form = KeyForm(request.team, request.POST)
+        if form.is_valid():
+            try:
+                done = issue_key.issue_within(
+                    request.team.slug,
+                    form.values(),
+                    actor=actor(request),
+                    producer=form.producer(),
+                )
+            except BrokerError as refused:
+                refuse(form, refused)
+            else:
+                return self.show(done)
+        return self.page("portal/key_new.html", {"form": form}, status=422)
+
+
+class RotateView(KeyView):
+    """A key's successor."""
+
+    def get(self, request: TeamRequest, key_id: str) -> HttpResponse:
+        """How long shall both work?"""
+        return self._ask(RotateForm(), self._key(request, key_id))
+
+    @sensitive_variables()
+    def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
+        """Make it."""
+        key, form = self._key(request, key_id), RotateForm(request.POST)
+        if form.is_valid():
+            try:
+                done = issue_key.rotate(
+                    key_id, form.cleaned_data, actor=actor(request), team=request.team.slug
+                )
+            except BrokerError as refused:
+                refuse(form, refused)
+            else:
+                return self.show(done, old=ApiKey.objects.get(pk=key.pk))
+        return self._ask(form, key, status=422)
+
+    def _ask(self, form: RotateForm, key: ApiKey, status: int = 200) -> HttpResponse:
+        return self.page("portal/key_rotate.html", {"form": form, "key": key}, status=status)
+
+    def _key(self, request: TeamRequest, key_id: str) -> ApiKey:
+        found = issue_key.keys_of(request.team.slug).filter(key_id=key_id).first()
+        if found is None:
+            raise Http404(f"There is no key {key_id}.")
+        return found
+
+
+class RevokeView(TeamView):
+    """A key's end."""
+
+    section = "keys"
+
+    def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
+        """Make it useless. Raises Http404."""
+        try:
+            done = issue_key.revoke(key_id, actor=actor(request), team=request.team.slug)
+        except NotFound as unknown:
+            raise Http404(unknown.detail) from None
+        messages.success(request, f"{done.row} is revoked: within a second it opens nothing.")
+        return redirect("portal:keys", request.team.slug)
+
+
+def state_of(key: ApiKey) -> str:
+    """``valid``, ``expired`` or ``revoked``."""
+    if key.revoked_at:
+        return "revoked"
+    return "expired" if key.expires_at and key.expires_at <= clock.now() else "valid"
+
+
+def curl(key: ApiKey, text: str) -> str:
+    """A line that proves the key, ready to be pasted."""
+    line = f'curl -H "Authorization: Bearer {text}" {settings.PUBLIC_URL}/api/v1/channels'
+    if "publish" not in key.scopes:
+        return line
+    channel = key.channels[0] if key.channels else "CHANNEL"
+    return (
+        f"{line}/{channel}/messages \\\n"
+        '  -H "Content-Type: application/json" -d \'{"hello": "world"}\''
+    )

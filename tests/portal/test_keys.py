@@ -1,0 +1,195 @@
+"""Keys in the portal: no more rights than the team has, shown once, dead when revoked."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
+from tests.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory, text_of
+from tests.portal import people
+
+pytestmark = pytest.mark.django_db
+
+NEW = "/portal/acme/keys/new/"
+TEXT = re.compile(r"hsk_[a-z2-7]{16}_[a-z2-7]{52}")
+
+
+@pytest.fixture
+def team() -> Team:
+    return TeamFactory.create(slug="acme", name="Acme")
+
+
+@pytest.fixture
+def editor(team: Team) -> Client:
+    return people.person("eddy", team, "editor")
+
+
+@pytest.fixture
+def orders() -> Channel:
+    return ChannelFactory.create(slug="orders", external=True)
+
+
+@pytest.fixture
+def shop(team: Team) -> Producer:
+    return ProducerFactory.create(slug="shop", team=team)
+
+
+def wish(**changes: Any) -> dict[str, Any]:
+    wished = {"label": "till", "owner": "producer:shop", "scopes": ["publish"], "days": "90"}
+    return {**wished, "channels": "orders", **changes}
+
+
+def made(answer: Any) -> str:
+    """The text of a key that was just made."""
+    html = answer.content.decode()
+    assert answer.status_code == 200, html
+    found = TEXT.findall(html)
+    assert len(found) == 2, "the text and the line that uses it"
+    assert found[0] == found[1]
+    return str(found[0])
+
+
+def publish(text: str) -> int:
+    return (
+        Client()
+        .post(
+            "/api/v1/channels/orders/messages",
+            b"{}",
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {text}"},
+        )
+        .status_code
+    )
+
+
+def test_a_key_is_made_shown_once_used_and_dead_when_revoked(
+    editor: Client, orders: Channel, shop: Producer
+) -> None:
+    text = made(editor.post(NEW, wish()))
+
+    key = ApiKey.objects.get()
+    assert (key.producer, key.scopes, key.channels) == (shop, ["publish"], ["orders"])
+    assert key.expires_at is not None
+    assert abs(key.expires_at - timezone.now() - timedelta(days=90)) < timedelta(minutes=1)
+    assert publish(text) == 202
+    listed = editor.get("/portal/acme/keys/").content.decode()
+    assert f"hsk_{key.key_id}_" in listed
+    assert not TEXT.search(listed)
+
+    editor.post(f"/portal/acme/keys/{key.key_id}/revoke/")
+
+    assert publish(text) == 401
+    assert "revoked" in editor.get("/portal/acme/keys/").content.decode()
+    entries = AuditEntry.objects.order_by("id").values_list("actor", "action", "team_id")
+    assert list(entries) == [
+        ("user:eddy", "key.issue", shop.team_id),
+        ("user:eddy", "key.revoke", shop.team_id),
+    ]
+
+
+def test_a_key_of_the_team_belongs_to_nobody_else(
+    editor: Client, team: Team, orders: Channel
+) -> None:
+    made(editor.post(NEW, wish(owner="team", scopes=["read", "replay"], channels="", days="")))
+
+    key = ApiKey.objects.get()
+    assert (key.team, key.producer, key.channels, key.expires_at) == (team, None, [], None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        pytest.param({"scopes": ["admin"]}, "not one of the available choices", id="admin"),
+        pytest.param({"channels": "inner"}, "not open to your team", id="an internal channel"),
+        pytest.param({"channels": ""}, "Name the channels", id="all channels"),
+        pytest.param({"channels": "orders Inner"}, "A name has", id="no channel's name"),
+        pytest.param({"owner": "producer:bank"}, "not one of the available", id="another's"),
+        pytest.param({"owner": "team"}, "cannot get publish", id="publishing for nobody"),
+        pytest.param({"scopes": []}, "required", id="nothing"),
+    ],
+)
+def test_a_key_with_more_than_the_team_has_is_refused_and_nothing_typed_is_lost(
+    editor: Client, orders: Channel, shop: Producer, changes: dict[str, Any], sentence: str
+) -> None:
+    ChannelFactory.create(slug="inner")
+    ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
+
+    answer = editor.post(NEW, wish(**changes))
+
+    html = answer.content.decode()
+    assert answer.status_code == 422
+    assert sentence in html
+    assert 'value="till"' in html
+    assert not ApiKey.objects.exists()
+
+
+def test_rotation_leaves_both_keys_working_for_a_while(
+    editor: Client, orders: Channel, shop: Producer
+) -> None:
+    old = made(editor.post(NEW, wish()))
+    key = ApiKey.objects.get()
+    rotate = f"/portal/acme/keys/{key.key_id}/rotate/"
+    assert editor.get(rotate).status_code == 200
+
+    new = made(editor.post(rotate, {"overlap_s": "3600"}))
+
+    assert publish(old) == publish(new) == 202
+    key.refresh_from_db()
+    assert key.expires_at is not None
+    assert abs(key.expires_at - timezone.now() - timedelta(hours=1)) < timedelta(minutes=1)
+
+    newest = ApiKey.objects.latest("id")
+    made(editor.post(f"/portal/acme/keys/{newest.key_id}/rotate/", {"overlap_s": "0"}))
+    assert publish(new) == 401
+
+
+def test_a_key_that_rules_is_no_team_s_to_rotate(editor: Client, team: Team) -> None:
+    key = ApiKeyFactory.create(team=team, scopes=["admin"])
+
+    answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
+
+    assert answer.status_code == 422
+    assert "Ask an operator" in answer.content.decode()
+    assert ApiKey.objects.count() == 1
+
+
+def test_a_key_that_is_over_has_no_successor(editor: Client, shop: Producer) -> None:
+    key = ApiKeyFactory.create(producer=shop, revoked=True)
+
+    answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
+
+    assert "issue a new one" in answer.content.decode()
+
+
+def test_keys_of_others_do_not_exist(editor: Client) -> None:
+    other = ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
+    for key in (ApiKeyFactory.create(producer=other), ApiKeyFactory.create(admin=True)):
+        assert key.key_id not in editor.get("/portal/acme/keys/").content.decode()
+        for what in ("rotate", "revoke"):
+            answer = editor.post(f"/portal/acme/keys/{key.key_id}/{what}/", {"overlap_s": "0"})
+            assert answer.status_code == 404
+    assert ApiKey.objects.filter(revoked_at=None, expires_at=None).count() == 2
+
+
+def test_a_viewer_sees_keys_and_no_way_to_act(team: Team, shop: Producer) -> None:
+    key = ApiKeyFactory.create(producer=shop, label="till")
+    viewer = people.person("vera", team, "viewer")
+
+    html = viewer.get("/portal/acme/keys/").content.decode()
+
+    assert "till" in html
+    assert key.key_id in html
+    assert text_of(key) not in html
+    assert "Revoke" not in html
+    assert "New key" not in html
+    assert viewer.get(NEW).status_code == 403
+
+
+def test_the_page_with_a_key_is_kept_in_no_cache(
+    editor: Client, orders: Channel, shop: Producer
+) -> None:
+    assert "no-store" in editor.post(NEW, wish())["Cache-Control"]
