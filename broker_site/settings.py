@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "unfold.contrib.filters",
     "broker_site.apps.ConsoleConfig",
     "django.contrib.auth",
+    "django.contrib.humanize",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",

@@ -123,8 +123,11 @@ class MessageAdmin(base.BigList):
         more = {}
         if message is not None:
             deliveries = message.deliveries.order_by("consumer_id")[:100]
+            shown = body.view(message)
             more = {
-                "body": body.view(message),
+                "body": shown,
+                "curl": body.publishing(message, shown.data) if shown.data else "",
+                "curl_note": "Publishes it once more, with a key of yours in KEY.",
                 "deliveries": deliveries.prefetch_related("consumer"),
             }
         return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]

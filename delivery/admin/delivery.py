@@ -1,6 +1,7 @@
 """Admin page of deliveries: found by index, read as a timeline, replayed and cancelled by steps."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,11 +15,13 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from channels_app import clock
-from channels_app.admin import base
+from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.errors import BrokerError
 from channels_app.rules import ids
+from delivery.admin import causes, matching
 from delivery.admin.filters import FILTERS, Chosen, by_id
+from delivery.admin.request import headers
 from delivery.admin.timeline import MOST_SHOWN, moments
 from delivery.models import Delivery
 from delivery.rules.asker import Asker
@@ -34,6 +37,8 @@ TONE = {
     DeliveryState.CANCELLED: "calm",
 }
 
+PAGES = {"matching": matching.page, "causes": causes.page}
+"""Of the same table, by the last part of their address."""
 AGAIN = (
     '<button type="submit" class="hs-again" formaction="{0}" data-key="r" title="Replay" '
     'aria-label="Replay {1}"><span class="material-symbols-outlined">replay</span></button>'
@@ -60,6 +65,7 @@ class DeliveryAdmin(base.BigList):
     list_filter = FILTERS
     search_fields = ("id",)
     search_help_text = "dlv_… , msg_… or a client id (whole)"
+    list_before_template = "delivery/list_top.html"
     actions = ("replay_selected", "cancel_selected")
     actions_detail = ("see_audit",)
     fieldsets = (
@@ -116,7 +122,11 @@ class DeliveryAdmin(base.BigList):
         if delivery is not None:
             may = self.has_operate_permission(request)
             state = DeliveryState(delivery.state)
+            shown = body.view(delivery.message)
             more = {
+                "body": shown,
+                "curl": self._curl(delivery, shown.data) if shown.data else "",
+                "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
                 "moments": moments(delivery),
                 "most_shown": MOST_SHOWN,
                 "may_replay": may and state in FINISHED,
@@ -126,6 +136,14 @@ class DeliveryAdmin(base.BigList):
 
     def get_urls(self) -> list[URLPattern]:
         """The usual ones, and the buttons of a delivery."""
+        pages = [
+            path(
+                f"{name}/",
+                self.admin_site.admin_view(partial(page, self)),
+                name=f"delivery_delivery_{name}",
+            )
+            for name, page in PAGES.items()
+        ]
         own = [
             path(
                 f"<path:object_id>/{name}",
@@ -134,7 +152,12 @@ class DeliveryAdmin(base.BigList):
             )
             for name, view in (("replay", self.replay_now), ("cancel", self.cancel_now))
         ]
-        return [*own, *super().get_urls()]
+        return [*pages, *own, *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """The list, and over it what can be done about all of it."""
+        more = {"may_operate": self.has_operate_permission(request)}
+        return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
 
     def replay_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Queue a finished delivery again."""
@@ -247,6 +270,11 @@ class DeliveryAdmin(base.BigList):
         with base.telling(request, f"{delivery} {done}"):
             step(number, self._asker(request), now=clock.now())
         return redirect(self._list_before(request) or self.page_of(number or object_id))
+
+    def _curl(self, delivery: Delivery, data: str) -> str:
+        consumer = delivery.consumer
+        sent = headers(delivery, delivery.message, consumer, clock.now())
+        return body.curl(consumer.url, sent, data)
 
     def _list_before(self, request: HttpRequest) -> str:
         """The list with its filters, if that is where the button was."""

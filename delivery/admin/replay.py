@@ -4,12 +4,15 @@ import json
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from unfold.enums import ActionVariant
 
 from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import action, dialog, display
+from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
 from delivery.models import Replay
 from delivery.rules.asker import Asker
@@ -38,6 +41,32 @@ class ReplayAdmin(base.BigList):
         "asked",
     )
     readonly_fields = ("name", "state_now", "progress", "created", "finished", "asked")
+    change_form_outer_before_template = "delivery/progress.html"
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The replay with its bar."""
+        row = self.get_object(request, object_id)
+        more = _shown(row) if row is not None else {}
+        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    def get_urls(self) -> list[URLPattern]:
+        """The usual ones, and the bar by itself."""
+        view = self.admin_site.admin_view(self.bar)
+        own = path("<path:object_id>/progress", view, name="delivery_replay_progress")
+        return [own, *super().get_urls()]
+
+    def bar(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """How far it is now; at its end the whole page is drawn anew, for its buttons change."""
+        base.require(self.has_view_permission(request))
+        row = self.get_object(request, object_id)
+        if row is None:
+            raise Http404("There is no such replay.")
+        response = TemplateResponse(request, "delivery/progress.html", _shown(row))
+        if row.state != State.RUNNING:
+            response["HX-Refresh"] = "true"
+        return response
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
         """The replay of an id."""
@@ -100,3 +129,29 @@ class ReplayAdmin(base.BigList):
     def asked(self, row: Replay) -> str:
         """What it takes."""
         return base.mono(json.dumps(replay.shown(row.filter), ensure_ascii=False))
+
+
+def _shown(row: Replay) -> dict[str, Any]:
+    """What the bar says."""
+    return {
+        "original": row,
+        # The count before was of what was looked at: there may have been more.
+        "most": max(row.matched_count, row.replayed_count, 1),
+        "left": max(0, row.matched_count - row.replayed_count),
+        "links": _links(replay.shown(row.filter)),
+    }
+
+
+def _links(wanted: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where to look on: the deliveries of the same channel or consumer."""
+    channel = Channel.objects.filter(slug=wanted.get("channel", "")).first()
+    if channel is None:
+        return []
+    chosen = f"channel={channel.pk}"
+    name = wanted.get("consumer", "")
+    consumer = Consumer.objects.filter(channel=channel, client_id=name).first() if name else None
+    if consumer is not None:
+        chosen += f"&consumer={consumer.pk}"
+    place = f"{reverse('admin:delivery_delivery_changelist')}?{chosen}"
+    titles = {"dead": "Still dead", "queued": "Waiting now", "delivered": "Delivered"}
+    return [(title, f"{place}&state={state}") for state, title in titles.items()]

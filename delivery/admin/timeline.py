@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from delivery.admin import request
 from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
 
@@ -22,19 +23,22 @@ class Moment:
     """One sentence."""
     timings: str = ""
     attempt: Attempt | None = None
+    request: str = ""
+    """What was sent, but for the body."""
     answer: str = ""
-    """The answer's first bytes as text."""
+    """Status line, headers and the first bytes of the answer as text."""
 
 
 def moments(delivery: Delivery) -> Sequence[Moment]:
     """From accepted to now; attempts beyond MOST_SHOWN are left out, oldest first."""
     newest = delivery.attempts.order_by("-number")[:MOST_SHOWN]
-    attempts = [_of(attempt) for attempt in reversed(newest)]
+    attempts = [_of(delivery, attempt) for attempt in reversed(newest)]
     return [Moment("calm", "Accepted", delivery.accepted_at), *attempts, *_ahead(delivery)]
 
 
-def _of(attempt: Attempt) -> Moment:
+def _of(delivery: Delivery, attempt: Attempt) -> Moment:
     outcome = Outcome(attempt.outcome)
+    excerpt = bytes(attempt.answer_excerpt).decode("utf-8", errors="replace")
     tone = "good" if outcome.is_success else "bad" if outcome.charged else "wait"
     return Moment(
         tone=tone,
@@ -43,7 +47,8 @@ def _of(attempt: Attempt) -> Moment:
         detail=attempt.error,
         timings=timings(attempt),
         attempt=attempt,
-        answer=bytes(attempt.answer_excerpt).decode("utf-8", errors="replace"),
+        request=request.text(delivery, delivery.message, delivery.consumer, attempt.started_at),
+        answer="\n\n".join(part for part in (attempt.answer_headers.strip(), excerpt) if part),
     )
 
 

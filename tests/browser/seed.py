@@ -58,7 +58,11 @@ def shop(receiver: str) -> None:
                 delivery=lost, number=number, answer_headers="Server: x", answer_excerpt=b"Oh no"
             )
     archive = ConsumerFactory.create(
-        channel=channel, client_id="archive", url=f"{receiver}/archive", paused=True
+        channel=channel,
+        client_id="archive",
+        url=f"{receiver}/archive",
+        event_types=["order.*"],
+        paused=True,
     )
     with transaction.atomic():
         pile(archive, PILE)

@@ -17,6 +17,9 @@ SEVERAL = (
     "/admin/",
     "/admin/delivery/delivery/?state=dead",
     "/admin/delivery/delivery/?q=nobody",
+    "/admin/delivery/delivery/causes/",
+    "/admin/delivery/delivery/matching/",
+    "/admin/delivery/delivery/matching/?q=archive",
     "/admin/channels_app/consumer/add/",
 )
 """Pages that are of no table alone, or look otherwise in a certain state."""

@@ -1,6 +1,7 @@
 """What operators come for, from the first click to what it did."""
 
 import re
+import sqlite3
 import time
 
 import requests
@@ -32,6 +33,47 @@ def test_an_operator_signs_in_finds_a_dead_letter_and_sends_it_again(
     (request,) = consumer.wait_for(1, path="/billing", timeout=20)
     assert request.body == b'{"order": 17, "total": "12.50"}'
     assert request.header("Hookstation-Replay") == "true"
+
+
+def test_fifty_thousand_dead_letters_are_counted_sent_again_and_stopped_half_way(
+    operator: Person, broker: Broker
+) -> None:
+    page = operator.open("/admin/delivery/delivery/causes/")
+    pile = page.locator("section", has_text="orders / archive")
+    expect(pile).to_contain_text("50,000")
+    pile.get_by_role("link", name="Replay all").click()
+    expect(page.locator(".hs-count")).to_contain_text("50,000 deliveries match.")
+    # So fast that the bar moves, so slow that there is a half way.
+    page.get_by_label("At most so many a second").fill("300")
+    page.get_by_label("Reason").fill("the archive is back")
+    page.get_by_role("button", name="Send 50,000 again").click()
+
+    bar = page.get_by_role("progressbar", name="Queued again")
+    expect(bar).to_have_attribute("max", "50000")
+    expect(bar).to_have_attribute("value", re.compile(r"^[1-9]\d+$"))
+    seen = int(str(bar.get_attribute("value")))
+    page.get_by_role("link", name="Stop").click()
+    page.locator("#dialog").get_by_role("button", name="Stop it").click()
+
+    facts = page.locator(".hs-facts dd")
+    expect(facts).to_have_count(3)
+    matched, queued, left = (int(text.replace(",", "")) for text in facts.all_inner_texts())
+    assert matched == 50_000 == queued + left
+    assert seen <= queued < matched
+    assert counted(broker) == {"dead": left, "queued": queued}
+    page.get_by_role("link", name="Still dead").click()
+    expect(page.locator("#result_list tr.data-row")).to_have_count(25)
+
+
+def counted(broker: Broker) -> dict[str, int]:
+    """What the rows of the archive say, past every page."""
+    with sqlite3.connect(broker.folder / "broker.sqlite3") as database:
+        return dict(
+            database.execute(
+                "SELECT state, COUNT(*) FROM delivery_delivery WHERE consumer_id = "
+                "(SELECT id FROM channels_app_consumer WHERE client_id = 'archive') GROUP BY state"
+            )
+        )
 
 
 def test_a_key_is_made_used_and_dead_within_a_second_of_being_revoked(

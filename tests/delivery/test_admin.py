@@ -1,5 +1,6 @@
 """The console's pages of deliveries: all there, read-only, in index order, repaired by steps."""
 
+import shlex
 from typing import Any
 
 import pytest
@@ -187,6 +188,32 @@ def test_a_delivery_reads_as_a_timeline(operator: Client) -> None:
     assert "The consumer answered 500." in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\N{REPLACEMENT CHARACTER}" in text
     assert "<script>alert(1)" not in text
+
+
+def test_what_was_sent_stands_beside_what_was_answered(operator: Client) -> None:
+    delivery = DeliveryFactory.create(
+        dead=True,
+        consumer__url="http://127.0.0.1:9/it's",
+        message__body=b'{"who": "it\'s me"}',
+        message__headers={"X-Trace": "abc"},
+    )
+    attempt = AttemptFactory.create(
+        delivery=delivery, answer_headers="HTTP/1.1 500 Oh no", answer_excerpt=b"sorry"
+    )
+
+    answer = operator.get(console.page_url(delivery))
+
+    (shown,) = [moment for moment in answer.context["moments"] if moment.attempt]
+    sent = shown.request.splitlines()
+    assert sent[0] == "POST http://127.0.0.1:9/it's"
+    assert f"webhook-timestamp: {int(attempt.started_at.timestamp())}" in sent
+    assert f"webhook-id: {ids.to_public(ids.MESSAGE, delivery.message_id)}" in sent
+    assert "X-Trace: abc" in sent
+    assert not [line for line in sent if "signature" in line.lower()]
+    assert shown.answer == "HTTP/1.1 500 Oh no\n\nsorry"
+    command = shlex.split(answer.context["curl"].replace("\\\n", " "))
+    assert command[:2] == ["curl", "http://127.0.0.1:9/it's"]
+    assert command[-2:] == ["--data-binary", '{"who": "it\'s me"}']
 
 
 def test_what_is_to_come_stands_at_the_end(operator: Client) -> None:

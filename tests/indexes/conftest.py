@@ -4,7 +4,7 @@ import pytest
 
 from channels_app.admin import base
 from channels_app.models import raw
-from delivery.admin import newest
+from delivery.admin import causes, newest
 from delivery.api import pages
 from delivery.runtime import sweeps
 from delivery.steps import retention, watch
@@ -27,6 +27,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> World:
         (watch, "LOOK", 40),
         (base, "WINDOW", 40),
         (base.Page, "list_per_page", 5),
+        (causes, "LOOK", 40),
         (newest, "MOST", 10),
         (newest, "FEWEST", 5),
     ):

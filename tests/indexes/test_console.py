@@ -8,7 +8,7 @@ import pytest
 from django.contrib import admin
 from django.urls import reverse
 
-from delivery.models import Delivery
+from delivery.models import Delivery, Replay
 from tests.console import list_url, operator, page_url
 from tests.delivery.books import public
 from tests.indexes.judge import LARGE, judging
@@ -53,6 +53,11 @@ def pages_of_several_tables(large: World) -> list[str]:
         page_url(dead.message),
         list_url(Delivery, "?state=dead&outcome=timeout&since=24"),
         list_url(Delivery, f"?channel={large.consumer.channel_id}&state=queued"),
+        reverse("admin:delivery_delivery_causes"),
+        f"{reverse('admin:delivery_delivery_matching')}?consumer={large.consumer.pk}",
+        f"{reverse('admin:delivery_delivery_matching')}?channel={large.consumer.channel_id}"
+        "&outcome=timeout&since=24",
+        reverse("admin:delivery_replay_progress", args=[Replay.objects.latest("pk").pk]),
     ]
 
 

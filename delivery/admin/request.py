@@ -1,0 +1,44 @@
+"""Request: what a consumer is sent, put together as the sender does, without what proves it."""
+
+from datetime import datetime
+
+from channels_app.models import Consumer, Message
+from channels_app.rules import ids
+from delivery.conf import conf
+from delivery.models import Delivery
+from delivery.rules import envelope
+
+NOT_KEPT = {"webhook-signature", "hookstation-attempt", "hookstation-max-attempts"}
+"""What the books do not say of a past attempt: its secret, its place in a budget long renewed."""
+
+
+def headers(
+    delivery: Delivery, message: Message, consumer: Consumer, at: datetime
+) -> list[tuple[str, str]]:
+    """The headers of an attempt at an instant; a consumer's own may be secrets and are left out."""
+    built = envelope.build(
+        envelope.Envelope(
+            message_id=ids.to_public(ids.MESSAGE, message.id),
+            timestamp=int(at.timestamp()),
+            signature="",
+            channel=delivery.channel.slug,
+            consumer=consumer.client_id,
+            priority=delivery.priority,
+            attempt=1,
+            max_attempts=1,
+            accepted_at=delivery.accepted_at,
+            user_agent=conf().user_agent,
+            content_type=message.content_type,
+            event_type=delivery.event_type,
+            ordering_key=delivery.ordering_key,
+            forwarded=message.headers,
+        )
+    )
+    return [(name, value) for name, value in built if name.lower() not in NOT_KEPT]
+
+
+def text(delivery: Delivery, message: Message, consumer: Consumer, at: datetime) -> str:
+    """The same as it went over the wire."""
+    lines = [f"POST {consumer.url}"]
+    lines += [f"{name}: {value}" for name, value in headers(delivery, message, consumer, at)]
+    return "\n".join(lines)
