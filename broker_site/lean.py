@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -72,8 +72,11 @@ class LeanHandler:
         except Exception as error:
             request = LeanRequest(environ)
             request._read_started = body.is_begun
-            refuse: Any = convert_exception_to_response(partial(_refuse, error=error))
-            return _give(refuse, request, start_response)
+            try:
+                return _give(_refusing(error), request, start_response)
+            finally:
+                # Its frames hold the body, and one of them the view that holds the error.
+                error.__traceback__ = None
         _keep_usable(connections[DEFAULT_DB_ALIAS])
         length = ("Content-Length", str(len(done.body)))
         start_response(STORED[done.status], [("Location", done.url), length, *STORED_HEADERS])
@@ -124,13 +127,22 @@ def _answer(request: HttpRequest) -> HttpResponse:
     return _rendered(match.func(request, *match.args, **match.kwargs))
 
 
-def _refuse(request: HttpRequest, error: Exception) -> HttpResponse:
-    return _rendered(RefusalView.as_view(error=error)(request))
+def _refusing(error: Exception) -> Any:
+    """What tells a request why it was refused."""
+
+    def refuse(request: HttpRequest) -> HttpResponse:
+        return _rendered(RefusalView.as_view(error=error)(request))
+
+    return convert_exception_to_response(refuse)
 
 
 def _rendered(response: Any) -> HttpResponse:
     # REST framework's answers are written when everything about them is known.
-    return response.render() if hasattr(response, "render") else response  # type: ignore[no-any-return]
+    if hasattr(response, "render"):
+        response.render()
+        # It and the answer hold each other, and the request, until a garbage collection.
+        response.renderer_context = {}
+    return response  # type: ignore[no-any-return]
 
 
 def _leaves_body(request: LeanRequest) -> bool:

@@ -20,6 +20,7 @@ from django.http import HttpRequest
 from rest_framework.request import Request
 
 from broker_site import wsgi
+from channels_app.api.problems import ApiProblem
 from channels_app.models import Message
 from tests.factories import ApiKeyFactory, ChannelFactory, bearer
 
@@ -59,7 +60,7 @@ def authorization() -> str:
 
 
 def call(
-    handler: Any, method: str, path: str, body: bytes, authorization: str = ""
+    handler: Any, method: str, path: str, body: bytes, authorization: str = "", **more: str
 ) -> tuple[str, dict[str, str], bytes]:
     """Status, headers and body of one request, straight into a WSGI handler."""
     environ: dict[str, Any] = {
@@ -69,6 +70,7 @@ def call(
         "CONTENT_TYPE": "application/json",
         "wsgi.input": io.BytesIO(body),
         **({"HTTP_AUTHORIZATION": authorization} if authorization else {}),
+        **more,
     }
     setup_testing_defaults(environ)
     started: list[tuple[str, dict[str, str]]] = []
@@ -136,23 +138,31 @@ def test_publishing_reads_no_session(authorization: str) -> None:
 
 
 @pytest.mark.django_db
-def test_an_answered_request_is_forgotten_with_its_body(authorization: str) -> None:
-    call(wsgi.application, "POST", MESSAGES, b"{}", authorization)
+@pytest.mark.parametrize("status", [202, 409])
+def test_an_answered_request_is_forgotten_with_its_body(status: int, authorization: str) -> None:
+    def publish(number: int) -> str:
+        """The second one with this key and another body is refused, after its body was read."""
+        body, key = b'{"id": %d}' % number, "again" if status == 409 else f"new-{number}"
+        more = {"HTTP_IDEMPOTENCY_KEY": key}
+        return call(wsgi.application, "POST", MESSAGES, body, authorization, **more)[0]
+
+    publish(1)
+    publish(2)
     gc.collect()
     gc.disable()
     try:
         # The console's pages keep the last request that each of them answered.
         before = requests_alive()
-        call(wsgi.application, "POST", MESSAGES, b"{}", authorization)
+        assert publish(3).startswith(str(status))
         left = [one for one in requests_alive() if not any(one is known for known in before)]
     finally:
         gc.enable()
     assert left == []
 
 
-def requests_alive() -> list[HttpRequest | Request]:
-    """Those that nobody has let go."""
-    return [one for one in gc.get_objects() if isinstance(one, HttpRequest | Request)]
+def requests_alive() -> list[object]:
+    """Requests, and reasons for refusing one, that nobody has let go."""
+    return [one for one in gc.get_objects() if isinstance(one, HttpRequest | Request | ApiProblem)]
 
 
 class _Quiet(WSGIRequestHandler):
