@@ -28,15 +28,16 @@ class Audited(base.Page):
                 base.actor(request),
                 f"{self.noun}.{'update' if change else 'create'}",
                 self.audit_target(obj),
+                team_id=self.team_id_of(obj),
                 after={name: str(form.cleaned_data[name]) for name in form.changed_data},
             )
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         """Delete, and write that down."""
         with transaction.atomic():
-            target = self.audit_target(obj)
+            target, team_id = self.audit_target(obj), self.team_id_of(obj)
             super().delete_model(request, obj)
-            AuditEntry.record(base.actor(request), f"{self.noun}.delete", target)
+            AuditEntry.record(base.actor(request), f"{self.noun}.delete", target, team_id=team_id)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """One after the other, so that each has its line."""
@@ -46,6 +47,10 @@ class Audited(base.Page):
     def title_of(self, obj: Model) -> str:
         """The row's name behind its noun."""
         return str(obj)
+
+    def team_id_of(self, obj: Any) -> int:
+        """The team that the row is about."""
+        return obj.pk if isinstance(obj, Team) else obj.team_id
 
     def audit_target(self, obj: Any) -> str:
         """Noun and name."""

@@ -48,6 +48,7 @@ def _adopt(
         actor,
         "consumer.adopt_secret",
         f"consumer:{channel}/{client_id}",
+        team_id=consumer.team_id,
         after={"overlap_s": overlap_s},
     )
     return Registered(consumer, changed=True)

@@ -199,6 +199,7 @@ def _write(order: _Order) -> Registered[Consumer]:
         order.actor,
         "consumer.update" if live else "consumer.create",
         f"consumer:{order.channel}/{order.client_id}",
+        team_id=consumer.team_id,
         reason=order.reason,
         before=before,
         after=after,

@@ -110,7 +110,15 @@ def _write(
         return Registered(producer)
     producer.save()
     action = "producer.update" if found else "producer.create"
-    AuditEntry.record(actor, action, f"producer:{slug}", reason=reason, before=before, after=after)
+    AuditEntry.record(
+        actor,
+        action,
+        f"producer:{slug}",
+        team_id=producer.team_id,
+        reason=reason,
+        before=before,
+        after=after,
+    )
     return Registered(producer, created=found is None, changed=True)
 
 

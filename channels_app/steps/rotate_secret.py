@@ -68,6 +68,7 @@ def _rotate(
         actor,
         "consumer.rotate_secret",
         f"consumer:{channel}/{client_id}",
+        team_id=consumer.team_id,
         reason=reason,
         after={"overlap_s": overlap_s},
     )

@@ -96,6 +96,7 @@ def _switch(
         actor,
         _ACTIONS[state],
         f"consumer:{channel}/{client_id}",
+        team_id=consumer.team_id,
         reason=reason,
         before=before,
         after={"state": consumer.state, "state_reason": consumer.state_reason},

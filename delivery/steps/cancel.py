@@ -53,6 +53,7 @@ def cancel_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) 
             asker.actor,
             "delivery.cancel",
             f"delivery:{ids.to_public(ids.DELIVERY, row.id)}",
+            team_id=row.consumer.team_id,
             reason=asker.reason,
             before={"state": row.state},
             after={"state": CANCELLED},
@@ -99,6 +100,7 @@ def _cancel_message(
             asker.actor,
             "message.cancel",
             f"message:{ids.to_public(ids.MESSAGE, message.id)}",
+            team_id=message.producer.team_id if message.producer else None,
             reason=asker.reason,
             after={"state": message.state, "cancelled": len(queued)},
         )

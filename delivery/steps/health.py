@@ -71,6 +71,7 @@ def _disable(consumer_id: int, reason: str, now: datetime, active_since: datetim
         actor="broker",
         action="consumer.disable",
         target=f"consumer:{consumer.channel.slug}/{consumer.client_id}",
+        team_id=consumer.team_id,
         reason=reason,
         before={"state": "active"},
         after={"state": "disabled"},

@@ -64,6 +64,7 @@ def _reschedule(
         asker.actor,
         "message.reschedule",
         f"message:{ids.to_public(ids.MESSAGE, message.id)}",
+        team_id=message.producer.team_id if message.producer else None,
         reason=asker.reason,
         before=before,
         after=_shown(message),

@@ -124,6 +124,10 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     begin(document);
+    // On a phone the navigation is a line that may be longer than the screen.
+    const side = document.querySelector(".side");
+    const lit = side && side.querySelector("[aria-current]");
+    if (lit) side.scrollLeft = lit.offsetLeft - (side.clientWidth - lit.offsetWidth) / 2;
     for (const zone of document.querySelectorAll("[data-zone]")) {
       zone.textContent = `Times are in ${Intl.DateTimeFormat().resolvedOptions().timeZone}`;
     }

@@ -58,7 +58,12 @@ def create(
             "rate_per_second": rate_per_second,
         }
         AuditEntry.record(
-            asker.actor, "replay.create", _target(replay), reason=asker.reason, after=after
+            asker.actor,
+            "replay.create",
+            _target(replay),
+            team_id=_team_of(replay),
+            reason=asker.reason,
+            after=after,
         )
         return replay
 
@@ -84,7 +89,12 @@ def cancel(replay_id: int, asker: Asker, *, now: datetime) -> Replay:
         replay.save()
         after = {"replayed": replay.replayed_count}
         AuditEntry.record(
-            asker.actor, "replay.cancel", _target(replay), reason=asker.reason, after=after
+            asker.actor,
+            "replay.cancel",
+            _target(replay),
+            team_id=_team_of(replay),
+            reason=asker.reason,
+            after=after,
         )
         return replay
 
@@ -137,6 +147,7 @@ def replay_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) 
             asker.actor,
             "delivery.replay",
             target,
+            team_id=consumer.team_id,
             reason=asker.reason,
             before=before,
             after=after,
@@ -144,6 +155,13 @@ def replay_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) 
         return Delivery.objects.get(id=row.id)
 
     return transactions.run(write, on_collision=new_id.reseed)
+
+
+def _team_of(replay: Replay) -> int | None:
+    """Whose consumers it is about; None when they are several teams'."""
+    consumers = Consumer.objects.filter(id__in=replay.consumer_ids)
+    teams = set(consumers.values_list("team_id", flat=True).distinct())
+    return teams.pop() if len(teams) == 1 else None
 
 
 def _one(row: Delivery) -> ReplayFilter:
