@@ -22,7 +22,7 @@ UNFOLD: dict[str, Any] = {
     "SHOW_HISTORY": False,
     "SHOW_BACK_BUTTON": True,
     "ENVIRONMENT": "broker_site.dashboard.environment",
-    "DASHBOARD_CALLBACK": "broker_site.dashboard.overview",
+    "DASHBOARD_CALLBACK": "broker_site.dashboard.first_page",
     "BORDER_RADIUS": "8px",
     "COLORS": {
         # Teal: apart from the green, orange and red that states are painted in.

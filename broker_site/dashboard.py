@@ -3,26 +3,15 @@
 from typing import Any
 
 from django.conf import settings
-from django.contrib.humanize.templatetags.humanize import intcomma
 from django.db import connection
 from django.http import HttpRequest
 from django.urls import reverse
 from unfold.dataclasses import SearchResult
 
-from broker_site import backlog
+from broker_site import overview
 from channels_app.models import Channel, Consumer, Producer
 from channels_app.rules import ids
-from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import slots
 
-CARDS = (
-    (DeliveryState.QUEUED, "Queued", "wait for their first or next attempt"),
-    (DeliveryState.IN_FLIGHT, "In flight", "are held by a worker right now"),
-    (DeliveryState.AWAITING_ACK, "Awaiting ack", "received, not yet confirmed"),
-    (DeliveryState.DELIVERED, "Delivered", "arrived"),
-    (DeliveryState.DEAD, "Dead letters", "given up; they can be replayed"),
-    (DeliveryState.CANCELLED, "Cancelled", "taken back or expired"),
-)
 FOUND = 10
 """Results of each kind that the search shows."""
 PAGES = (
@@ -42,21 +31,9 @@ def environment(request: HttpRequest) -> list[str]:
     return ["Production", "success"]
 
 
-def overview(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """The first page: how much is where, who delivers, and whether anything is late."""
-    now = backlog.read()
-    deliveries = reverse("admin:delivery_delivery_changelist")
-    cards = [
-        {
-            "title": title,
-            "text": text,
-            "value": intcomma(now.by_state[state]),
-            "link": f"{deliveries}?state={state}",
-            "alarm": state is DeliveryState.DEAD and now.by_state[state] > 0,
-        }
-        for state, title, text in CARDS
-    ]
-    return context | {"cards": [*_vitals(now), *cards]}
+def first_page(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """What the first page shows beside its frame."""
+    return context | overview.context(request)
 
 
 def search(request: HttpRequest, term: str) -> list[SearchResult]:
@@ -75,36 +52,3 @@ def search(request: HttpRequest, term: str) -> list[SearchResult]:
             where = f"{title} of {row.channel}" if isinstance(row, Consumer) else title
             found.append(SearchResult(str(row), where, reverse(page, args=[row.pk]), "tag"))
     return found
-
-
-def _vitals(now: backlog.Backlog) -> list[dict[str, Any]]:
-    pumps = len(slots.living())
-    late_s = backlog.oldest_due_s(now)
-    pages = {
-        "pumps": reverse("admin:delivery_pumpslot_changelist"),
-        "counters": reverse("admin:delivery_counter_changelist"),
-        "deliveries": reverse("admin:delivery_delivery_changelist") + "?state=queued",
-    }
-    return [
-        {
-            "title": "Living pumps",
-            "value": pumps,
-            "text": "deliver now" if pumps else "Nothing is delivered: start manage.py broker.",
-            "link": pages["pumps"],
-            "alarm": pumps == 0,
-        },
-        {
-            "title": "Oldest due",
-            "value": f"{late_s:.1f} s",
-            "text": "kept waiting by nothing but the broker",
-            "link": pages["deliveries"],
-            "alarm": late_s > backlog.LATE_S,
-        },
-        {
-            "title": "Accounting gap",
-            "value": now.gap,
-            "text": "made minus all states; must be 0",
-            "link": pages["counters"],
-            "alarm": now.gap != 0,
-        },
-    ]

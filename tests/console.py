@@ -19,7 +19,7 @@ from channels_app.models import (
     new_id,
 )
 from channels_app.steps import invite
-from delivery.models import ConsumerHealth, PumpSlot, Replay, SweepRun
+from delivery.models import ConsumerHealth, PumpSlot, Replay, SweepRun, Traffic, TrafficMark
 from tests.factories import (
     ApiKeyFactory,
     AttemptFactory,
@@ -87,6 +87,8 @@ def fill() -> None:
     )
     ConsumerHealth.objects.create(consumer=consumer, circuit="open", consecutive_failures=3)
     SweepRun.objects.create(name="orphans", next_at=now)
+    TrafficMark.objects.create(message_id=1, attempt_id=1)
+    Traffic.objects.create(span_s=60, begins_at=now, delivered=1)
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
     Replay.objects.create(

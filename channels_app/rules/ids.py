@@ -18,7 +18,8 @@ EPOCH_MS = 1_735_689_600_000
 """2025-01-01T00:00:00Z, where the ids begin."""
 _SLOT_BITS = 10
 _SEQUENCE_BITS = 12
-_TIME_SHIFT = _SLOT_BITS + _SEQUENCE_BITS
+TIME_SHIFT = _SLOT_BITS + _SEQUENCE_BITS
+"""What stands above these bits is the time."""
 _SLOTS = 1 << _SLOT_BITS
 _SEQUENCES = 1 << _SEQUENCE_BITS
 _LARGEST = (1 << 63) - 1
@@ -62,7 +63,7 @@ class IdMaker:
                 self._sequence += 1
             else:
                 self._ms, self._sequence = self._ms + 1, 0
-            return (self._ms << _TIME_SHIFT) | (self._slot << _SEQUENCE_BITS) | self._sequence
+            return (self._ms << TIME_SHIFT) | (self._slot << _SEQUENCE_BITS) | self._sequence
 
     def reseed(self) -> None:
         """Move to another random slot; for after a collision on the primary key."""
@@ -112,9 +113,9 @@ def from_public(prefix: str, text: str) -> int | None:
 
 def created_ms(number: int) -> int:
     """When a key was made, in Unix milliseconds."""
-    return (number >> _TIME_SHIFT) + EPOCH_MS
+    return (number >> TIME_SHIFT) + EPOCH_MS
 
 
 def first_id_at(unix_ms: int) -> int:
     """The smallest key of a millisecond: every older row is below it (retention cut-offs)."""
-    return max(unix_ms - EPOCH_MS, 0) << _TIME_SHIFT
+    return max(unix_ms - EPOCH_MS, 0) << TIME_SHIFT

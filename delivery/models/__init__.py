@@ -5,6 +5,7 @@ from delivery.models.delivery import Attempt, Delivery
 from delivery.models.notice import Notice, Standing
 from delivery.models.replay import Replay
 from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
+from delivery.models.traffic import Traffic, TrafficMark
 
 __all__ = [
     "Attempt",
@@ -16,4 +17,6 @@ __all__ = [
     "Replay",
     "Standing",
     "SweepRun",
+    "Traffic",
+    "TrafficMark",
 ]

@@ -8,7 +8,7 @@ from channels_app import clock
 from delivery.conf import conf
 from delivery.runtime import notices, slots
 from delivery.runtime.rounds import Rounds, Sweep
-from delivery.steps import cancel, dispatch, recount, release, replay, retention
+from delivery.steps import cancel, dispatch, recount, release, replay, retention, traffic
 
 BATCH = 500
 BELT_S = 30.0
@@ -55,6 +55,8 @@ SWEEPS = (
     Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),
     Sweep("retention", 300.0, lambda: retention.prune(clock.now(), SLOT)),
     Sweep("counters", 60.0, _once(recount.mend)),
+    Sweep("traffic", 15.0, lambda: traffic.fold(clock.now())),
+    Sweep("old traffic", 3600.0, _once(lambda: traffic.forget(clock.now()))),
 )
 
 

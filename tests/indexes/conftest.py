@@ -1,5 +1,7 @@
 """The rows and the bounds that all tests of this folder share."""
 
+from datetime import timedelta
+
 import pytest
 
 from channels_app.admin import base
@@ -7,7 +9,7 @@ from channels_app.models import raw
 from delivery.admin import causes, newest
 from delivery.api import pages
 from delivery.runtime import sweeps
-from delivery.steps import retention, watch
+from delivery.steps import retention, traffic, watch
 from delivery.steps.replay import scope, windows
 from tests.indexes import world
 from tests.indexes.world import World
@@ -23,6 +25,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> World:
         (windows, "SCAN", 40),
         (scope, "LOOK", 40),
         (retention, "BATCH", 40),
+        (traffic, "SLICE", 40),
+        # Rows of this very moment are looked at too.
+        (traffic, "LAG", timedelta(minutes=-1)),
         (sweeps, "BATCH", 40),
         (watch, "LOOK", 40),
         (base, "WINDOW", 40),

@@ -1,0 +1,110 @@
+"""Charts: lines drawn by the server, as plain SVG with a table beside it; no script has to run."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 600, 160
+"""Of the drawing; the page stretches it."""
+
+Value = float | None
+Show = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of values, oldest first; None where there is nothing to tell."""
+
+    name: str
+    tone: str
+    """``hs-line-...`` in the style sheet: a colour, and a pattern for those who see none."""
+    values: Sequence[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A line on paper."""
+
+    name: str
+    tone: str
+    path: str
+    last: str
+    """Its newest value in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Everything that the template needs."""
+
+    title: str
+    lines: list[Drawn]
+    marks: list[str]
+    """Words at the left edge, from the top down."""
+    times: list[str]
+    """Words below, from the oldest to the newest."""
+    summary: str
+    """What somebody hears who does not see it."""
+
+
+def linear(title: str, lines: Sequence[Line], times: list[str], show: Show) -> Chart:
+    """From 0 to a round number above the largest value."""
+    top = _round_up(max((value for line in lines for value in line.values if value), default=1.0))
+    marks = [show(top), show(top / 2), show(0)]
+    return _chart(title, lines, times, show, marks, lambda value: value / top)
+
+
+def logarithmic(title: str, lines: Sequence[Line], times: list[str], show: Show) -> Chart:
+    """In powers of ten, so that much and little stand in one picture."""
+    known = [value for line in lines for value in line.values if value]
+    low = math.floor(math.log10(max(min(known, default=1.0), 0.1)))
+    high = max(low + 1, math.ceil(math.log10(max(known, default=10.0))))
+    marks = [show(10.0**power) for power in range(high, low - 1, -1)]
+    return _chart(
+        title,
+        lines,
+        times,
+        show,
+        marks,
+        lambda value: (math.log10(max(value, 10.0**low)) - low) / (high - low),
+    )
+
+
+def _chart(
+    title: str,
+    lines: Sequence[Line],
+    times: list[str],
+    show: Show,
+    marks: list[str],
+    height: Callable[[float], float],
+) -> Chart:
+    drawn = [
+        Drawn(line.name, line.tone, _path(line.values, height), _last(line.values, show))
+        for line in lines
+    ]
+    told = ", ".join(f"{line.name} {line.last}" for line in drawn)
+    return Chart(title, drawn, marks, times, f"{title}. Last: {told}.")
+
+
+def _path(values: Sequence[Value], height: Callable[[float], float]) -> str:
+    """An SVG path; it is broken off where a value is missing."""
+    step = WIDTH / max(1, len(values) - 1)
+    runs: list[list[str]] = [[]]
+    for place, value in enumerate(values):
+        if value is None:
+            runs.append([])
+            continue
+        y = HEIGHT * (1 - min(1.0, max(0.0, height(value))))
+        runs[-1].append(f"{place * step:.1f} {y:.1f}")
+    # A run of one is a dot: a stroke of no length with round ends.
+    return " ".join(f"M{' L'.join(run)}" + "h0" * (len(run) == 1) for run in runs if run)
+
+
+def _last(values: Sequence[Value], show: Show) -> str:
+    value = values[-1] if values else None
+    return "-" if value is None else show(value)
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20 and so on; not below 2, whose half is a whole number."""
+    power = 10.0 ** math.floor(math.log10(max(value, 1.0)))
+    return max(2.0, next(power * step for step in (1, 2, 5, 10) if power * step >= value))

@@ -1,0 +1,225 @@
+"""Overview, the console's first page: what passes, what waits, who fails, whether it is well."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html_join
+
+from broker_site import backlog, charts
+from channels_app import clock
+from channels_app.models import Consumer, Message
+from delivery.models.traffic import MINUTE_S
+from delivery.rules.latency import quantile_ms
+from delivery.rules.lifecycle import DeliveryState
+from delivery.runtime import slots
+from delivery.steps import traffic
+
+STATES = (
+    (DeliveryState.QUEUED, "Queued", "wait for their first or next attempt"),
+    (DeliveryState.IN_FLIGHT, "In flight", "are held by a worker right now"),
+    (DeliveryState.AWAITING_ACK, "Awaiting ack", "received, not yet confirmed"),
+    (DeliveryState.DELIVERED, "Delivered", "arrived"),
+    (DeliveryState.DEAD, "Dead letters", "given up; they can be replayed"),
+    (DeliveryState.CANCELLED, "Cancelled", "taken back or expired"),
+)
+SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+ROW = f"<tr><th scope='row'>{{}}</th>{'<td>{}</td>' * 7}</tr>"
+"""Of the table beside the charts, which is long: not a template for each."""
+WORST = 5
+WORST_HOURS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of time that the charts can show."""
+
+    name: str
+    hours: int
+    step_s: int
+    form: str
+    """How its instants are written."""
+
+
+RANGES = {
+    chosen.name: chosen
+    for chosen in (
+        Range("1h", 1, MINUTE_S, "%H:%M"),
+        Range("24h", 24, 600, "%H:%M"),
+        Range("7d", 168, 3600, "%d %b %H:%M"),
+    )
+}
+
+
+def context(request: HttpRequest) -> dict[str, Any]:
+    """What the page shows, and its live part alone."""
+    chosen = RANGES.get(request.GET.get("range", ""), RANGES["1h"])
+    now = clock.now()
+    spans = traffic.series(now, hours=chosen.hours, step_s=chosen.step_s)
+    # The last one is not over: a rate made of it would fall.
+    whole = spans[:-1]
+    waiting = backlog.read()
+    return {
+        "ranges": list(RANGES),
+        "range": chosen.name,
+        "now": now,
+        "is_new": not waiting.by_consumer and not Message.objects.exists(),
+        "url": settings.PUBLIC_URL,
+        "groups": [
+            (f"Last {chosen.name}", _flow(spans, chosen)),
+            ("Now", [*_vitals(waiting), *_states(waiting)]),
+        ],
+        "charts": _charts(whole, chosen),
+        "spans": format_html_join("", ROW, (_row(span, chosen) for span in reversed(whole))),
+        "worst": _worst(now, chosen),
+        "worst_hours": min(chosen.hours, WORST_HOURS),
+    }
+
+
+def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
+    """What passed within the range."""
+    total = traffic.Span(spans[0].begins_at)
+    for span in spans:
+        total.add(span)
+    since = f"since={chosen.hours}"
+    tried = total.delivered + total.failed
+    rate = f"{total.delivered / tried:.1%} of attempts arrived" if tried else "nothing was tried"
+    messages = reverse("admin:channels_app_message_changelist")
+    deliveries = reverse("admin:delivery_delivery_changelist")
+    attempts = reverse("admin:delivery_attempt_changelist")
+    quantiles = " / ".join(_time(quantile_ms(total.latency, share)) for _, share in SHARES)
+    return [
+        _card("Accepted", intcomma(total.accepted), "messages", f"{messages}?{since}"),
+        _card("Arrived", intcomma(total.delivered), rate, f"{deliveries}?state=delivered&{since}"),
+        _card("Failed attempts", intcomma(total.failed), "are tried again", f"{attempts}?{since}"),
+        _card(
+            "Latency",
+            quantiles,
+            "p50 / p95 / p99, from accepted to delivered",
+            f"{deliveries}?state=delivered&{since}",
+        ),
+    ]
+
+
+def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
+    """Whether it is well."""
+    pumps = len(slots.living())
+    late_s = backlog.oldest_due_s(waiting)
+    queued = reverse("admin:delivery_delivery_changelist") + "?state=queued"
+    return [
+        _card(
+            "Living pumps",
+            pumps,
+            "deliver now" if pumps else "Nothing is delivered: start manage.py broker.",
+            reverse("admin:delivery_pumpslot_changelist"),
+            alarm=pumps == 0,
+        ),
+        _card(
+            "Oldest due",
+            f"{late_s:.1f} s",
+            "kept waiting by nothing but the broker",
+            queued,
+            alarm=late_s > backlog.LATE_S,
+        ),
+        _card(
+            "Accounting gap",
+            waiting.gap,
+            "made minus all states; must be 0",
+            reverse("admin:delivery_counter_changelist"),
+            alarm=waiting.gap != 0,
+        ),
+    ]
+
+
+def _states(waiting: backlog.Backlog) -> list[dict[str, Any]]:
+    """How much is where, exactly."""
+    deliveries = reverse("admin:delivery_delivery_changelist")
+    counts = waiting.by_state
+    return [
+        _card(
+            title,
+            intcomma(counts[state]),
+            text,
+            f"{deliveries}?state={state}",
+            alarm=state is DeliveryState.DEAD and counts[state] > 0,
+        )
+        for state, title, text in STATES
+    ]
+
+
+def _card(title: str, value: Any, text: str, link: str, *, alarm: bool = False) -> dict[str, Any]:
+    return {"title": title, "value": value, "text": text, "link": link, "alarm": alarm}
+
+
+def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
+    ends = (spans[0], spans[len(spans) // 2], spans[-1])
+    times = [span.begins_at.strftime(chosen.form) for span in ends]
+    flow = [
+        charts.Line(name, f"hs-line-{tone}", [_per_minute(read(span), chosen) for span in spans])
+        for name, tone, read in FLOW
+    ]
+    latency = [
+        charts.Line(name, f"hs-line-{name}", [quantile_ms(span.latency, share) for span in spans])
+        for name, share in SHARES
+    ]
+    return [
+        charts.linear("Per minute", flow, times, lambda value: f"{value:,.4g}"),
+        charts.logarithmic("From accepted to delivered", latency, times, _time),
+    ]
+
+
+FLOW: tuple[tuple[str, str, Callable[[traffic.Span], int]], ...] = (
+    ("accepted", "accepted", lambda span: span.accepted),
+    ("arrived", "delivered", lambda span: span.delivered),
+    ("failed", "failed", lambda span: span.failed),
+)
+
+
+def _per_minute(count: int, chosen: Range) -> float:
+    return count * MINUTE_S / chosen.step_s
+
+
+def _row(span: traffic.Span, chosen: Range) -> tuple[str, ...]:
+    """A line of the table beside the charts."""
+    return (
+        span.begins_at.strftime(chosen.form),
+        *(intcomma(count) for count in (span.accepted, span.delivered, span.failed, span.dead)),
+        *(_time(quantile_ms(span.latency, share)) for _, share in SHARES),
+    )
+
+
+def _worst(now: datetime, chosen: Range) -> list[dict[str, Any]]:
+    """Those who fail most, with the way to what they got and to what they refused."""
+    records = traffic.worst(now, hours=min(chosen.hours, WORST_HOURS), most=WORST)
+    wanted = [record.consumer_id for record in records]
+    consumers = Consumer.objects.filter(id__in=wanted).select_related("channel")
+    names = {row.id: f"{row.channel.slug} / {row.client_id}" for row in consumers}
+    deliveries = reverse("admin:delivery_delivery_changelist")
+    return [
+        {
+            "name": names[record.consumer_id],
+            "page": reverse("admin:channels_app_consumer_change", args=[record.consumer_id]),
+            "delivered": intcomma(record.delivered),
+            "failed": intcomma(record.failed),
+            "share": f"{record.failed / max(1, record.delivered + record.failed):.0%}",
+            "dead": intcomma(record.dead),
+            "dead_link": f"{deliveries}?consumer={record.consumer_id}&state=dead",
+        }
+        for record in records
+        if record.consumer_id in names
+    ]
+
+
+def _time(ms: float | None) -> str:
+    """A time in the unit in which it is said."""
+    if ms is None:
+        return "-"
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if ms >= length:
+            return f"{ms / length:.3g} {unit}"
+    return f"{ms:.3g} ms"

@@ -1,0 +1,27 @@
+"""Latency: times sorted into few buckets, and what share of them was within which time."""
+
+from collections.abc import Sequence
+
+BOUNDS_MS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
+    *(1_000, 2_000, 5_000, 10_000, 30_000, 60_000),
+    *(300_000, 1_800_000, 7_200_000, 43_200_000, 259_200_000),
+)
+"""Upper ends of the buckets, themselves inside; one more bucket takes what is above the last."""
+BUCKETS = len(BOUNDS_MS) + 1
+
+
+def quantile_ms(counts: Sequence[int], share: float) -> float | None:
+    """The time within which ``share`` (0 to 1) of all lie; None where there are none.
+
+    Within a bucket they are taken to be spread evenly. What is above the last bound counts as it.
+    """
+    wanted = share * sum(counts)
+    if not wanted:
+        return None
+    seen, lower = 0, 0
+    for count, upper in zip(counts, BOUNDS_MS, strict=False):
+        if seen + count >= wanted:
+            return lower + (upper - lower) * (wanted - seen) / count
+        seen, lower = seen + count, upper
+    return float(BOUNDS_MS[-1])

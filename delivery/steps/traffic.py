@@ -1,0 +1,234 @@
+"""Traffic: fold what passed into minutes and hours, in short slices behind the present; read it.
+
+Keys carry the millisecond in which a row was made, so each slice is a stretch of a primary key. It
+costs the database a few microseconds for each attempt and message, and nothing on their way.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from django.db import connection
+from django.db.models import Q, Sum
+
+from channels_app import transactions
+from channels_app.models import Message, raw
+from channels_app.rules import ids
+from delivery.models import Attempt, Delivery, Traffic, TrafficMark
+from delivery.models.traffic import ALL, HOUR_S, MINUTE_S
+from delivery.rules.latency import BOUNDS_MS, BUCKETS
+from delivery.rules.outcome import Outcome
+
+SLICE = 5000
+"""Rows of one look at attempts, and of one at messages."""
+LAG = timedelta(seconds=10)
+"""By then what was begun is committed. What comes later still is in no chart."""
+LOOK_BACK = timedelta(hours=1)
+"""How far the first look reaches, and the first one after a long pause."""
+AMOUNTS = ("accepted", "delivered", "failed", "dead", "latency")
+KEPT = {MINUTE_S: timedelta(days=2), HOUR_S: timedelta(days=15)}
+"""How long spans of each length are kept."""
+
+MADE = f">> {ids.TIME_SHIFT}"
+MINUTE_MS = MINUTE_S * 1000
+PASSED = f"""
+    SELECT consumer_id, outcome, died, minute, place, COUNT(*), MAX(id) FROM (
+        SELECT attempt.id AS id, delivery.consumer_id AS consumer_id, attempt.outcome AS outcome,
+            delivery.state = 'dead' AND delivery.attempt_count = attempt.number AS died,
+            (attempt.id {MADE}) - (attempt.id {MADE}) %% {MINUTE_MS} AS minute,
+            CASE {
+    " ".join(
+        f"WHEN attempt.id {MADE} <= (delivery.message_id {MADE}) + {bound} THEN {place}"
+        for place, bound in enumerate(BOUNDS_MS)
+    )
+} ELSE {len(BOUNDS_MS)} END AS place
+        FROM {Attempt._meta.db_table} AS attempt {{join}} {Delivery._meta.db_table} AS delivery
+            ON delivery.id = attempt.delivery_id
+        WHERE attempt.id > %s AND attempt.id < %s ORDER BY attempt.id LIMIT %s
+    ) AS slice GROUP BY consumer_id, outcome, died, minute, place
+"""
+ACCEPTED = f"""
+    SELECT minute, COUNT(*), MAX(id) FROM (
+        SELECT id, (id {MADE}) - (id {MADE}) %% {MINUTE_MS} AS minute
+        FROM {Message._meta.db_table} WHERE id > %s AND id < %s ORDER BY id LIMIT %s
+    ) AS slice GROUP BY minute
+"""
+
+
+@dataclass(slots=True)
+class Span:
+    """What passed in one stretch of time; all zero where nothing did."""
+
+    begins_at: datetime
+    accepted: int = 0
+    delivered: int = 0
+    failed: int = 0
+    dead: int = 0
+    latency: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    """Deliveries by the time since their message was accepted (rules/latency)."""
+
+    def add(self, other: "Span | Traffic") -> None:
+        """Take in what passed in a part of this stretch."""
+        self.accepted += other.accepted
+        self.delivered += other.delivered
+        self.failed += other.failed
+        self.dead += other.dead
+        self.latency = [mine + its for mine, its in zip(self.latency, other.latency, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one consumer did in some hours."""
+
+    consumer_id: int
+    delivered: int
+    failed: int
+    dead: int
+
+
+Key = tuple[int, int, datetime]
+"""Consumer, length in seconds, beginning."""
+
+
+@dataclass(slots=True)
+class _Slice:
+    mark: TrafficMark
+    """Where the next one begins."""
+    spans: dict[Key, Span] = field(default_factory=dict)
+    most: int = 0
+    """Rows of the longer of the two looks."""
+
+    def span(self, consumer_id: int, length_s: int, minute_ms: int) -> Span:
+        unix_s = (minute_ms + ids.EPOCH_MS) // 1000
+        begins_at = datetime.fromtimestamp(unix_s - unix_s % length_s, UTC)
+        return self.spans.setdefault((consumer_id, length_s, begins_at), Span(begins_at))
+
+
+def fold(now: datetime) -> Iterator[int]:
+    """Go on where the last one ended, slice by slice until LAG before ``now``; yields zeros."""
+    while (count := _go_on(now)) is not None:
+        yield 0
+        if count < SLICE:
+            return
+
+
+def forget(now: datetime) -> int:
+    """Delete what is too old for any chart; returns how many rows."""
+    old = Q()
+    for length_s, kept in KEPT.items():
+        old |= Q(span_s=length_s, begins_at__lt=now - kept)
+    return Traffic.objects.filter(old).delete()[0]
+
+
+def series(now: datetime, *, hours: int, step_s: int, consumer_id: int = ALL) -> list[Span]:
+    """The last ``hours`` in steps, oldest first, the one that ``now`` is in included.
+
+    Without a consumer it is all together, by the minute or coarser; ``accepted`` is known for that
+    alone. Of one consumer it is by the hour.
+    """
+    length_s = HOUR_S if consumer_id != ALL or step_s >= HOUR_S else MINUTE_S
+    end = int(now.timestamp()) // step_s + 1
+    first = end - hours * 3600 // step_s
+    spans = [Span(datetime.fromtimestamp(place * step_s, UTC)) for place in range(first, end)]
+    rows = Traffic.objects.filter(
+        consumer_id=consumer_id, span_s=length_s, begins_at__gte=spans[0].begins_at
+    )
+    for row in rows:
+        place = int(row.begins_at.timestamp()) // step_s - first
+        if place < len(spans):
+            spans[place].add(row)
+    return spans
+
+
+def worst(now: datetime, *, hours: int, most: int) -> list[Record]:
+    """The consumers with most failed attempts in the last hours, worst first."""
+    rows = (
+        Traffic.objects.filter(span_s=HOUR_S, begins_at__gt=now - timedelta(hours=hours))
+        .exclude(consumer_id=ALL)
+        .values_list("consumer_id")
+        .annotate(done=Sum("delivered"), failures=Sum("failed"), lost=Sum("dead"))
+        .filter(Q(failures__gt=0) | Q(lost__gt=0))
+        .order_by("-failures", "-lost", "consumer_id")[:most]
+    )
+    return [Record(*map(int, row)) for row in rows]
+
+
+def _go_on(now: datetime) -> int | None:
+    """One slice; how long it was, None when nothing is left to do."""
+    mark, _ = TrafficMark.objects.get_or_create(id=1)
+    seen = _look(mark, now)
+    # Another steward may be at it: then it has moved the mark, and what we read is in already.
+    if not seen.most or not transactions.run(lambda: _write(mark, seen)):
+        return None
+    return seen.most
+
+
+def _look(mark: TrafficMark, now: datetime) -> _Slice:
+    first = ids.first_id_at(_ms(now - LOOK_BACK))
+    end = ids.first_id_at(_ms(now - LAG))
+    join = "STRAIGHT_JOIN" if connection.vendor == "mysql" else "CROSS JOIN"
+    passed = raw.read(PASSED.format(join=join), [max(mark.attempt_id, first), end, SLICE])
+    accepted = raw.read(ACCEPTED, [max(mark.message_id, first), end, SLICE])
+    seen = _Slice(TrafficMark(id=1, message_id=mark.message_id, attempt_id=mark.attempt_id))
+    for consumer_id, outcome, died, minute, place, count, last in passed:
+        for span in (
+            seen.span(ALL, MINUTE_S, minute),
+            seen.span(ALL, HOUR_S, minute),
+            seen.span(consumer_id, HOUR_S, minute),
+        ):
+            span.dead += count if died else 0
+            if Outcome(outcome).is_success:
+                span.delivered += count
+                span.latency[place] += count
+            elif Outcome(outcome).charged:
+                span.failed += count
+        seen.mark.attempt_id = max(seen.mark.attempt_id, last)
+    for minute, count, last in accepted:
+        for length_s in (MINUTE_S, HOUR_S):
+            seen.span(ALL, length_s, minute).accepted += count
+        seen.mark.message_id = max(seen.mark.message_id, last)
+    seen.most = max(sum(row[5] for row in passed), sum(row[1] for row in accepted))
+    return seen
+
+
+def _write(mark: TrafficMark, seen: _Slice) -> bool:
+    """Add a slice; False when somebody was faster."""
+    held = TrafficMark.objects.filter(id=1, message_id=mark.message_id, attempt_id=mark.attempt_id)
+    after = {"message_id": seen.mark.message_id, "attempt_id": seen.mark.attempt_id}
+    if not held.update(**after):
+        return False
+    known = _known(seen.spans)
+    for key, span in seen.spans.items():
+        if key in known:
+            span.add(known[key])
+    rows = [
+        Traffic(
+            pk=known[key].pk if key in known else None,
+            consumer_id=key[0],
+            span_s=key[1],
+            **{name: getattr(span, name) for name in ("begins_at", *AMOUNTS)},
+        )
+        for key, span in seen.spans.items()
+    ]
+    Traffic.objects.bulk_create([row for row in rows if row.id is None])
+    Traffic.objects.bulk_update([row for row in rows if row.id is not None], AMOUNTS)
+    return True
+
+
+def _known(keys: Iterable[Key]) -> dict[Key, Traffic]:
+    """The rows that are there already."""
+    consumers = defaultdict(set)
+    for consumer_id, length_s, begins_at in keys:
+        consumers[length_s, begins_at].add(consumer_id)
+    return {
+        (row.consumer_id, length_s, begins_at): row
+        for (length_s, begins_at), some in consumers.items()
+        for row in Traffic.objects.filter(
+            consumer_id__in=some, span_s=length_s, begins_at=begins_at
+        )
+    }
+
+
+def _ms(instant: datetime) -> int:
+    return int(instant.timestamp() * 1000)
