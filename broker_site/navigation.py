@@ -140,6 +140,8 @@ NAVIGATION = (
             Place("Consumer secrets", "lock", "channels_app.consumersecret"),
             Place("Producer rates", "speed", "channels_app.producerrate"),
             Place("Counters", "pin", "delivery.counter"),
+            Place("Notices", "campaign", "delivery.notice"),
+            Place("Standings", "health_and_safety", "delivery.standing"),
             Place("Traffic", "monitoring", "delivery.traffic"),
             Place("Mark of traffic", "flag", "delivery.trafficmark"),
             Place("Directory version", "update", "channels_app.directoryversion"),

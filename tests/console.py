@@ -19,7 +19,16 @@ from channels_app.models import (
     new_id,
 )
 from channels_app.steps import invite
-from delivery.models import ConsumerHealth, PumpSlot, Replay, SweepRun, Traffic, TrafficMark
+from delivery.models import (
+    ConsumerHealth,
+    Notice,
+    PumpSlot,
+    Replay,
+    Standing,
+    SweepRun,
+    Traffic,
+    TrafficMark,
+)
 from tests.factories import (
     ApiKeyFactory,
     AttemptFactory,
@@ -87,6 +96,8 @@ def fill() -> None:
     )
     ConsumerHealth.objects.create(consumer=consumer, circuit="open", consecutive_failures=3)
     SweepRun.objects.create(name="orphans", next_at=now)
+    Standing.objects.create(consumer=consumer, since=now, looked_at=now)
+    Notice.objects.create(consumer=consumer, kind="failing", at=now)
     TrafficMark.objects.create(message_id=1, attempt_id=1)
     Traffic.objects.create(span_s=60, begins_at=now, delivered=1)
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}

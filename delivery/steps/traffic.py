@@ -202,17 +202,15 @@ def _write(mark: TrafficMark, seen: _Slice) -> bool:
     for key, span in seen.spans.items():
         if key in known:
             span.add(known[key])
-    rows = [
-        Traffic(
-            pk=known[key].pk if key in known else None,
-            consumer_id=key[0],
-            span_s=key[1],
-            **{name: getattr(span, name) for name in ("begins_at", *AMOUNTS)},
-        )
-        for key, span in seen.spans.items()
-    ]
-    Traffic.objects.bulk_create([row for row in rows if row.id is None])
-    Traffic.objects.bulk_update([row for row in rows if row.id is not None], AMOUNTS)
+    rows = {
+        key: known.get(key) or Traffic(consumer_id=key[0], span_s=key[1], begins_at=key[2])
+        for key in seen.spans
+    }
+    for key, row in rows.items():
+        for name in AMOUNTS:
+            setattr(row, name, getattr(seen.spans[key], name))
+    Traffic.objects.bulk_create([row for key, row in rows.items() if key not in known])
+    Traffic.objects.bulk_update(known.values(), AMOUNTS)
     return True
 
 
