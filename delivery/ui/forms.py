@@ -7,7 +7,7 @@ from django import forms
 from channels_app.conf import conf
 from channels_app.errors import BrokerError
 from channels_app.models import Channel, Consumer, EventType
-from channels_app.rules import backoff, filters, names
+from channels_app.rules import addresses, backoff, filters, names
 from channels_app.rules.fields import MASK
 from channels_app.steps import register_consumer
 from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
@@ -96,6 +96,13 @@ class WebhookForm(forms.Form):
         attempts = conf().max_attempts
         self.fields["max_attempts"].widget.attrs["placeholder"] = f"{attempts} unless you say"
 
+    def clean_url(self) -> str:
+        """An address that may be called; the step looks again."""
+        url: str = self.cleaned_data["url"].strip()
+        if fault := fault_of(url):
+            raise forms.ValidationError(fault)
+        return url
+
     def clean_headers(self) -> dict[str, str]:
         """Lines of ``Name: value`` as a mapping."""
         found: dict[str, str] = {}
@@ -124,7 +131,7 @@ class WebhookForm(forms.Form):
         rate = given["rate_per_second"]
         types = dict.fromkeys([*given.get("types", ()), *given["patterns"]])
         values = {
-            "url": given["url"].strip(),
+            "url": given["url"],
             "event_types": list(types),
             "headers": given["headers"],
             "description": given["description"].replace("\r\n", "\n"),
@@ -196,6 +203,17 @@ class ReplayForm(forms.Form):
         max_length=LONGEST_REASON,
         help_text="For those who look into the audit log later.",
         widget=forms.TextInput(attrs={"placeholder": "the endpoint was down"}),
+    )
+
+
+def fault_of(url: str) -> str | None:
+    """What is wrong with an address, as a sentence; None when it will do."""
+    if not url:
+        return "Type an address first."
+    return addresses.check_url(
+        url[: addresses.LONGEST_URL + 1],
+        allowed=conf().allowed_targets,
+        https_only=conf().https_only,
     )
 
 

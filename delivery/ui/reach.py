@@ -51,8 +51,8 @@ def delivery_of(webhook: Consumer, text: str) -> Delivery:
     """One of the webhook's deliveries. Raises Http404."""
     number = ids.from_public(ids.DELIVERY, text)
     rows = Delivery.objects.select_related("message")
-    row = rows.filter(id=number, consumer_id=webhook.id).first() if number is not None else None
-    if row is None:
+    row = rows.filter(id=number).first() if number is not None else None
+    if row is None or row.consumer_id != webhook.id:
         raise Http404(f"There is no delivery {text}.")
     return row
 

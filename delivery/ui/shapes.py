@@ -86,7 +86,7 @@ def probed(found: Probed) -> dict[str, Any]:
             connect_ms=came.connect_ms,
             first_byte_ms=came.first_byte_ms,
             remote_address=came.remote_address,
-            headers=came.headers,
+            headers=came.headers.strip(),
             body=payload.show(came.excerpt),
         ),
     }
@@ -105,7 +105,7 @@ def attempt(row: Attempt) -> AnswerShown:
         connect_ms=row.connect_ms,
         first_byte_ms=row.first_byte_ms,
         remote_address=row.remote_address,
-        headers=row.answer_headers,
+        headers=row.answer_headers.strip(),
         body=payload.show(bytes(row.answer_excerpt)),
     )
 

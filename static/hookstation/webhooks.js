@@ -22,6 +22,9 @@ document.addEventListener("DOMContentLoaded", () => {
       }, 400);
     });
   }
+  // On a phone the tab that one is on may lie behind the edge.
+  const here = document.querySelector(".tabs [aria-current]");
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - 40;
   for (const all of document.querySelectorAll("input[data-all]")) {
     const boxes = [...document.querySelectorAll(`input[name="${all.dataset.all}"]`)];
     all.parentElement.hidden = false;

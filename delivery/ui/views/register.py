@@ -6,18 +6,16 @@ from django.db.models import Count
 from django.http import Http404, HttpResponse
 from django.shortcuts import render
 
-from channels_app.conf import conf
 from channels_app.directory import ChannelView, directory
 from channels_app.errors import BrokerError, NotFound, Stale
 from channels_app.models import Channel, EventType
-from channels_app.rules import addresses
 from channels_app.rules.conditions import Condition
 from channels_app.steps import register_consumer
 from channels_app.ui.access import TeamRequest, actor
 from delivery.rules.snippets import snippets
 from delivery.runtime import probe
 from delivery.ui import reach, shapes
-from delivery.ui.forms import RegisterForm
+from delivery.ui.forms import RegisterForm, fault_of
 from delivery.ui.reach import WebhookView
 
 NEW = Condition(must_be_new=True)
@@ -123,17 +121,6 @@ class CheckView(WebhookView):
         url = request.GET.get("url", "").strip()
         context = {"url": url, "fault": fault_of(url), "plain": url.lower().startswith("http://")}
         return render(request, "portal/webhooks/check.html", context)
-
-
-def fault_of(url: str) -> str | None:
-    """What is wrong with an address, as a sentence; None when it will do."""
-    if not url:
-        return "Type an address first."
-    return addresses.check_url(
-        url[: addresses.LONGEST_URL + 1],
-        allowed=conf().allowed_targets,
-        https_only=conf().https_only,
-    )
 
 
 def _view(channel: Channel) -> ChannelView:

@@ -30,6 +30,8 @@ def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
     """What every tab of a webhook's page shows, and its own."""
     counts = Counter.read([webhook.id])[webhook.id]
     word, tone = shapes.condition(webhook)
+    health = getattr(webhook, "health", None)
+    probe_at = health.next_probe_at if health else None
     return {
         "webhook": webhook,
         "tab": name,
@@ -37,7 +39,8 @@ def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
         "tone": tone,
         "counts": counts,
         "last": shapes.last_outcome(webhook),
-        "health": getattr(webhook, "health", None),
+        "health": health,
+        "next_probe_at": probe_at if probe_at and probe_at > clock.now() else None,
         **more,
     }
 
