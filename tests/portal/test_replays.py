@@ -262,7 +262,8 @@ def test_pages_ask_no_more_the_more_there_is(owner: Client, webhook: Consumer) -
     def count(path: str) -> int:
         with CaptureQueriesContext(connection) as captured:
             assert owner.get(f"{root(webhook)}/{path}").status_code == 200
-        return len(captured)
+        # The clock asks for the database's time now and then.
+        return sum("UTC_TIMESTAMP" not in query["sql"] for query in captured.captured_queries)
 
     for state in ("delivered", "dead", "retrying"):
         DeliveryFactory.create(consumer=webhook, **{state: True})
