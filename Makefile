@@ -30,7 +30,7 @@ MODE ?= quick
 SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
 	tools/apt mariadb-server-core mariadb-client-core
 
-.PHONY: help install demo test test-sqlite test-mariadb test-browser bench lint format clean
+.PHONY: help install demo test test-sqlite test-mariadb test-browser screenshots bench lint format clean
 .NOTPARALLEL:
 
 help: ## This list
@@ -53,6 +53,10 @@ test-mariadb: $(VENV)/.mysql ## The tests that need a database, on a private Mar
 test-browser: $(VENV)/.test ## The console in a real browser; skipped where there is none
 	@command -v chromium >/dev/null || tools/apt chromium || true
 	DATABASE_URL= $(BIN)/python -m pytest $(BROWSER)
+
+screenshots: $(VENV)/.test ## Every page of the console as a picture, into data/screenshots
+	@command -v chromium >/dev/null || tools/apt chromium
+	DATABASE_URL= $(BIN)/python -m pytest $(BROWSER)/screenshots.py
 
 bench: $(VENV)/.mysql ## Measure what the broker reaches (MODE=full: everything, three times)
 	@$(SERVER)

@@ -78,7 +78,19 @@ NAVIGATION = (
     Group(
         "Traffic",
         (
-            Place("Messages", "mail", "channels_app.message"),
+            Place(
+                "Messages",
+                "mail",
+                "channels_app.message",
+                lit=lambda asked: asked.get("state") != "accepted",
+            ),
+            Place(
+                "Scheduled",
+                "schedule_send",
+                "channels_app.message",
+                "?state=accepted",
+                _in_state("accepted"),
+            ),
             Place(
                 "Deliveries",
                 "send",

@@ -1,8 +1,6 @@
 """How a body is shown to people: as JSON, form, text and byte by byte, never run or drawn."""
 
 import json
-import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
@@ -10,14 +8,13 @@ from django.conf import settings
 
 from channels_app import sealing
 from channels_app.models import Message, MessageBody
+from channels_app.rules import curl
 from channels_app.rules.encryption import Unreadable
 
 MOST_PRETTY = 256 * 1024
 MOST_TEXT = 64 * 1024
 MOST_HEX = 4 * 1024
 MOST_FIELDS = 500
-MOST_TYPED = 32 * 1024
-"""What a shell takes as one word; longer bodies come from a file."""
 FORM = "application/x-www-form-urlencoded"
 ROW = 16
 
@@ -37,8 +34,8 @@ class BodyView:
     """The beginning, byte by byte."""
     note: str = ""
     """What is left out, or why nothing is shown."""
-    data: str = ""
-    """What curl sends: the text, or the file that the download makes."""
+    data: bytes = b""
+    """All of it."""
 
 
 def read(message: Message) -> bytes:
@@ -60,7 +57,7 @@ def view(message: Message) -> BodyView:
         size=len(data),
         pretty=pretty(data),
         form=form(data) if message.content_type.startswith(FORM) else [],
-        data=_argument(message, data),
+        data=data,
         text=data[:MOST_TEXT].decode("utf-8", errors="replace"),
         hexdump=hexdump(data[:MOST_HEX]),
         note=note,
@@ -90,34 +87,18 @@ def form(data: bytes) -> list[tuple[str, str]]:
         return []
 
 
-def curl(url: str, headers: Iterable[tuple[str, str]], data: str) -> str:
-    """The command that sends it; ``data`` is a `BodyView`'s."""
-    lines = [f"curl {shlex.quote(url)}"]
-    lines += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers]
-    return " \\\n  ".join([*lines, f"--data-binary {shlex.quote(data)}"])
-
-
-def publishing(message: Message, data: str) -> str:
+def publishing(message: Message, data: bytes) -> str:
     """The command that publishes a message like this one; the key stands in the shell's KEY."""
     headers = {
+        "Authorization": "Bearer $KEY",
         "Content-Type": message.content_type,
         "Hookstation-Event-Type": message.event_type,
         "Hookstation-Ordering-Key": message.ordering_key,
     }
     url = f"{settings.PUBLIC_URL}/api/v1/channels/{message.channel.slug}/messages"
-    given = [(name, value) for name, value in headers.items() if value]
-    first, rest = curl(url, given, data).split("\n", 1)
+    line = curl.line(url, [(name, value) for name, value in headers.items() if value], data)
     # In double quotes, in which the shell puts the key.
-    return f'{first}\n  -H "Authorization: Bearer $KEY" \\\n{rest}'
-
-
-def _argument(message: Message, data: bytes) -> str:
-    try:
-        text = data.decode() if len(data) <= MOST_TYPED and b"\0" not in data else None
-    except UnicodeDecodeError:
-        text = None
-    # "@" would name a file.
-    return f"@{message}.body" if text is None or text.startswith("@") else text
+    return line.replace("'Authorization: Bearer $KEY'", '"Authorization: Bearer $KEY"', 1)
 
 
 def hexdump(data: bytes) -> str:

@@ -12,7 +12,7 @@ from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.choices import DropdownFilter, Since
 from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
-from channels_app.rules import ids
+from channels_app.rules import ids, times
 from channels_app.rules.encryption import Unreadable
 
 State = Message.State
@@ -81,6 +81,7 @@ class MessageAdmin(base.BigList):
         "priority",
         "size",
         "consumer_count",
+        "due",
     )
     list_fetched = ("channel", "producer")
     list_filter = (ChannelFilter, StateFilter, Since, EventTypeFilter)
@@ -103,7 +104,14 @@ class MessageAdmin(base.BigList):
         ("Content", {"fields": (("content_type", "size"), "headers")}),
     )
     readonly_fields = ("name", "shown_state", "accepted", "due", "expires", "size")
+    change_form_outer_before_template = "channels_app/waiting.html"
     change_form_outer_after_template = "channels_app/message.html"
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Of what waits it matters when it is due; of what was sent, to how many."""
+        waits = request.GET.get("state") == State.ACCEPTED
+        without = {"shown_state", "consumer_count"} if waits else {"due"}
+        return [name for name in super().get_list_display(request) if name not in without]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Message], search_term: str
@@ -129,6 +137,8 @@ class MessageAdmin(base.BigList):
                 "curl": body.publishing(message, shown.data) if shown.data else "",
                 "curl_note": "Publishes it once more, with a key of yours in KEY.",
                 "deliveries": deliveries.prefetch_related("consumer"),
+                "may_move": self.has_operate_permission(request) and _waits(message),
+                "due_at": request.GET.get("due_at", times.text(message.due_at)),
             }
         return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
 
@@ -181,6 +191,13 @@ class MessageAdmin(base.BigList):
     def size(self, message: Message) -> str:
         """Bytes of its body."""
         return f"{message.body_bytes:,} B"
+
+
+def _waits(message: Message) -> bool:
+    """Whether anything of it is still to be sent first, or again."""
+    if message.state == State.ACCEPTED:
+        return True
+    return bool(message.deliveries.filter(state="queued").order_by("consumer_id")[:1])
 
 
 @admin.register(MessageBody)

@@ -18,8 +18,8 @@ from channels_app import clock
 from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.errors import BrokerError
-from channels_app.rules import ids
-from delivery.admin import causes, matching
+from channels_app.rules import curl, ids
+from delivery.admin import causes, matching, waiting
 from delivery.admin.filters import FILTERS, Chosen, by_id
 from delivery.admin.request import headers
 from delivery.admin.timeline import MOST_SHOWN, moments
@@ -152,7 +152,15 @@ class DeliveryAdmin(base.BigList):
             )
             for name, view in (("replay", self.replay_now), ("cancel", self.cancel_now))
         ]
-        return [*pages, *own, *super().get_urls()]
+        of_messages = [
+            path(
+                f"message/<int:object_id>/{view.__name__}",
+                self.admin_site.admin_view(require_POST(view)),
+                name=f"delivery_delivery_{view.__name__}",
+            )
+            for view in (waiting.move, waiting.take_back)
+        ]
+        return [*pages, *of_messages, *own, *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """The list, and over it what can be done about all of it."""
@@ -270,10 +278,10 @@ class DeliveryAdmin(base.BigList):
             step(number, self._asker(request), now=clock.now())
         return redirect(self._list_before(request) or self.page_of(number or object_id))
 
-    def _curl(self, delivery: Delivery, data: str) -> str:
+    def _curl(self, delivery: Delivery, data: bytes) -> str:
         consumer = delivery.consumer
         sent = headers(delivery, delivery.message, consumer, clock.now())
-        return body.curl(consumer.url, sent, data)
+        return curl.line(consumer.url, sent, data)
 
     def _list_before(self, request: HttpRequest) -> str:
         """The list with its filters, if that is where the button was."""

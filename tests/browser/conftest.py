@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from django.db import connection
-from playwright.sync_api import Browser, StorageState, sync_playwright
+from playwright.sync_api import Browser, StorageState, expect, sync_playwright
 
 from tests import broker as processes
 from tests.broker import Broker
@@ -53,12 +53,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
     folder = tmp_path_factory.mktemp("browser")
     with processes.fresh_database(folder) as url:
         made = Broker(folder, url)
-        subprocess.run(
+        seeded = subprocess.run(
             [sys.executable, "-m", "tests.browser.seed", consumer.url("")],
             cwd=processes.ROOT,
             env=made.environment | {"DJANGO_SETTINGS_MODULE": "broker_site.settings"},
             check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
+        made.http.headers["Authorization"] = f"Bearer {seeded.stdout.split()[-1]}"
         try:
             made.start()
             yield made
@@ -71,6 +74,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """Debian's browser; nothing is downloaded."""
+    expect.set_options(person.PATIENCE_MS)
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
-OPERATOR, ONLOOKER, PASSWORD = "olga", "otto", "correct horse battery staple"
+OPERATOR, ONLOOKER, MEMBER = "olga", "otto", "paula"
+PASSWORD = "correct horse battery staple"
 PATIENCE_MS = 20_000
 LAPTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
@@ -37,13 +38,13 @@ class Person:
         assert answer.ok, (path, answer.status)
         return self.page
 
-    def sign_in(self, name: str) -> Page:
-        """Through the form, as everybody."""
-        page = self.open("/admin/")
+    def sign_in(self, name: str, at: str = "/admin/") -> Page:
+        """Through the form, as everybody who comes to a page and is not known yet."""
+        page = self.open(at)
         page.get_by_label("User name").fill(name)
         page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url(f"{self.base}/admin/")
+        page.wait_for_url(f"{self.base}{at}**")
         return page
 
     def _hear(self, message: ConsoleMessage) -> None:

@@ -1,5 +1,7 @@
 """``python -m tests.browser.seed RECEIVER``: tables, people, a row of every kind, dead letters.
 
+Prints a key that may do everything.
+
 A process of its own, with the broker's environment: the tests themselves open no database.
 """
 
@@ -14,18 +16,22 @@ from django.core.management import call_command  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
 
 from channels_app import clock  # noqa: E402
-from channels_app.models import Consumer, Message  # noqa: E402
+from channels_app.models import Consumer, Membership, Message  # noqa: E402
 from channels_app.rules import ids  # noqa: E402
 from delivery.models import Counter, Delivery  # noqa: E402
 from delivery.models.counter import MADE  # noqa: E402
 from tests import console  # noqa: E402
-from tests.browser.person import ONLOOKER, OPERATOR, PASSWORD  # noqa: E402
+from tests.browser.person import MEMBER, ONLOOKER, OPERATOR, PASSWORD  # noqa: E402
 from tests.factories import (  # noqa: E402
+    ApiKeyFactory,
     AttemptFactory,
     ChannelFactory,
     ConsumerFactory,
     DeliveryFactory,
+    EventTypeFactory,
     ProducerFactory,
+    TeamFactory,
+    text_of,
 )
 
 PILE = 50_000
@@ -37,6 +43,16 @@ def people() -> None:
     User.objects.create_superuser(OPERATOR, password=PASSWORD)
     onlooker = User.objects.create_user(ONLOOKER, password=PASSWORD, is_staff=True)
     onlooker.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+
+
+def team() -> None:
+    """A team with a member, and a channel that is open to teams."""
+    member = User.objects.create_user(MEMBER, email="paula@example.com", password=PASSWORD)
+    Membership.objects.create(
+        team=TeamFactory.create(slug="acme", name="Acme"), user=member, role="editor"
+    )
+    news = ChannelFactory.create(slug="news", external=True)
+    EventTypeFactory.create(channel=news, name="news.published", schema={"type": "object"})
 
 
 def shop(receiver: str) -> None:
@@ -102,3 +118,5 @@ if __name__ == "__main__":
     people()
     console.fill()
     shop(sys.argv[1])
+    team()
+    print(text_of(ApiKeyFactory.create(admin=True)))  # noqa: T201 - what the tests publish with

@@ -4,45 +4,18 @@ That nothing is asked for from elsewhere, that no script fails and that the cont
 is kept is looked at by every window (`person.window`).
 """
 
-from collections.abc import Iterator
-
 import pytest
-from django.contrib import admin
 
 from tests.browser import axe
 from tests.browser.conftest import Sessions
 from tests.browser.person import OPERATOR, Open, Person
-
-SEVERAL = (
-    "/admin/",
-    "/admin/delivery/delivery/?state=dead",
-    "/admin/delivery/delivery/?q=nobody",
-    "/admin/delivery/delivery/causes/",
-    "/admin/delivery/delivery/matching/",
-    "/admin/delivery/delivery/matching/?q=archive",
-    "/admin/channels_app/consumer/add/",
-)
-"""Pages that are of no table alone, or look otherwise in a certain state."""
-MODELS = sorted(model._meta.label_lower.replace(".", "/") for model in admin.site._registry)
+from tests.browser.places import SEVERAL, pages
 
 
 def test_every_page_is_there_for_everybody(operator: Person) -> None:
     # All in one window: each new one would load the style sheets again.
     faults = [fault for _ in pages(operator) for fault in axe.faults(operator.page, colours=False)]
     assert faults == []
-
-
-def pages(person: Person) -> Iterator[str]:
-    """Opens the list of every table, its first row and the form of a new one."""
-    for model in MODELS:
-        page = person.open(f"/admin/{model}/")
-        row = page.locator("#result_list th a").first
-        found = [str(row.get_attribute("href"))] if row.count() else []
-        if page.locator(f"a[href^='/admin/{model}/add/']").count():
-            found.append(f"/admin/{model}/add/")
-        yield page.url
-        for place in found:
-            yield person.open(place).url
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

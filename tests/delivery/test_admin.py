@@ -212,7 +212,7 @@ def test_what_was_sent_stands_beside_what_was_answered(operator: Client) -> None
     assert not [line for line in sent if "signature" in line.lower()]
     assert shown.answer == "HTTP/1.1 500 Oh no\n\nsorry"
     command = shlex.split(answer.context["curl"].replace("\\\n", " "))
-    assert command[:2] == ["curl", "http://127.0.0.1:9/it's"]
+    assert "http://127.0.0.1:9/it's" in command
     assert command[-2:] == ["--data-binary", '{"who": "it\'s me"}']
 
 

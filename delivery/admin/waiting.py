@@ -1,0 +1,46 @@
+"""What waits: moving a message to another instant, and taking it back, from its own page."""
+
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.rules import times
+from delivery.rules.asker import Asker
+from delivery.steps import cancel, reschedule
+
+MAY = "channels_app.change_message"
+
+
+def move(request: HttpRequest, object_id: int) -> HttpResponse:
+    """Send it from another instant on; what cannot be read stands in the field again."""
+    base.require(request.user.has_perm(MAY))
+    page, typed, now = _page(object_id), request.POST.get("due_at", "").strip(), clock.now()
+    try:
+        due_at = now if "now" in request.POST else times.soon(typed, now)
+    except ValueError as wrong:
+        messages.error(request, f"{typed or 'Nothing'}: {wrong}")
+        return redirect(f"{page}?{urlencode({'due_at': typed})}")
+    with base.telling(request, f"It is sent from {times.text(due_at)} on."):
+        reschedule.reschedule(object_id, _asker(request), now=now, due_at=due_at)
+    return redirect(page)
+
+
+def take_back(request: HttpRequest, object_id: int) -> HttpResponse:
+    """Send it to nobody any more who does not have it yet."""
+    base.require(request.user.has_perm(MAY))
+    with base.telling(request, "What waited of it is cancelled."):
+        cancel.cancel_message(object_id, _asker(request), now=clock.now())
+    return redirect(_page(object_id))
+
+
+def _page(message_id: int) -> str:
+    return reverse("admin:channels_app_message_change", args=[message_id])
+
+
+def _asker(request: HttpRequest) -> Asker:
+    return Asker(base.actor(request), request.POST.get("reason", "")[:500])

@@ -1,0 +1,64 @@
+"""A team's way through the portal, from the first look to the first delivery."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.broker import Broker, wait_until
+from tests.browser import axe
+from tests.browser.person import MEMBER, Open
+from tests.receiver import Receiver
+
+
+def test_a_member_registers_a_webhook_and_sees_its_first_delivery(
+    open_window: Open, broker: Broker, consumer: Receiver
+) -> None:
+    somebody = open_window()
+    page = somebody.sign_in(MEMBER, "/portal/")
+    faults = axe.faults(page)
+    page.wait_for_url("**/portal/acme/")
+    page.get_by_role("link", name="Catalogue").first.click()
+    page.get_by_role("link", name=re.compile("news")).click()
+    faults += axe.faults(page)
+    page.get_by_role("link", name="Register a webhook here").click()
+    page.get_by_label("Name").first.fill("website")
+    page.get_by_label("Address").fill(consumer.url("/website"))
+    faults += axe.faults(page)
+    page.get_by_role("button", name="Register", exact=True).click()
+    expect(page.get_by_role("heading", name="website is registered")).to_be_visible()
+    assert page.locator("#secret").inner_text().startswith("whsec_")
+    faults += axe.faults(page)
+
+    published = broker.call(
+        "POST",
+        "/channels/news/messages",
+        202,
+        json={"headline": "It works"},
+        headers={"Hookstation-Event-Type": "news.published"},
+    )
+    (request,) = consumer.wait_for(1, path="/website", timeout=20)
+    assert request.header("webhook-id") == published["id"]
+
+    page.get_by_role("link", name="To its deliveries").click()
+    rows = page.locator("table tbody tr")
+    # It has arrived; that is written down a moment later.
+    wait_until(lambda: shows_delivered(page), 20, "the delivery is not shown as delivered")
+    expect(rows).to_have_count(1)
+    faults += axe.faults(page)
+    rows.get_by_role("link").first.click()
+    expect(page.locator("main")).to_contain_text("It works")
+    faults += axe.faults(page)
+    assert faults == []
+
+
+def shows_delivered(page: Page) -> bool:
+    page.reload()
+    return "delivered 200" in page.locator("table tbody").inner_text()
+
+
+def test_nothing_of_the_portal_is_evaluated_or_styled_by_its_markup(open_window: Open) -> None:
+    page = open_window().open("/accounts/login/")
+    answer = page.request.get(page.url)
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
