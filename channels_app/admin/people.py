@@ -29,7 +29,10 @@ class Audited(base.Page):
                 f"{self.noun}.{'update' if change else 'create'}",
                 self.audit_target(obj),
                 team_id=self.team_id_of(obj),
-                after={name: str(form.cleaned_data[name]) for name in form.changed_data},
+                before={name: said(name, form.initial.get(name)) for name in form.changed_data}
+                if change
+                else None,
+                after={name: said(name, form.cleaned_data.get(name)) for name in form.changed_data},
             )
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
@@ -48,9 +51,9 @@ class Audited(base.Page):
         """The row's name behind its noun."""
         return str(obj)
 
-    def team_id_of(self, obj: Any) -> int:
-        """The team that the row is about."""
-        return obj.pk if isinstance(obj, Team) else obj.team_id
+    def team_id_of(self, obj: Any) -> int | None:
+        """The team that the row is about, if it is about one."""
+        return obj.pk if isinstance(obj, Team) else getattr(obj, "team_id", None)
 
     def audit_target(self, obj: Any) -> str:
         """Noun and name."""
@@ -183,6 +186,15 @@ class DirectoryVersionAdmin(base.ReadOnly):
     """The number that moves with every change of configuration."""
 
     list_display = ("id", "number")
+
+
+def said(name: str, value: Any) -> Any:
+    """A form's value for the books: no password, and rows by their names."""
+    if "password" in name:
+        return "(not kept)"
+    if isinstance(value, QuerySet | list | tuple):
+        return sorted(str(row) for row in value)
+    return value if value is None or isinstance(value, bool) else str(value)
 
 
 def _shown(value: Any) -> str:
