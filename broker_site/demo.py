@@ -47,6 +47,7 @@ def prepare(arguments: Sequence[str]) -> None:
             "DJANGO_SETTINGS_MODULE": "broker_site.settings",
             "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{known.port}",
             "HOOKSTATION_LOG_LEVEL": "ERROR",
+            "EMAIL_URL": f"filemail:///{folder / 'mail'}",
             # A demo that is stopped should be gone at once.
             "HOOKSTATION_GRACE_S": "5",
             "HOOKSTATION_WEB_WORKERS": "1",

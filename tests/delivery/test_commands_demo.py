@@ -103,6 +103,18 @@ def start() -> Iterator[Callable[..., Demo]]:
                 os.kill(pid, signal.SIGKILL)
 
 
+def enter(url: str, user: str, password: str) -> str:
+    """Where somebody comes to who wants to get to ``url`` and signs in."""
+    with requests.Session() as browser:
+        page = browser.get(url, timeout=20)
+        (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)[:1]
+        (into,) = re.findall(r'name="next" value="([^"]+)"', page.text)
+        form = {"login": user, "password": password, "csrfmiddlewaretoken": token, "next": into}
+        entered = browser.post(page.url, data=form, headers={"Referer": page.url}, timeout=20)
+        assert "sessionid" in browser.cookies, entered.text[:500]
+        return entered.url
+
+
 def free_port() -> int:
     """A port that is free, and so are the next ones as a rule."""
     with socket.socket() as probe:
@@ -195,15 +207,9 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
     assert '"id":"msg_' in done.stdout.replace(" ", "")
     assert requests.get(f"{demo.url}/api/docs/", timeout=10).status_code == 200
-    ((user, password),) = re.findall(r"user (\w+), password (\S+)", demo.text)
-    with requests.Session() as browser:
-        page = browser.get(f"{demo.url}/admin/login/", timeout=20)
-        (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)[:1]
-        form = {"username": user, "password": password, "csrfmiddlewaretoken": token}
-        into = {"next": "/admin/", "Referer": page.url}
-        browser.headers["Referer"] = page.url
-        entered = browser.post(page.url, data=form | into, timeout=20)
-        assert "sessionid" in browser.cookies, entered.text[:500]
+    operator, member = re.findall(r"user (\w+), password (\S+)", demo.text)
+    assert enter(f"{demo.url}/admin/", *operator) == f"{demo.url}/admin/"
+    assert enter(f"{demo.url}/portal/", *member) == f"{demo.url}/portal/shop/"
 
     # A second demo on the same data is refused, and harms nothing.
     second = start(tmp_path)
@@ -229,7 +235,7 @@ def test_killed_it_leaves_no_process_and_the_next_start_goes_on(
     kept = {path.name: path.read_text() for path in files.iterdir() if path.is_file()
             and path.suffix != ".sqlite3" and "sqlite3-" not in path.name
             and path.stat().st_mode & 0o077 == 0}  # fmt: skip
-    assert {"demo.env", "password", "shop.key", "healthy.secret"} <= kept.keys()
+    assert {"demo.env", "password", "member.password", "shop.key", "healthy.secret"} <= kept.keys()
 
     demo.process.kill()
 

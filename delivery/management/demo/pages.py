@@ -5,7 +5,7 @@ from pathlib import Path
 
 from delivery.management.base import counted
 from delivery.management.demo.numbers import Checked, Counts
-from delivery.management.demo.stage import CHANNEL, CONSUMERS, LOGIN, Stage
+from delivery.management.demo.stage import CHANNEL, CONSUMERS, LOGIN, MEMBER, Stage
 
 WIDTH = 80
 RULE = "─" * WIDTH
@@ -21,6 +21,8 @@ def banner(stage: Stage, rate: float) -> str:
 
  Console    {url}/admin/
             user {LOGIN}, password {stage.password}
+ Portal     {url}/portal/   (what the shop's own team sees)
+            user {MEMBER}, password {stage.member_password}
  API docs   {url}/api/docs/
  Publish    curl {url}/api/v1/channels/{CHANNEL}/messages \\
               -H "Authorization: Bearer $(cat {_short(stage.key_file)})" \\

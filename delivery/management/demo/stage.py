@@ -1,4 +1,4 @@
-"""The demo's stage: tables, channel, consumers, key and login, the same at every start."""
+"""The demo's stage: tables, channel, consumers, key, team and logins, the same at every start."""
 
 import fcntl
 import os
@@ -13,15 +13,16 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
 
-from channels_app.models import ApiKey, Consumer
+from channels_app.models import ApiKey, Consumer, Team
 from channels_app.rules import keys
 from channels_app.rules.secrets import new_secret
-from channels_app.steps import issue_key
+from channels_app.steps import found_team, issue_key
 from delivery.management import applying, declaration
 from delivery.management.base import Error
 from delivery.runtime.children import Bind, Unusable
 
 CHANNEL, PRODUCER, LOGIN = "orders", "shop", "demo"
+TEAM, MEMBER = "shop", "mia"
 ACTOR = "demo"
 CONSUMERS = {
     "healthy": "takes everything at once",
@@ -43,6 +44,8 @@ class Stage:
     receiver: Bind
     key: str = field(repr=False)
     password: str = field(repr=False)
+    """The operator's."""
+    member_password: str = field(repr=False)
     consumers: dict[str, int] = field(default_factory=dict)
     """Id by name."""
 
@@ -97,6 +100,11 @@ def find_ports(port: int) -> tuple[Bind, Bind]:
 def build(folder: Path, web: Bind, receiver: Bind) -> Stage:
     """Make what is missing and leave what is there. Raises Error."""
     call_command("migrate", verbosity=0, interactive=False)
+    password = _account(folder / "password", LOGIN, is_operator=True)
+    member_password = _account(folder / "member.password", MEMBER, is_operator=False)
+    if not Team.objects.filter(slug=TEAM).exists():
+        founder = User.objects.get(username=MEMBER)
+        found_team.found({"slug": TEAM, "name": "Shop"}, founder=founder, actor=ACTOR)
     consumers = {name: _secret(folder, name) for name in CONSUMERS}
     lines = "".join(f"/{name}={secret}\n" for name, secret in consumers.items())
     _write(folder / SECRETS, lines)
@@ -111,7 +119,8 @@ def build(folder: Path, web: Bind, receiver: Bind) -> Stage:
         web=web,
         receiver=receiver,
         key=_key(folder),
-        password=_login(folder),
+        password=password,
+        member_password=member_password,
         consumers={name: ids[name] for name in CONSUMERS},
     )
 
@@ -130,13 +139,13 @@ def _key(folder: Path) -> str:
     return _write(path, issue_key.issue(values, actor=ACTOR, producer=PRODUCER).secrets[0])
 
 
-def _login(folder: Path) -> str:
-    """The operator's password; the account is made, or made usable again."""
-    path = folder / "password"
+def _account(path: Path, name: str, *, is_operator: bool) -> str:
+    """The password of an account that is made, or made usable again."""
     password = _kept(path) or _write(path, secrets.token_urlsafe(9))
-    user, _ = User.objects.get_or_create(username=LOGIN, defaults={"email": "demo@localhost"})
-    if not (user.is_superuser and user.is_active and user.check_password(password)):
-        user.is_staff = user.is_superuser = user.is_active = True
+    user, _ = User.objects.get_or_create(username=name, defaults={"email": f"{name}@localhost"})
+    is_right = user.is_active and user.is_superuser is is_operator
+    if not (is_right and user.check_password(password)):
+        user.is_active, user.is_staff, user.is_superuser = True, is_operator, is_operator
         user.set_password(password)
         user.save()
     return password
