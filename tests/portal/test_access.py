@@ -38,7 +38,7 @@ def test_every_route_of_a_team_checks_membership() -> None:
 
 
 def test_a_stranger_to_the_team_finds_nothing_on_any_route() -> None:
-    TeamFactory.create(slug="acme")
+    people.person("olive", TeamFactory.create(slug="acme"), "owner")
     stranger = people.person("sam", TeamFactory.create(slug="other"), "owner")
 
     for path, view in people.team_routes():
@@ -50,7 +50,7 @@ def test_a_stranger_to_the_team_finds_nothing_on_any_route() -> None:
 
 
 def test_an_operator_who_is_no_member_is_a_stranger() -> None:
-    TeamFactory.create(slug="acme")
+    people.person("olive", TeamFactory.create(slug="acme"), "owner")
     client = Client()
     client.force_login(User.objects.create_superuser("olga"))
 
