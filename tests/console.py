@@ -29,6 +29,7 @@ from delivery.models import (
     Traffic,
     TrafficMark,
 )
+from delivery.rules.latency import BUCKETS
 from tests.factories import (
     ApiKeyFactory,
     AttemptFactory,
@@ -99,7 +100,7 @@ def fill() -> None:
     Standing.objects.create(consumer=consumer, since=now, looked_at=now)
     Notice.objects.create(consumer=consumer, kind="failing", at=now)
     TrafficMark.objects.create(message_id=1, attempt_id=1)
-    Traffic.objects.create(span_s=60, begins_at=now, delivered=1)
+    Traffic.objects.create(span_s=60, begins_at=now, delivered=1, latency=[1] + [0] * (BUCKETS - 1))
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
     Replay.objects.create(

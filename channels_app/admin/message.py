@@ -130,14 +130,17 @@ class MessageAdmin(base.BigList):
         message = self.get_object(request, object_id)
         more = {}
         if message is not None:
-            deliveries = message.deliveries.order_by("consumer_id")[:100]
+            first = message.deliveries.order_by("consumer_id").prefetch_related("consumer")
+            deliveries = list(first[:100])
+            waits = any(delivery.state == "queued" for delivery in deliveries)
             shown = body.view(message)
             more = {
                 "body": shown,
                 "curl": body.publishing(message, shown.data) if shown.data else "",
                 "curl_note": "Publishes it once more, with a key of yours in KEY.",
-                "deliveries": deliveries.prefetch_related("consumer"),
-                "may_move": self.has_operate_permission(request) and _waits(message),
+                "deliveries": deliveries,
+                "may_move": self.has_operate_permission(request)
+                and (waits or message.state == State.ACCEPTED),
                 "due_at": request.GET.get("due_at", times.text(message.due_at)),
             }
         return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
@@ -191,13 +194,6 @@ class MessageAdmin(base.BigList):
     def size(self, message: Message) -> str:
         """Bytes of its body."""
         return f"{message.body_bytes:,} B"
-
-
-def _waits(message: Message) -> bool:
-    """Whether anything of it is still to be sent first, or again."""
-    if message.state == State.ACCEPTED:
-        return True
-    return bool(message.deliveries.filter(state="queued").order_by("consumer_id")[:1])
 
 
 @admin.register(MessageBody)

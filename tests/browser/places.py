@@ -24,7 +24,7 @@ def pages(person: Person) -> Iterator[str]:
     """Opens the list of every table, its first row and the form of a new one."""
     for model in MODELS:
         page = person.open(f"/admin/{model}/")
-        row = page.locator("#result_list th a").first
+        row = page.locator("#result_list tr.data-row th a").first
         found = [str(row.get_attribute("href"))] if row.count() else []
         if page.locator(f"a[href^='/admin/{model}/add/']").count():
             found.append(f"/admin/{model}/add/")

@@ -53,7 +53,7 @@ def test_a_slash_searches_and_what_is_typed_is_text(operator: Person) -> None:
 
 def test_any_id_is_found_from_every_page(operator: Person) -> None:
     page = operator.open(DEAD)
-    row = page.locator("#result_list th a").first
+    row = page.locator("#result_list tr.data-row th a").first
     name, place = row.inner_text(), row.get_attribute("href")
     operator.open("/admin/channels_app/team/1/change/")
 

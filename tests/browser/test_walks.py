@@ -110,7 +110,8 @@ def test_somebody_who_only_looks_cannot_replay(onlooker: Person) -> None:
     expect(page.locator("#result_list tr.data-row").first).to_be_visible()
     assert page.get_by_role("button", name=re.compile("Replay")).count() == 0
     assert page.locator("[data-key]").count() == 0
-    number = str(page.locator("#result_list th a").first.get_attribute("href")).split("/")[-3]
+    link = page.locator("#result_list tr.data-row th a").first
+    number = str(link.get_attribute("href")).split("/")[-3]
     token = page.locator("[name=csrfmiddlewaretoken]").first.input_value()
     answer = page.request.post(
         f"{onlooker.base}/admin/delivery/delivery/{number}/replay",
