@@ -39,7 +39,7 @@ class Column:
 def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
     """Oldest first, the last one ending with the span that ``now`` is in."""
     count, width = SPANS[span]
-    states = _present(consumer_id)
+    states = _present(Counter.read([consumer_id])[consumer_id])
     seconds = width.total_seconds()
     end = datetime.fromtimestamp((now.timestamp() // seconds + 1) * seconds, now.tzinfo)
     found = []
@@ -83,9 +83,9 @@ def columns(found: Sequence[Bar]) -> list[Column]:
     return drawn
 
 
-def strip(consumer_id: int) -> list[dict[str, Any]]:
-    """The last deliveries, oldest first, as ticks."""
-    rows = _newest(consumer_id, _present(consumer_id), 0, LARGEST_ID, STRIP)
+def strip(consumer_id: int, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The last deliveries, oldest first, as ticks; ``counts`` are its counters."""
+    rows = _newest(consumer_id, _present(counts), 0, LARGEST_ID, STRIP)
     pad = STRIP - len(rows)
     return [
         {"x": 4 * (pad + place), "tone": _tone(row), "state": row["state"]}
@@ -99,8 +99,7 @@ def _tone(row: Mapping[str, Any]) -> str:
     return "bad" if row["state"] == "dead" else "busy"
 
 
-def _present(consumer_id: int) -> list[str]:
-    counts = Counter.read([consumer_id])[consumer_id]
+def _present(counts: Mapping[str, int]) -> list[str]:
     return [state for state in STATES if counts[state]]
 
 

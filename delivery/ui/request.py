@@ -6,12 +6,11 @@ from datetime import datetime
 
 from channels_app.directory import Signer, directory
 from channels_app.models import Consumer, Message
-from channels_app.rules import curl
+from channels_app.rules import curl, payload
 from channels_app.rules.encryption import Unreadable
 from channels_app.rules.fields import MASK
+from channels_app.rules.payload import Shown
 from delivery.models import Delivery
-from delivery.rules import payload
-from delivery.rules.payload import Shown
 from delivery.runtime import outgoing
 from delivery.runtime.outgoing import Stamp
 from delivery.steps import parcels

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from channels_app.models import Consumer, EventType
+from channels_app.rules import payload
+from channels_app.rules.payload import Shown
 from delivery.models import Attempt, ConsumerHealth, Delivery
-from delivery.rules import payload
 from delivery.rules.lifecycle import DeliveryState, shown_state
 from delivery.rules.outcome import Outcome
-from delivery.rules.payload import Shown
 from delivery.runtime.probe import Probed
 
 TONES = {"delivered": "good", "dead": "bad", "in_flight": "busy", "queued": "calm"}

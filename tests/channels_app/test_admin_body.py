@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from channels_app.admin import body
+from channels_app.rules import payload
 from tests import console
 from tests.factories import MessageFactory
 
@@ -17,7 +18,7 @@ def test_a_form_is_shown_field_by_field() -> None:
         body=b"name=Ada+L.&note=&name=%3Cb%3E",
     )
 
-    assert body.view(message).form == [("name", "Ada L."), ("note", ""), ("name", "<b>")]
+    assert body.view(message).form == (("name", "Ada L."), ("note", ""), ("name", "<b>"))
     text = console.look(console.operator(), console.page_url(message))
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
@@ -25,8 +26,8 @@ def test_a_form_is_shown_field_by_field() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"no form at all", b"\xff=1", b"&".join([b"a=1"] * 501)])
 def test_what_is_no_form_is_not_shown_as_one(data: bytes) -> None:
-    message = MessageFactory.create(content_type=body.FORM, body=data)
-    assert body.view(message).form == []
+    message = MessageFactory.create(content_type=payload.FORM, body=data)
+    assert body.view(message).form == ()
 
 
 @pytest.mark.parametrize("data", ["{}", 'it\'s "quoted" $HOME `ls`\n', "ü"])

@@ -57,7 +57,7 @@ class IndexView(WebhookView):
         rows = []
         for webhook in page:
             word, tone = shapes.condition(webhook)
-            ticks = picture.strip(webhook.id)
+            ticks = picture.strip(webhook.id, counts[webhook.id])
             arrived = sum(tick["state"] == "delivered" for tick in ticks)
             rows.append(
                 {

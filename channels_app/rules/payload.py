@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 MOST_PRETTY = 256 * 1024
 MOST_TEXT = 64 * 1024
 MOST_HEX = 4 * 1024
-MOST_FIELDS = 200
+MOST_FIELDS = 500
 ROW = 16
 FORM = "application/x-www-form-urlencoded"
 
@@ -50,10 +50,15 @@ def _pretty(body: bytes) -> str:
 
 
 def _fields(body: bytes, content_type: str) -> tuple[tuple[str, str], ...]:
-    if content_type.partition(";")[0].strip().lower() != FORM or len(body) > MOST_TEXT:
+    if content_type.partition(";")[0].strip().lower() != FORM:
         return ()
     try:
-        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(
+            body[:MOST_TEXT].decode(),
+            keep_blank_values=True,
+            strict_parsing=True,
+            max_num_fields=MOST_FIELDS,
+        )
     except ValueError:
         return ()
     return tuple(pairs)
