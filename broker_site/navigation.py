@@ -24,7 +24,7 @@ class Place:
     title: str
     icon: str = ""
     model: str = ""
-    """``app.model`` of the list; without one it is the first page."""
+    """``app.model`` of the list, and of the permission to view it."""
     query: str = ""
     lit: Callable[[Asked], bool] = lambda asked: True
     """One list may have several places: whether this one is meant by what is asked for."""
@@ -32,10 +32,12 @@ class Place:
     """Models whose lists light this place up too."""
     has_badge: bool = False
     """Wears the number of dead letters, unless there are none."""
+    page: str = ""
+    """Name of an address instead of the list; without either it is the first page."""
 
     def link(self) -> str:
         """Where it leads."""
-        return _list_of(self.model) + self.query
+        return self._address + self.query
 
     def may_view(self, request: HttpRequest) -> bool:
         """Whether this person may go there."""
@@ -46,12 +48,16 @@ class Place:
 
     def is_lit(self, request: HttpRequest) -> bool:
         """Whether the person is there already."""
-        if not self.model:
-            return request.path == _list_of("")
+        if self.page or not self.model:
+            return request.path == self._address
         lists = (self.model, *self.kin)
         return any(request.path.startswith(_list_of(one)) for one in lists) and self.lit(
             request.GET
         )
+
+    @property
+    def _address(self) -> str:
+        return _page(self.page) if self.page else _list_of(self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,7 @@ NAVIGATION = (
     Group(
         "Operation",
         (
+            Place("System", "dns", "delivery.sweeprun", page="admin:system"),
             Place("Pumps", "bolt", "delivery.pumpslot"),
             Place("Consumer health", "monitor_heart", "delivery.consumerhealth"),
             Place("Sweeps", "mop", "delivery.sweeprun"),
@@ -231,7 +238,12 @@ def _dead() -> str:
     return intcomma(dead) if dead else ""
 
 
-@cache
 def _list_of(model: str) -> str:
-    """Address of a list. Unfold resolves each again and again, over a thousand times for a page."""
-    return reverse(f"admin:{model.replace('.', '_')}_changelist" if model else "admin:index")
+    """Address of a list."""
+    return _page(f"admin:{model.replace('.', '_')}_changelist" if model else "admin:index")
+
+
+@cache
+def _page(name: str) -> str:
+    """Address of a page. Unfold resolves each again and again, over a thousand times for a page."""
+    return reverse(name)

@@ -4,10 +4,11 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.functional import SimpleLazyObject
 from unfold.sites import UnfoldAdminSite
 
-from broker_site import navigation, overview
+from broker_site import navigation, overview, system
 
 
 class Console(UnfoldAdminSite):
@@ -32,3 +33,11 @@ class Console(UnfoldAdminSite):
         if request.GET.get("part") == "live":
             return TemplateResponse(request, "admin/overview.html", overview.context(request))
         return super().index(request, extra_context)  # type: ignore[no-any-return]
+
+    def extra_urls(self) -> list[URLPattern]:
+        """Pages that belong to no table."""
+        return [path("system/", self.admin_view(self.system), name="system")]
+
+    def system(self, request: HttpRequest) -> TemplateResponse:
+        """What runs here."""
+        return system.page(request, self.each_context(request))

@@ -45,6 +45,7 @@ def operator() -> Client:
         (DEAD, ["Dead letters"]),
         (console.list_url(Consumer), ["Consumers"]),
         (console.list_url(Membership), ["Teams"]),
+        (reverse("admin:system"), ["System"]),
         (reverse("admin:django_q_failure_changelist"), ["Background tasks"]),
         (console.list_url(Counter), ["Counters"]),
     ],

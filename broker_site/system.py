@@ -1,0 +1,120 @@
+"""System: what runs here, with which settings, on which database, and when its sweeps last ran."""
+
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+import django
+from django.apps import apps
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.db import connection
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from broker_site import diagnosis
+from delivery.models import PumpSlot, SweepRun
+from delivery.runtime import slots
+
+PERMISSION = "delivery.view_sweeprun"
+"""Who may look; superusers may anyway."""
+PINGS = 3
+
+
+def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
+    """The page, in the console's ``frame``."""
+    if not request.user.has_perm(PERMISSION):
+        raise PermissionDenied
+    context = frame | {
+        "title": "System",
+        "versions": versions(),
+        "database": database(),
+        "findings": diagnosis.find(),
+        "settings": settings_in_force(),
+        "pumps": pumps(),
+        "sweeps": sweeps(),
+        "schedules": schedules(),
+    }
+    return TemplateResponse(request, "admin/system.html", context)
+
+
+def versions() -> list[tuple[str, str]]:
+    """What this process is made of."""
+    return [
+        ("Hookstation", settings.VERSION),
+        ("Python", platform.python_version()),
+        ("Django", django.get_version()),
+        ("Host", f"{platform.node()}, {platform.system()} {platform.release()}"),
+    ]
+
+
+def database() -> list[tuple[str, str]]:
+    """Which database, without who logs in to it, and how long it takes to answer."""
+    place = settings.DATABASES["default"]
+    where = f"{place.get('HOST') or '127.0.0.1'}:{place.get('PORT') or 3306}/{place['NAME']}"
+    with connection.cursor() as cursor:
+        is_server = connection.vendor == "mysql"
+        cursor.execute("SELECT VERSION()" if is_server else "SELECT sqlite_version()")
+        (version,) = cursor.fetchone()
+        took = [_ping(cursor) for _ in range(PINGS)]
+    return [
+        ("Kind", connection.display_name),
+        ("Version", str(version)),
+        ("Place", where if is_server else str(place["NAME"])),
+        ("Answers within", f"{min(took):.2f} ms"),
+    ]
+
+
+def settings_in_force() -> list[dict[str, str]]:
+    """Every variable as it is now; of a secret only whether it is there."""
+    found = []
+    for each in fields(settings.ENVIRONMENT):
+        value = getattr(settings.ENVIRONMENT, each.name)
+        if each.metadata["secret"]:
+            text = "set" if value else "not set"
+        else:
+            text = ", ".join(value) if isinstance(value, tuple) else str(value)
+        found.append({"name": each.metadata["name"], "value": text, "help": each.metadata["help"]})
+    return found
+
+
+def pumps() -> list[dict[str, Any]]:
+    """Every place for a pump or steward, with whoever was last in it."""
+    alive = {slot.pk for kind in PumpSlot.Kind.values for slot in slots.living(kind)}
+    return [
+        {"name": str(slot), "is_well": slot.pk in alive, "at": slot.heartbeat_at}
+        for slot in PumpSlot.objects.order_by("kind", "cluster", "ordinal")
+    ]
+
+
+def sweeps() -> list[dict[str, Any]]:
+    """Each sweep's last run."""
+    return [
+        {
+            "name": run.name,
+            "link": reverse("admin:delivery_sweeprun_change", args=[run.pk]),
+            "is_well": not run.last_error,
+            "error": run.last_error,
+            "last": run.last_started_at,
+            "next": run.next_at,
+            "took": f"{run.last_duration_ms or 0} ms",
+            "count": run.last_count,
+        }
+        for run in SweepRun.objects.order_by("name")
+    ]
+
+
+def schedules() -> list[dict[str, Any]]:
+    """What django-q2 calls from time to time; by name, because only the runtime imports it."""
+    rows: Iterable[Any] = apps.get_model("django_q", "Schedule")._default_manager.order_by("name")
+    return [{"name": row.name, "calls": row.func, "next": row.next_run} for row in rows]
+
+
+def _ping(cursor: Any) -> float:
+    start = time.perf_counter()
+    cursor.execute("SELECT 1")
+    cursor.fetchone()
+    return (time.perf_counter() - start) * 1000
