@@ -45,6 +45,12 @@ class Chart:
     summary: str
     """What somebody hears who does not see it."""
 
+    @property
+    def grid(self) -> str:
+        """A line behind each mark."""
+        step = HEIGHT / (len(self.marks) - 1)
+        return "".join(f"M0 {place * step:.1f}h{WIDTH}" for place in range(len(self.marks)))
+
 
 def linear(title: str, lines: Sequence[Line], times: list[str], show: Show) -> Chart:
     """From 0 to a round number above the largest value."""

@@ -31,6 +31,8 @@ STATES = (
 SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 ROW = f"<tr><th scope='row'>{{}}</th>{'<td>{}</td>' * 7}</tr>"
 """Of the table beside the charts, which is long: not a template for each."""
+UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 1000, 1))
+"""Of a time: milliseconds, and from how many on it is said in them."""
 WORST = 5
 WORST_HOURS = 24
 
@@ -159,6 +161,7 @@ def _card(title: str, value: Any, text: str, link: str, *, alarm: bool = False) 
 def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
     ends = (spans[0], spans[len(spans) // 2], spans[-1])
     times = [span.begins_at.strftime(chosen.form) for span in ends]
+    times[-1] += " UTC"
     flow = [
         charts.Line(name, f"hs-line-{tone}", [_per_minute(read(span), chosen) for span in spans])
         for name, tone, read in FLOW
@@ -219,7 +222,7 @@ def _time(ms: float | None) -> str:
     """A time in the unit in which it is said."""
     if ms is None:
         return "-"
-    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
-        if ms >= length:
+    for unit, length, least in UNITS:
+        if ms >= least * length:
             return f"{ms / length:.3g} {unit}"
     return f"{ms:.3g} ms"

@@ -22,6 +22,8 @@
     const focus = part.contains(document.activeElement) ? document.activeElement.id : "";
     const scrolled = [...part.querySelectorAll(".hs-scroll")].map((each) => each.scrollLeft);
     part.innerHTML = html;
+    // console.js puts the times of what is new into the viewer's zone.
+    part.dispatchEvent(new CustomEvent("htmx:load", { bubbles: true }));
     open.forEach((id) => document.getElementById(id)?.setAttribute("open", ""));
     part.querySelectorAll(".hs-scroll").forEach((each, place) => {
       each.scrollLeft = scrolled[place] ?? 0;

@@ -16,6 +16,7 @@ def test_the_largest_value_has_a_round_number_above_it() -> None:
 
     assert chart.marks == ["50", "25", "0"]
     assert chart.lines[0].path == f"M0.0 {HEIGHT:.1f} L300.0 64.0 L600.0 137.6"
+    assert chart.grid == "M0 0.0h600M0 80.0h600M0 160.0h600"
     assert chart.summary == "Flow. Last: one 7, two 1."
 
 
