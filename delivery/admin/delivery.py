@@ -20,7 +20,7 @@ from channels_app.admin.base import display
 from channels_app.errors import BrokerError
 from channels_app.rules import curl, ids
 from delivery.admin import causes, matching, waiting
-from delivery.admin.filters import FILTERS, Chosen, by_id
+from delivery.admin.filters import FILTERS, find
 from delivery.admin.request import headers
 from delivery.admin.timeline import MOST_SHOWN, moments
 from delivery.models import Delivery
@@ -92,11 +92,7 @@ class DeliveryAdmin(base.BigList):
         self, request: HttpRequest, queryset: QuerySet[Delivery], search_term: str
     ) -> tuple[QuerySet[Delivery], bool]:
         """What the filters and the search name together, each by its index."""
-        term = search_term.strip().lower()
-        found = by_id(queryset, term)
-        if found is None:
-            found = Chosen.of(request, term, self.list_per_page).apply(queryset)
-        return found, False
+        return find(request, queryset, search_term.strip().lower(), self.list_per_page), False
 
     def audit_target(self, obj: Delivery) -> str:
         """As the steps name it."""

@@ -126,7 +126,13 @@ class Chosen:
         return found.filter(outcome=self.outcome) if self.outcome else found
 
 
-def by_id(rows: Rows, term: str) -> Rows | None:
+def find(request: HttpRequest, rows: Rows, term: str, per_page: int) -> Rows:
+    """What an id names, else what was chosen, each by its index."""
+    found = _by_id(rows, term)
+    return Chosen.of(request, term, per_page).apply(rows) if found is None else found
+
+
+def _by_id(rows: Rows, term: str) -> Rows | None:
     """The delivery of an id, or the deliveries of a message's id; None when it is neither."""
     delivery, message = (ids.from_public(kind, term) for kind in (ids.DELIVERY, ids.MESSAGE))
     if delivery is not None:
