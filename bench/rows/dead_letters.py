@@ -28,11 +28,12 @@ PICTURE = "webhook_health"
 OWNERSHIP = f"""
 from django.contrib.auth.models import User
 from channels_app.models import Channel, Consumer, Membership, Team
-person = User.objects.create_superuser({NAME!r}, password={PASSWORD!r})
-team = Team.objects.create(slug={NAME!r}, name={NAME!r})
-Membership.objects.create(team=team, user=person, role="owner")
-Channel.objects.filter(slug="history").update(exposure="external")
-Consumer.objects.filter(channel__slug="history").update(team=team)
+if not User.objects.filter(username={NAME!r}).exists():
+    person = User.objects.create_superuser({NAME!r}, password={PASSWORD!r})
+    team = Team.objects.create(slug={NAME!r}, name={NAME!r})
+    Membership.objects.create(team=team, user=person, role="owner")
+    Channel.objects.filter(slug="history").update(exposure="external")
+    Consumer.objects.filter(channel__slug="history").update(team=team)
 """
 """One person who may see everything, and whose team owns the consumers with history."""
 PAGES = {
