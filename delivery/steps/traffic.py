@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 
 from django.db import connection
 from django.db.models import Q, Sum
@@ -26,6 +27,8 @@ LAG = timedelta(seconds=10)
 """By then what was begun is committed. What comes later still is in no chart."""
 LOOK_BACK = timedelta(hours=1)
 """How far the first look reaches, and the first one after a long pause."""
+AT_ONCE = 200
+"""Rows changed by one statement: what it costs grows with their number squared."""
 AMOUNTS = ("accepted", "delivered", "failed", "dead", "latency")
 KEPT = {MINUTE_S: timedelta(days=2), HOUR_S: timedelta(days=15)}
 """How long spans of each length are kept."""
@@ -74,7 +77,9 @@ class Span:
         self.delivered += other.delivered
         self.failed += other.failed
         self.dead += other.dead
-        self.latency = [mine + its for mine, its in zip(self.latency, other.latency, strict=True)]
+        # A row that nobody filled has no buckets.
+        both = zip_longest(self.latency, other.latency, fillvalue=0)
+        self.latency = [mine + its for mine, its in both]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +147,13 @@ def series(now: datetime, *, hours: int, step_s: int, consumer_id: int = ALL) ->
 
 
 def worst(now: datetime, *, hours: int, most: int) -> list[Record]:
-    """The consumers with most failed attempts in the last hours, worst first."""
+    """The consumers with most failed attempts in the last hours, worst first.
+
+    Counts stand by whole hours: the one that ``hours`` ago lies in is taken in.
+    """
+    since = (now - timedelta(hours=hours)).replace(minute=0, second=0, microsecond=0)
     rows = (
-        Traffic.objects.filter(span_s=HOUR_S, begins_at__gt=now - timedelta(hours=hours))
+        Traffic.objects.filter(span_s=HOUR_S, begins_at__gte=since)
         .exclude(consumer_id=ALL)
         .values_list("consumer_id")
         .annotate(done=Sum("delivered"), failures=Sum("failed"), lost=Sum("dead"))
@@ -193,24 +202,27 @@ def _look(mark: TrafficMark, now: datetime) -> _Slice:
 
 
 def _write(mark: TrafficMark, seen: _Slice) -> bool:
-    """Add a slice; False when somebody was faster."""
+    """Add a slice; False when somebody was faster.
+
+    It may be called again after a deadlock: what was seen stays as it is.
+    """
     held = TrafficMark.objects.filter(id=1, message_id=mark.message_id, attempt_id=mark.attempt_id)
     after = {"message_id": seen.mark.message_id, "attempt_id": seen.mark.attempt_id}
     if not held.update(**after):
         return False
     known = _known(seen.spans)
-    for key, span in seen.spans.items():
-        if key in known:
-            span.add(known[key])
     rows = {
         key: known.get(key) or Traffic(consumer_id=key[0], span_s=key[1], begins_at=key[2])
         for key in seen.spans
     }
     for key, row in rows.items():
+        whole = Span(row.begins_at)
+        whole.add(row)
+        whole.add(seen.spans[key])
         for name in AMOUNTS:
-            setattr(row, name, getattr(seen.spans[key], name))
+            setattr(row, name, getattr(whole, name))
     Traffic.objects.bulk_create([row for key, row in rows.items() if key not in known])
-    Traffic.objects.bulk_update(known.values(), AMOUNTS)
+    Traffic.objects.bulk_update(known.values(), AMOUNTS, batch_size=AT_ONCE)
     return True
 
 

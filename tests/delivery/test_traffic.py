@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
 from channels_app import clock
 from channels_app.models import Consumer
@@ -122,6 +124,46 @@ def test_two_stewards_count_the_same_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert totals(now) == (5, 5, 0, 0)
 
 
+def test_a_slice_that_a_deadlock_undid_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = ConsumerFactory.create()
+    passed(consumer, NOON, count=2)
+    fold(NOON + timedelta(minutes=1))
+    passed(consumer, NOON + timedelta(minutes=1), count=3)
+    write = traffic._write
+
+    def undone(mark: TrafficMark, seen: traffic._Slice) -> bool:
+        write(mark, seen)
+        monkeypatch.setattr(traffic, "_write", write)
+        raise OperationalError(1213, "Deadlock found")
+
+    monkeypatch.setattr(traffic, "_write", undone)
+    fold(NOON + timedelta(minutes=5))
+
+    assert totals(NOON) == (5, 5, 0, 0)
+
+
+def test_many_rows_are_changed_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "AT_ONCE", 2)
+    consumers = ConsumerFactory.create_batch(4)
+    for minute in (0, 1):
+        for consumer in consumers:
+            passed(consumer, NOON + timedelta(minutes=minute))
+        with CaptureQueriesContext(connection) as queries:
+            fold(NOON + timedelta(minutes=minute, seconds=30))
+
+    table = connection.ops.quote_name(Traffic._meta.db_table)
+    # An hour of each consumer and one of all; their minute is new.
+    changes = [one for one in queries if one["sql"].startswith(f"UPDATE {table}")]
+    assert len(changes) == 3
+    assert totals(NOON) == (8, 8, 0, 0)
+
+
+def test_a_row_that_nobody_filled_counts_as_nothing() -> None:
+    Traffic.objects.create(span_s=MINUTE_S, begins_at=NOON)
+
+    assert not any(sum(span.latency) for span in traffic.series(NOON, hours=1, step_s=MINUTE_S))
+
+
 def test_a_first_look_reaches_back_an_hour() -> None:
     consumer = ConsumerFactory.create()
     passed(consumer, NOON - timedelta(days=1))
@@ -170,6 +212,15 @@ def test_the_worst_consumers_come_first() -> None:
         bad.id,
     ]
     assert [record.consumer_id for record in traffic.worst(now, hours=1, most=1)] == [worse.id]
+
+
+def test_the_worst_of_the_last_hour_stay_when_an_hour_begins() -> None:
+    bad = ConsumerFactory.create()
+    passed(bad, NOON - timedelta(minutes=5), "timeout")
+    now = NOON + timedelta(seconds=30)
+    fold(now)
+
+    assert [record.consumer_id for record in traffic.worst(now, hours=1, most=5)] == [bad.id]
 
 
 def test_old_spans_are_forgotten_minutes_before_hours() -> None:
