@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.humanize.templatetags.humanize import intcomma
+from django.core.cache import caches
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html_join
@@ -34,7 +35,8 @@ ROW = f"<tr><th scope='row'>{{}}</th>{'<td>{}</td>' * 7}</tr>"
 UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 1000, 1))
 """Of a time: milliseconds, and from how many on it is said in them."""
 WORST = 5
-WORST_HOURS = 24
+WORST_FRESH_S = 15
+"""How long they stand: the counts behind them change no sooner (runtime/sweeps)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Range:
     """A stretch of time that the charts can show."""
 
     name: str
+    title: str
     hours: int
     step_s: int
     form: str
@@ -51,11 +54,13 @@ class Range:
 RANGES = {
     chosen.name: chosen
     for chosen in (
-        Range("1h", 1, MINUTE_S, "%H:%M"),
-        Range("24h", 24, 600, "%H:%M"),
-        Range("7d", 168, 3600, "%d %b %H:%M"),
+        Range("1h", "Last hour", 1, MINUTE_S, "%H:%M"),
+        Range("24h", "Last day", 24, 600, "%H:%M"),
+        Range("7d", "Last 7 days", 168, 3600, "%d %b %H:%M"),
     )
 }
+LONGEST_RANKED = RANGES["24h"]
+"""Who failed before is no news."""
 
 
 def context(request: HttpRequest) -> dict[str, Any]:
@@ -66,6 +71,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
     # The last one is not over: a rate made of it would fall.
     whole = spans[:-1]
     waiting = backlog.read()
+    ranked = min(chosen, LONGEST_RANKED, key=lambda range_: range_.hours)
     return {
         "ranges": list(RANGES),
         "range": chosen.name,
@@ -73,13 +79,15 @@ def context(request: HttpRequest) -> dict[str, Any]:
         "is_new": not waiting.by_consumer and not Message.objects.exists(),
         "url": settings.PUBLIC_URL,
         "groups": [
-            (f"Last {chosen.name}", _flow(spans, chosen)),
+            (chosen.title, _flow(spans, chosen)),
             ("Now", [*_vitals(waiting), *_states(waiting)]),
         ],
         "charts": _charts(whole, chosen),
         "spans": format_html_join("", ROW, (_row(span, chosen) for span in reversed(whole))),
-        "worst": _worst(now, chosen),
-        "worst_hours": min(chosen.hours, WORST_HOURS),
+        "worst": caches["process"].get_or_set(
+            f"overview.worst.{ranked.name}", lambda: _worst(now, ranked), WORST_FRESH_S
+        ),
+        "worst_title": ranked.title.lower(),
     }
 
 
@@ -196,9 +204,9 @@ def _row(span: traffic.Span, chosen: Range) -> tuple[str, ...]:
     )
 
 
-def _worst(now: datetime, chosen: Range) -> list[dict[str, Any]]:
+def _worst(now: datetime, ranked: Range) -> list[dict[str, Any]]:
     """Those who fail most, with the way to what they got and to what they refused."""
-    records = traffic.worst(now, hours=min(chosen.hours, WORST_HOURS), most=WORST)
+    records = traffic.worst(now, hours=ranked.hours, most=WORST)
     wanted = [record.consumer_id for record in records]
     consumers = Consumer.objects.filter(id__in=wanted).select_related("channel")
     names = {row.id: f"{row.channel.slug} / {row.client_id}" for row in consumers}

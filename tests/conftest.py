@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from django.core.cache import caches
 from django.db import connection
 
 from channels_app import directory as directory_module
@@ -22,9 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test begins with an empty cache, and sees its own uncommitted configuration at once."""
+    """Each test begins with empty caches, and sees its own uncommitted configuration at once."""
     monkeypatch.setattr(directory_module, "CHECK_S", 0.0)
     directory.__init__()  # type: ignore[misc]
+    caches["process"].clear()
     yield
     bell.close()
 

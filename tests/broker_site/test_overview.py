@@ -5,7 +5,10 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
+from django.core.cache import caches
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from channels_app import clock
@@ -83,6 +86,33 @@ def test_every_figure_leads_to_what_is_behind_it(operator: Client) -> None:
     assert f"{consumer.channel.slug} / {consumer.client_id}" in part
     dead = next(link for link in links if f"consumer={consumer.id}" in link)
     assert len(operator.get(dead).context["cl"].result_list) == 2
+
+
+def test_who_fails_most_is_counted_once_for_all_who_look(operator: Client) -> None:
+    one, other = ConsumerFactory.create_batch(2)
+    passed(one.id, span_s=HOUR_S, failed=5, ago_s=60)
+
+    def names(query: str) -> list[str]:
+        return [row["name"] for row in operator.get(f"{PAGE}{query}").context["worst"]]
+
+    assert len(names("?part=live")) == 1
+    passed(other.id, span_s=HOUR_S, failed=6, ago_s=60)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(names("?part=live")) == 1
+    assert not any("SUM" in one["sql"] and "traffic" in one["sql"] for one in queries)
+    caches["process"].clear()
+    assert len(names("?part=live")) == 2
+
+
+def test_each_range_says_in_words_how_far_it_reaches(operator: Client) -> None:
+    for name, title, ranked in (
+        ("1h", "Last hour", "Most failures, last hour"),
+        ("24h", "Last day", "Most failures, last day"),
+        ("7d", "Last 7 days", "Most failures, last day"),
+    ):
+        page = operator.get(f"{PAGE}?part=live&range={name}")
+        assert page.context["groups"][0][0] == title
+        assert ranked in page.content.decode()
 
 
 def test_the_live_part_is_the_page_without_its_frame(operator: Client) -> None:
