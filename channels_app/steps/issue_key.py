@@ -12,6 +12,7 @@ from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
 from channels_app.rules import fields, grants, keys, times
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.fields import BadValues, Described, Fault, Field
+from channels_app.rules.grants import Held
 from channels_app.rules.registered import Registered
 
 DEFAULT_OVERLAP_S = 86_400
@@ -249,23 +250,28 @@ def keys_of(team: str) -> QuerySet[ApiKey]:
     return ApiKey.objects.filter(Q(team__slug=team) | Q(producer__in=_producers(team)))
 
 
+def working(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
+    """Those that open something now."""
+    lasting = Q(expires_at=None) | Q(expires_at__gt=clock.now())
+    return known.filter(lasting, revoked_at=None)
+
+
+def over(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
+    """Those that open nothing any more."""
+    return known.filter(Q(revoked_at__isnull=False) | Q(expires_at__lte=clock.now()))
+
+
 def _producers(team: str) -> QuerySet[Producer]:
     return Producer.objects.filter(team__slug=team)
 
 
 def _excess(wanted: Mapping[str, Any], team: str, producer: str | None) -> Fault | None:
     owned = Q(team__slug=team) if producer is None else Q(producer__slug=producer)
-    working = Q(expires_at=None) | Q(expires_at__gt=clock.now())
-    held = ApiKey.objects.filter(owned, working, revoked_at=None)
-    external = Channel.objects.filter(
-        slug__in=wanted["channels"], exposure=Channel.Exposure.EXTERNAL
-    )
     return grants.excess(
         wanted["scopes"],
         wanted["channels"],
         of_producer=producer is not None,
-        external=set(external.values_list("slug", flat=True)),
-        held=list(held.values_list("channels", flat=True)),
+        held=[Held(key.scopes, key.channels) for key in working(ApiKey.objects.filter(owned))],
     )
 
 

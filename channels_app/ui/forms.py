@@ -7,8 +7,9 @@ from django import forms
 
 from channels_app import clock
 from channels_app.errors import BrokerError
-from channels_app.models import Channel, Team
+from channels_app.models import Team
 from channels_app.rules import grants, invitations, names, roles, times
+from channels_app.steps import issue_key
 
 MEANING = {
     "viewer": "Viewer: sees everything, changes nothing",
@@ -76,14 +77,19 @@ class KeyForm(forms.Form):
     )
     scopes = forms.MultipleChoiceField(
         label="It may",
-        choices=[(scope, f"{scope}: {DOES[scope]}") for scope in grants.PRODUCER_SCOPES],
+        choices=[
+            (scope, f"{scope}: {DOES[scope]}")
+            for scope in (*grants.PRODUCER_SCOPES, *grants.TEAM_SCOPES)
+        ],
         widget=forms.CheckboxSelectMultiple,
+        help_text="A producer's key may publish, no more; a key of the team may do the rest.",
     )
     channels = forms.CharField(
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text="Channels that it may use, one per line. A producer's key has to name them; "
-        "a team's key without any may use all that are open to the team.",
+        help_text="Channels that it may use, one per line: those that operators granted to the "
+        "same owner. A producer's key has to name them, unless it may use all; a team's key "
+        "without any may use all that are open to every team.",
     )
     days = forms.TypedChoiceField(
         label="It works for",
@@ -102,8 +108,8 @@ class KeyForm(forms.Form):
         owner = self.fields["owner"]
         assert isinstance(owner, forms.ChoiceField)
         owner.choices = [*choices, ("team", f"the team {team.name}")]
-        if open_ones := _open_channels():
-            self.fields["channels"].help_text += f" Open to your team: {open_ones}."
+        given = "; ".join(_granted(team)) or "nothing yet, ask them"
+        self.fields["channels"].help_text += f" Granted by operators: {given}."
         self.initial.setdefault("scopes", ["publish"] if choices else ["read"])
 
     def producer(self) -> str | None:
@@ -123,9 +129,24 @@ class KeyForm(forms.Form):
         }
 
 
-def _open_channels() -> str:
-    external = Channel.objects.filter(exposure=Channel.Exposure.EXTERNAL).order_by("slug")
-    slugs = list(external.values_list("slug", flat=True)[: MOST_NAMED + 1])
+def _granted(team: Team) -> list[str]:
+    """What there is to pass on, owner by owner; ``MOST_NAMED`` channels of each."""
+    held: dict[tuple[str, str], set[str]] = {}
+    for key in issue_key.working(issue_key.keys_of(team.slug)).select_related("producer"):
+        owner = f"producer {key.producer.slug}" if key.producer else "the team"
+        offered = grants.PRODUCER_SCOPES if key.producer else grants.TEAM_SCOPES
+        # Without channels a team's key has what every team has: nothing that could be passed on.
+        channels = key.channels or (["all channels"] if key.producer else [])
+        for scope in offered:
+            if channels and scope in key.scopes:
+                held.setdefault((owner, scope), set()).update(channels)
+    return [
+        f"{owner}: {scope} on {_first(sorted(channels))}"
+        for (owner, scope), channels in sorted(held.items())
+    ]
+
+
+def _first(slugs: list[str]) -> str:
     return ", ".join(slugs[:MOST_NAMED]) + (" and more" if len(slugs) > MOST_NAMED else "")
 
 

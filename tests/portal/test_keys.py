@@ -9,6 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
+from channels_app.ui.views import keys as views
 from tests.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory, text_of
 from tests.portal import people
 
@@ -35,12 +36,19 @@ def orders() -> Channel:
 
 @pytest.fixture
 def shop(team: Team) -> Producer:
-    return ProducerFactory.create(slug="shop", team=team)
+    """A producer that an operator let publish on one channel."""
+    producer = ProducerFactory.create(slug="shop", team=team)
+    ApiKeyFactory.create(producer=producer, label="granted", channels=["orders"])
+    return producer
 
 
 def wish(**changes: Any) -> dict[str, Any]:
     wished = {"label": "till", "owner": "producer:shop", "scopes": ["publish"], "days": "90"}
     return {**wished, "channels": "orders", **changes}
+
+
+def newest() -> ApiKey:
+    return ApiKey.objects.latest("id")
 
 
 def made(answer: Any) -> str:
@@ -71,7 +79,7 @@ def test_a_key_is_made_shown_once_used_and_dead_when_revoked(
 ) -> None:
     text = made(editor.post(NEW, wish()))
 
-    key = ApiKey.objects.get()
+    key = newest()
     assert (key.producer, key.scopes, key.channels) == (shop, ["publish"], ["orders"])
     assert key.expires_at is not None
     assert abs(key.expires_at - timezone.now() - timedelta(days=90)) < timedelta(minutes=1)
@@ -96,7 +104,7 @@ def test_a_key_of_the_team_belongs_to_nobody_else(
 ) -> None:
     made(editor.post(NEW, wish(owner="team", scopes=["read", "replay"], channels="", days="")))
 
-    key = ApiKey.objects.get()
+    key = newest()
     assert (key.team, key.producer, key.channels, key.expires_at) == (team, None, [], None)
 
 
@@ -104,8 +112,15 @@ def test_a_key_of_the_team_belongs_to_nobody_else(
     ("changes", "sentence"),
     [
         pytest.param({"scopes": ["admin"]}, "not one of the available choices", id="admin"),
-        pytest.param({"channels": "inner"}, "not open to your team", id="an internal channel"),
+        pytest.param({"channels": "inner"}, "Ask an operator", id="an internal channel"),
+        pytest.param({"channels": "orders open"}, "publish on open", id="an external channel"),
         pytest.param({"channels": ""}, "Name the channels", id="all channels"),
+        pytest.param({"scopes": ["publish", "read"]}, "cannot get read", id="a producer reading"),
+        pytest.param(
+            {"owner": "team", "scopes": ["read"], "channels": "open"},
+            "read on open",
+            id="an external channel that may become internal",
+        ),
         pytest.param({"channels": "orders Inner"}, "A name has", id="no channel's name"),
         pytest.param({"owner": "producer:bank"}, "not one of the available", id="another's"),
         pytest.param({"owner": "team"}, "cannot get publish", id="publishing for nobody"),
@@ -116,6 +131,7 @@ def test_a_key_with_more_than_the_team_has_is_refused_and_nothing_typed_is_lost(
     editor: Client, orders: Channel, shop: Producer, changes: dict[str, Any], sentence: str
 ) -> None:
     ChannelFactory.create(slug="inner")
+    ChannelFactory.create(slug="open", external=True)
     ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
 
     answer = editor.post(NEW, wish(**changes))
@@ -124,14 +140,56 @@ def test_a_key_with_more_than_the_team_has_is_refused_and_nothing_typed_is_lost(
     assert answer.status_code == 422
     assert sentence in html
     assert 'value="till"' in html
-    assert not ApiKey.objects.exists()
+    assert [key.label for key in ApiKey.objects.all()] == ["granted"]
+
+
+@pytest.mark.parametrize("scope", ["register", "receive", "read", "replay"])
+def test_who_may_publish_everywhere_gets_no_look_at_internal_channels(
+    editor: Client, team: Team, scope: str
+) -> None:
+    ChannelFactory.create(slug="payroll")
+    ApiKeyFactory.create(producer=ProducerFactory.create(slug="shop", team=team))
+
+    for channels in ("", "payroll"):
+        answer = editor.post(NEW, wish(scopes=[scope], channels=channels))
+        assert answer.status_code == 422
+    assert ApiKey.objects.count() == 1
+
+    made(editor.post(NEW, wish(channels="")))
+
+
+def test_what_an_operator_granted_by_name_can_be_passed_on(editor: Client, team: Team) -> None:
+    ChannelFactory.create(slug="payroll")
+    ApiKeyFactory.create(team=team, scopes=["read"], channels=["payroll"])
+    wished = wish(owner="team", channels="payroll")
+
+    assert editor.post(NEW, wished | {"scopes": ["read", "replay"]}).status_code == 422
+    made(editor.post(NEW, wished | {"scopes": ["read"]}))
+
+    assert newest().channels == ["payroll"]
+
+
+def test_the_form_says_what_there_is_to_give(editor: Client, team: Team, shop: Producer) -> None:
+    ApiKeyFactory.create(team=team, scopes=["read"], channels=["payroll"])
+    ApiKeyFactory.create(team=team, scopes=["read"], channels=["secret"], revoked=True)
+    ApiKeyFactory.create(producer=ProducerFactory.create(slug="bus", team=team))
+    ProducerFactory.create(slug="new", team=team)
+    ChannelFactory.create(slug="open", external=True)
+
+    html = editor.get(NEW).content.decode()
+
+    assert "producer shop: publish on orders" in html
+    assert "producer bus: publish on all channels" in html
+    assert "the team: read on payroll" in html
+    assert "secret" not in html
+    assert " open" not in html.split("Granted by operators")[1].split("</p>")[0]
 
 
 def test_rotation_leaves_both_keys_working_for_a_while(
     editor: Client, orders: Channel, shop: Producer
 ) -> None:
     old = made(editor.post(NEW, wish()))
-    key = ApiKey.objects.get()
+    key = newest()
     rotate = f"/portal/acme/keys/{key.key_id}/rotate/"
     assert editor.get(rotate).status_code == 200
 
@@ -142,8 +200,7 @@ def test_rotation_leaves_both_keys_working_for_a_while(
     assert key.expires_at is not None
     assert abs(key.expires_at - timezone.now() - timedelta(hours=1)) < timedelta(minutes=1)
 
-    newest = ApiKey.objects.latest("id")
-    made(editor.post(f"/portal/acme/keys/{newest.key_id}/rotate/", {"overlap_s": "0"}))
+    made(editor.post(f"/portal/acme/keys/{newest().key_id}/rotate/", {"overlap_s": "0"}))
     assert publish(new) == 401
 
 
@@ -173,6 +230,25 @@ def test_keys_of_others_do_not_exist(editor: Client) -> None:
             answer = editor.post(f"/portal/acme/keys/{key.key_id}/{what}/", {"overlap_s": "0"})
             assert answer.status_code == 404
     assert ApiKey.objects.filter(revoked_at=None, expires_at=None).count() == 2
+
+
+def test_no_number_of_keys_that_are_over_hides_one_that_works(
+    editor: Client, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MOST_SHOWN", 3)
+    working = [ApiKeyFactory.create(team=team) for _ in range(2)]
+    over = [ApiKeyFactory.create(team=team, revoked=True), ApiKeyFactory.create(team=team)]
+    ApiKey.objects.filter(pk=over[1].pk).update(expires_at=timezone.now())
+
+    html = editor.get("/portal/acme/keys/").content.decode()
+
+    shown = [key.key_id in html for key in (*working, *over)]
+    assert shown == [True, True, False, True]
+    assert "of those that are over only the newest" in html
+
+    monkeypatch.setattr(views, "MOST_SHOWN", 1)
+    html = editor.get("/portal/acme/keys/").content.decode()
+    assert [key.key_id in html for key in (*working, *over)] == [True, True, False, False]
 
 
 def test_a_viewer_sees_keys_and_no_way_to_act(team: Team, shop: Producer) -> None:

@@ -17,19 +17,22 @@ from channels_app.ui.access import TeamRequest, TeamView, actor
 from channels_app.ui.forms import KeyForm, RotateForm, refuse
 
 MOST_SHOWN = 200
-"""The newest ones; a team with more has forgotten to end them."""
+"""Working keys are always shown; those that are over only as far as this."""
 
 
 class KeysView(TeamView):
-    """All keys, the newest first, with what each may do and when it was last used."""
+    """Keys with what each may do and when it was last used: those that open something first."""
 
     section = "keys"
 
     def get(self, request: TeamRequest) -> HttpResponse:
         """The list."""
         mine = issue_key.keys_of(request.team.slug).select_related("producer", "team")
-        rows = [(key, state_of(key)) for key in mine.order_by("-id")[:MOST_SHOWN]]
-        return self.page("portal/keys.html", {"rows": rows, "most": MOST_SHOWN})
+        keys = list(issue_key.working(mine).order_by("-id"))
+        room = max(MOST_SHOWN - len(keys), 0)
+        over = list(issue_key.over(mine).order_by("-id")[: room + 1])
+        rows = [(key, state_of(key)) for key in keys + over[:room]]
+        return self.page("portal/keys.html", {"rows": rows, "are_all": len(over) <= room})
 
 
 class KeyView(TeamView):
