@@ -5,6 +5,7 @@ BrokerError
  +- NotFound       no such object (for this caller)     404
  +- Conflict       not in the state that this needs     409
  +- Stale          If-Match names an older version      412
+ +- Busy           not now, because of what others do   429
  +- Refused        what only people ask for, on pages   409
 """
 
@@ -61,6 +62,12 @@ class Stale(BrokerError):
     """If-Match names a version that is not the current one."""
 
     status = 412
+
+
+class Busy(BrokerError):
+    """Others do the same right now; a moment later it may be done."""
+
+    status = 429
 
 
 class Refused(BrokerError):

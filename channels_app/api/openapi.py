@@ -128,7 +128,7 @@ REASONS = {
     413: "The body is larger than the limit.",
     415: "The content type or encoding is not accepted.",
     422: "The values cannot be used; `field` and `errors` say which.",
-    429: "The producer is over its rate; Retry-After says how long.",
+    429: "Over the rate, or too many at once; Retry-After says how long.",
     503: "Storage is unavailable and nothing was stored; Retry-After says how long.",
 }
 IF_MATCH = header(

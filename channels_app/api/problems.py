@@ -14,11 +14,11 @@ from rest_framework.exceptions import APIException, NotAuthenticated
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from channels_app.errors import BrokerError
+from channels_app.errors import BrokerError, Busy
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
-"""What a caller waits while storage is unavailable."""
+"""What a caller waits while storage is unavailable, or others are before him."""
 log = logging.getLogger(__name__)
 
 
@@ -86,9 +86,10 @@ def _printable(text: str) -> str:
 
 def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]:
     if isinstance(error, BrokerError):
+        headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, Busy) else {}
         return document(
             error.status, error.code, error.detail, field=error.field, faults=error.faults
-        ), {}
+        ), headers
     if isinstance(error, OperationalError | InterfaceError):
         log.warning("storage is unavailable: %s", error)
         detail = "Nothing was stored: the database is unavailable. Send the request again."

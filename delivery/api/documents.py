@@ -198,6 +198,6 @@ test_consumer = operation(
     "consumers_test",
     tag="Consumers",
     answers={200: schemas.PROBE},
-    errors=(404, 409, *_BODY),
+    errors=(404, 409, 429, *_BODY),
     parameters=(*_CONSUMER,),
 )

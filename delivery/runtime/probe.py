@@ -1,6 +1,9 @@
 """Probe: send one signed sample to a consumer and wait for its answer, outside of any delivery."""
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from secrets import token_bytes
@@ -9,7 +12,7 @@ from typing import Any
 from channels_app import clock
 from channels_app.conf import conf
 from channels_app.directory import ChannelView, ConsumerView, Signer, directory
-from channels_app.errors import Conflict
+from channels_app.errors import Busy, Conflict
 from channels_app.models import EventType, new_id
 from channels_app.rules import filters, ids, names, times
 from channels_app.rules.encryption import Unreadable
@@ -23,6 +26,9 @@ PREFIX = "msg_test"
 LONGEST_MS = 30_000
 """A person waits for it, and so does one of the web server's threads."""
 PRIORITY = 4
+AT_ONCE = 4
+"""In this process: the web server's other threads are there to accept messages."""
+BUSY = "Too many tries at once; try again in a moment."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +41,12 @@ class Probed:
     answer: Answer
 
 
-def probe(view: ConsumerView) -> Probed:
+def probe(view: ConsumerView, *, team_id: int | None) -> Probed:
     """Send a sample now, whether or not the consumer is paused; takes up to `LONGEST_MS`.
 
-    Neither limits nor circuit know of it, and nothing is stored. Raises Conflict for a pull
-    consumer, and when its secrets cannot be opened.
+    Neither limits nor circuit know of it, and nothing is stored. ``team_id`` is whose person or
+    key asks. Raises Conflict for a pull consumer, and when its secrets cannot be opened; Busy when
+    `AT_ONCE` others, or one of the same team, wait for an answer.
     """
     if not view.url:
         raise Conflict("not_push", "The consumer pulls: there is no address to send a sample to.")
@@ -48,13 +55,15 @@ def probe(view: ConsumerView) -> Probed:
     except Unreadable:
         sentence = "No key opens the consumer's secrets; the operator has to bring it back."
         raise Conflict("secrets_unreadable", sentence) from None
-    return _probe(view, signer)
+    with _turns.take(team_id):
+        return _probe(view, signer)
 
 
-def knock(url: str, channel: ChannelView, client_id: str) -> Probed:
+def knock(url: str, channel: ChannelView, client_id: str, *, team_id: int | None) -> Probed:
     """Send a sample to an address before it is registered, signed with a secret nobody knows.
 
     The address has passed rules/addresses.py; where its name leads is judged when the socket opens.
+    Raises Busy as `probe` does.
     """
     view = ConsumerView(
         id=0,
@@ -74,7 +83,33 @@ def knock(url: str, channel: ChannelView, client_id: str) -> Probed:
         team_id=None,
         version=0,
     )
-    return _probe(view, Signer(v1=((token_bytes(32), None),), v1a=(), headers=()))
+    with _turns.take(team_id):
+        return _probe(view, Signer(v1=((token_bytes(32), None),), v1a=(), headers=()))
+
+
+class _Turns:
+    """Who waits for an answer right now; nobody waits for a turn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting = list[int | None]()
+
+    @contextmanager
+    def take(self, team_id: int | None) -> Iterator[None]:
+        """One of the few turns. Raises Busy."""
+        with self._lock:
+            theirs = team_id is not None and team_id in self._waiting
+            if theirs or len(self._waiting) >= AT_ONCE:
+                raise Busy("too_many_tests", BUSY)
+            self._waiting.append(team_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.remove(team_id)
+
+
+_turns = _Turns()
 
 
 def _probe(view: ConsumerView, signer: Signer) -> Probed:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from channels_app.models import ConsumerSecret
+from delivery.runtime import probe
 from tests.delivery.calling import Api, problem
 from tests.factories import ChannelFactory, ConsumerFactory, TeamFactory
 from tests.receiver import Receiver, Reply
@@ -86,3 +87,16 @@ def test_who_may_test() -> None:
         assert problem(stranger.post(at(theirs)))[:2] == (404, "unknown_consumer")
     assert Api(team=theirs.team, scopes=["register"]).post(at(theirs)).status_code == 200
     assert problem(Api(scopes=["register"]).post("/channels/no/consumers/a/test"))[0] == 404
+
+
+def test_too_many_at_once_are_told_to_come_again(
+    api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/hook"))
+    monkeypatch.setattr(probe, "AT_ONCE", 0)
+
+    answer = api.post(at(consumer))
+
+    assert problem(answer) == (429, "too_many_tests", "")
+    assert answer["Retry-After"] == "1"
+    assert receiver.requests() == []

@@ -1,6 +1,10 @@
 """Probe: one signed sample on a real connection, and the consumer's answer as it came."""
 
 import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -8,7 +12,7 @@ from standardwebhooks import Webhook
 
 from channels_app import clock
 from channels_app.directory import ConsumerView, directory
-from channels_app.errors import Conflict
+from channels_app.errors import Busy, Conflict
 from channels_app.models import Consumer, ConsumerSecret
 from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
@@ -27,7 +31,7 @@ def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> Non
     consumer = ConsumerFactory.create(url=receiver.url("/hook"))
     receiver.script("/hook", [Reply(202, b"thanks")])
 
-    found = probe.probe(view_of(consumer))
+    found = probe.probe(view_of(consumer), team_id=None)
 
     (request,) = receiver.wait_for(1)
     assert request.method == "POST"
@@ -58,7 +62,7 @@ def test_a_bad_answer_is_shown_as_it_is(
 ) -> None:
     consumer = ConsumerFactory.create(url=receiver.url(path), timeout_ms=300)
 
-    answer = probe.probe(view_of(consumer)).answer
+    answer = probe.probe(view_of(consumer), team_id=None).answer
 
     assert (answer.outcome, answer.status) == (outcome, status)
     assert answer.error
@@ -67,22 +71,22 @@ def test_a_bad_answer_is_shown_as_it_is(
 def test_an_address_that_may_not_be_called_is_not_called() -> None:
     consumer = ConsumerFactory.create(url="http://10.0.0.1/hook")
 
-    assert probe.probe(view_of(consumer)).answer.outcome is Outcome.BLOCKED_ADDRESS
+    assert probe.probe(view_of(consumer), team_id=None).answer.outcome is Outcome.BLOCKED_ADDRESS
 
 
 def test_a_paused_consumer_is_tested_too(receiver: Receiver) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/hook"), paused=True)
 
-    assert probe.probe(view_of(consumer)).answer.outcome is Outcome.DELIVERED
+    assert probe.probe(view_of(consumer), team_id=None).answer.outcome is Outcome.DELIVERED
 
 
 def test_a_pull_consumer_and_one_with_unreadable_secrets_cannot_be_tested() -> None:
     with pytest.raises(Conflict, match="pulls"):
-        probe.probe(view_of(ConsumerFactory.create(pull=True)))
+        probe.probe(view_of(ConsumerFactory.create(pull=True)), team_id=None)
     broken = ConsumerFactory.create()
     ConsumerSecret.objects.filter(consumer=broken).update(sealed=b"\x01nonsense")
     with pytest.raises(Conflict, match="secrets"):
-        probe.probe(view_of(broken))
+        probe.probe(view_of(broken), team_id=None)
 
 
 @pytest.mark.parametrize(
@@ -110,3 +114,66 @@ def test_the_sample_is_the_example_of_a_type_that_the_consumer_wants(
 
     assert name == event_type
     assert json.loads(text) == body or json.loads(text)["type"] == (event_type or "test")
+
+
+@contextmanager
+def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.Probed]]:
+    """Tries of these teams, under way at once at an address that does not answer."""
+    view = view_of(ConsumerFactory.create(url=receiver.url("/hang")))
+    channel = directory.channel(view.channel_slug)
+    assert channel is not None
+    done = list[probe.Probed]()
+
+    def knock(team_id: int | None) -> Callable[[], None]:
+        return lambda: done.append(probe.knock(view.url, channel, "a", team_id=team_id))
+
+    before = len(receiver.requests("/hang"))
+    threads = [threading.Thread(target=knock(team_id)) for team_id in teams]
+    for thread in threads:
+        thread.start()
+    receiver.wait_for(before + len(teams), path="/hang")
+    yield done
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for an answer."""
+    monkeypatch.setattr(probe, "LONGEST_MS", 1500)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.django_db(transaction=True)
+def test_few_wait_at_once_and_others_are_refused_at_once(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/ok"))
+    with hanging(receiver, [None] * probe.AT_ONCE) as done:
+        began = time.monotonic()
+        with pytest.raises(Busy, match="try again in a moment"):
+            probe.probe(view_of(consumer), team_id=None)
+        assert time.monotonic() - began < 0.5
+        assert done == []
+    assert len(done) == probe.AT_ONCE
+    assert probe.probe(view_of(consumer), team_id=None).answer.status == 200
+
+    def breaks(*_: object) -> None:
+        raise RuntimeError("no socket")
+
+    for _ in range(probe.AT_ONCE + 1):
+        with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+            patched.setattr(probe, "_send", breaks)
+            probe.probe(view_of(consumer), team_id=7)
+    assert probe.probe(view_of(consumer), team_id=7).answer.status == 200
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.django_db(transaction=True)
+def test_a_team_waits_for_one_answer_at_a_time(receiver: Receiver) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/ok"))
+    with hanging(receiver, [7]):
+        with pytest.raises(Busy):
+            probe.probe(view_of(consumer), team_id=7)
+        assert probe.probe(view_of(consumer), team_id=8).answer.status == 200
+    assert probe.probe(view_of(consumer), team_id=7).answer.status == 200

@@ -9,6 +9,7 @@ from django.test import Client
 from channels_app.models import AuditEntry, Channel, Consumer, Team
 from delivery.models import Delivery
 from delivery.rules.signing import verify
+from delivery.runtime import probe
 from delivery.steps import dispatch
 from tests.factories import (
     ChannelFactory,
@@ -351,3 +352,18 @@ def test_an_answer_of_any_kind_is_shown_and_never_run(
         page = text(owner.post(f"{ROOT}/orders/mine/test/"))
         assert said in page, reply
         assert "<script>alert" not in page
+
+
+def test_tries_and_tests_wait_for_no_turn(
+    owner: Client, orders: Channel, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ConsumerFactory.create(channel=orders, team=team, client_id="billing")
+    monkeypatch.setattr(probe, "AT_ONCE", 0)
+    form = {"do": "try", "client_id": "other", "url": "http://127.0.0.1:9/hook"}
+    tried = owner.post(f"{ROOT}/-/new/orders/", form)
+    tested = owner.post(f"{ROOT}/orders/billing/test/")
+    for answer in (tried, tested):
+        assert answer.status_code == 429
+        assert "try again in a moment" in text(answer)
+    assert 'value="other"' in text(tried)
+    assert "http://127.0.0.1:9/hook" in text(tried)

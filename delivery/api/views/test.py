@@ -23,7 +23,7 @@ class ConsumerTestView(ApiView):
 
         Waits for up to 30 seconds. The sample is the example of an event type that the consumer
         asked for, carries `Hookstation-Test: true` and is stored nowhere. A paused consumer is
-        tested too.
+        tested too. Few may wait at once, and one of a team: 429 means try again in a moment.
         """
         consumer = reach.consumer_of(self.caller, channel, client_id)
         if json_object(request, optional=True):
@@ -33,4 +33,4 @@ class ConsumerTestView(ApiView):
             raise Conflict(
                 "consumer_retired", "The consumer was removed: nothing is sent to it any more."
             )
-        return Response(shapes.probed(probe(view)))
+        return Response(shapes.probed(probe(view, team_id=self.caller.tenant.team_id)))

@@ -7,7 +7,7 @@ from django.http import Http404, HttpResponse
 from django.shortcuts import render
 
 from channels_app.directory import ChannelView, directory
-from channels_app.errors import BrokerError, NotFound, Stale
+from channels_app.errors import BrokerError, Busy, NotFound, Stale
 from channels_app.models import Channel, EventType
 from channels_app.rules.conditions import Condition
 from channels_app.steps import register_consumer
@@ -69,7 +69,7 @@ class RegisterView(WebhookView):
         found = reach.channel_of(channel)
         form = RegisterForm(found, request.POST)
         if request.POST.get("do") == "try":
-            return self._try(found, form)
+            return self._try(request, found, form)
         if not form.is_valid():
             return self._form(found, form, status=422)
         name = form.cleaned_data["client_id"]
@@ -96,15 +96,21 @@ class RegisterView(WebhookView):
         }
         return self.page("portal/webhooks/registered.html", context, status=201)
 
-    def _try(self, channel: Channel, form: RegisterForm) -> HttpResponse:
+    def _try(self, request: TeamRequest, channel: Channel, form: RegisterForm) -> HttpResponse:
         form.is_valid()
         url = form.data.get("url", "").strip()
         fault = fault_of(url)
-        answer = None if fault else probe.knock(url, _view(channel), "your-webhook")
+        answer, status = None, 200
+        try:
+            if not fault:
+                view = _view(channel)
+                answer = probe.knock(url, view, "your-webhook", team_id=request.team.id)
+        except Busy as error:
+            fault, status = error.detail, error.status
         # Fields that are still empty are no mistake yet.
         form = RegisterForm(channel, initial=_typed(form))
         context = {"fault": fault, "probed": answer and shapes.probed(answer), "tried": url}
-        return self._form(channel, form, context)
+        return self._form(channel, form, context, status=status)
 
     def _form(
         self, channel: Channel, form: RegisterForm, more: Any = None, *, status: int = 200

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect
 
 from channels_app import clock
-from channels_app.errors import BrokerError
+from channels_app.errors import BrokerError, Busy
 from channels_app.models import Consumer
 from channels_app.rules.conditions import Condition
 from channels_app.steps import register_consumer, rotate_secret, switch_consumer
@@ -204,11 +204,16 @@ class TestView(WebhookView):
         """Send it and show the answer."""
         webhook = reach.webhook_of(request.team, channel, client_id)
         context: dict[str, Any] = {}
+        status = 200
         try:
-            context["probed"] = shapes.probed(probe.probe(reach.view_of(webhook)))
+            found = probe.probe(reach.view_of(webhook), team_id=request.team.id)
+            context["probed"] = shapes.probed(found)
+        except Busy as error:
+            context["refused"], status = error.detail, error.status
         except BrokerError as error:
             context["refused"] = error.detail
-        return self.page("portal/webhooks/test.html", tab(webhook, "test", context))
+        shown = tab(webhook, "test", context)
+        return self.page("portal/webhooks/test.html", shown, status=status)
 
 
 class SwitchView(WebhookView):
