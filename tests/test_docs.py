@@ -35,7 +35,7 @@ from delivery.rules.outcome import Outcome
 from delivery.steps.replay import filters
 
 CODE_AT = {
-    **dict.fromkeys(("Invalid", "NotFound", "Conflict", "Stale"), 0),
+    **dict.fromkeys(("Invalid", "NotFound", "Conflict", "Stale", "Busy"), 0),
     **dict.fromkeys(("ApiProblem", "PermissionDenied", "AuthenticationFailed"), 1),
     **dict.fromkeys(("document", "answer", "_problem"), 1),
 }

@@ -161,10 +161,11 @@ def test_few_wait_at_once_and_others_are_refused_at_once(
     def breaks(*_: object) -> None:
         raise RuntimeError("no socket")
 
-    for _ in range(probe.AT_ONCE + 1):
-        with monkeypatch.context() as patched, pytest.raises(RuntimeError):
-            patched.setattr(probe, "_send", breaks)
-            probe.probe(view_of(consumer), team_id=7)
+    with monkeypatch.context() as patched:
+        patched.setattr(probe, "_send", breaks)
+        for _ in range(probe.AT_ONCE + 1):
+            with pytest.raises(RuntimeError):
+                probe.probe(view_of(consumer), team_id=7)
     assert probe.probe(view_of(consumer), team_id=7).answer.status == 200
 
 
