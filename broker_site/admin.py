@@ -4,11 +4,13 @@ from typing import Any
 
 from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
+from django.db import transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from channels_app.admin import base
@@ -52,18 +54,48 @@ class GroupAdmin(DjangoGroupAdmin, Audited):  # type: ignore[misc]
     filter_horizontal = ()
 
 
-def restyle(model: Any) -> None:
-    """Keep a foreign page's columns and actions and give it the console's look."""
+FOREIGN = {
+    "account.EmailAddress": "email",
+    "django_q.Schedule": "schedule",
+    "django_q.OrmQ": "queued_task",
+    "django_q.Success": "task",
+    "django_q.Failure": "failed_task",
+}
+"""Tables of others, and what the audit log calls their rows."""
+
+
+class Foreign(Audited):
+    """A page of others: their columns and actions, our look and our books."""
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        """Those who only look have none: the actions themselves do not ask."""
+        return super().get_actions(request) if self.has_operate_permission(request) else {}
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        """The action, and a line for each row that was chosen; a deletion writes its own."""
+        name = request.POST.get("action", "")
+        chosen = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
+        targets = [self.audit_target(row) for row in chosen]
+        with transaction.atomic():
+            answer = super().response_action(request, queryset)
+            if name in self.get_actions(request) and name != "delete_selected":
+                for target in targets:
+                    AuditEntry.record(base.actor(request), f"{self.noun}.{name}", target)
+        return answer
+
+
+def restyle(model: Any, noun: str) -> None:
+    """Give a foreign page the console's look, and its changes a line in the audit log."""
     former = type(admin.site.get_model_admin(model))
+    # Those of django-q2's queue would pass the books by.
+    ours = {"save_model": Audited.save_model, "delete_model": Audited.delete_model, "noun": noun}
     admin.site.unregister(model)
-    admin.site.register(model, type(former.__name__, (former, ModelAdmin), {}))
+    admin.site.register(model, type(former.__name__, (former, Foreign), ours))
 
 
 # By name: only delivery.runtime imports django-q2, and only the portal's accounts allauth.
-for _app in ("django_q", "account"):
-    for _model in apps.get_app_config(_app).get_models():
-        if admin.site.is_registered(_model):
-            restyle(_model)
+for _name, _noun in FOREIGN.items():
+    restyle(apps.get_model(_name), _noun)
 
 _Authenticator = apps.get_model("mfa", "Authenticator")
 admin.site.unregister(_Authenticator)

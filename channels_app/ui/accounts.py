@@ -1,17 +1,21 @@
-"""Accounts: how allauth lets people in, and what it may not decide by itself."""
+"""Accounts: how allauth lets people in, what it may not decide by itself, and what it did."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from allauth.account import signals as account
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.decorators import secure_admin_login
 from allauth.account.forms import LoginForm
 from allauth.account.stages import EmailVerificationStage
+from allauth.mfa import signals as mfa
 from allauth.mfa.adapter import DefaultMFAAdapter
 from django.conf import settings
 from django.http import HttpRequest
 from django.urls import Resolver404, resolve, reverse
 
 from channels_app import sealing
+from channels_app.models import AuditEntry
 from channels_app.steps import accept_invitation
 
 __all__ = ["Accounts", "SecondFactors", "SignIn", "VerifyAddress", "secure_admin_login"]
@@ -80,3 +84,56 @@ def _is_invitation(path: str) -> bool:
     if match.view_name != "portal:join":
         return False
     return accept_invitation.waiting(match.kwargs["token"]) is not None
+
+
+_PASSWORDS = {
+    account.password_changed: "user.change_password",
+    account.password_reset: "user.reset_password",
+    account.password_set: "user.set_password",
+}
+_ADDRESSES = {account.email_added: "email.add", account.email_removed: "email.remove"}
+_FACTORS = {
+    mfa.authenticator_added: "second_factor.add",
+    mfa.authenticator_removed: "second_factor.remove",
+    mfa.authenticator_reset: "second_factor.reset",
+}
+
+
+def _password(signal: Any, request: HttpRequest, user: Any, **more: Any) -> None:
+    _record(request, user, _PASSWORDS[signal], f"user:{user.get_username()}")
+
+
+def _address(signal: Any, request: HttpRequest, user: Any, email_address: Any, **more: Any) -> None:
+    _record(request, user, _ADDRESSES[signal], f"email:{email_address.email}")
+
+
+def _main_address(
+    request: HttpRequest, user: Any, from_email_address: Any, to_email_address: Any, **more: Any
+) -> None:
+    before = {"email": from_email_address.email if from_email_address else None}
+    after = {"email": to_email_address.email}
+    _record(request, user, "user.change_email", f"user:{user.get_username()}", before, after)
+
+
+def _factor(signal: Any, request: HttpRequest, user: Any, authenticator: Any, **more: Any) -> None:
+    target = f"second_factor:{authenticator.user}/{authenticator.type}"
+    _record(request, user, _FACTORS[signal], target)
+
+
+def _record(
+    request: HttpRequest,
+    user: Any,
+    action: str,
+    target: str,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> None:
+    # Who comes by a link from an e-mail has not signed in.
+    person: Any = request.user if request.user.is_authenticated else user
+    AuditEntry.record(f"user:{person.get_username()}", action, target, before=before, after=after)
+
+
+account.email_changed.connect(_main_address)
+for _signals, _receiver in ((_PASSWORDS, _password), (_ADDRESSES, _address), (_FACTORS, _factor)):
+    for _signal in _signals:
+        _signal.connect(_receiver)

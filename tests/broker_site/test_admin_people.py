@@ -1,9 +1,11 @@
 """What the console does to people stands in the audit log, but for their passwords."""
 
 import pytest
-from django.contrib.auth.models import Group, User
+from allauth.account.models import EmailAddress
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
+from django_q.models import OrmQ, Schedule
 
 from channels_app.models import AuditEntry
 from tests import console
@@ -60,3 +62,60 @@ def test_a_new_password_and_an_end_are_written_down(operator: Client) -> None:
     actions = AuditEntry.objects.order_by("id").values_list("action", "target")
     assert list(actions) == [("user.set_password", "user:nina"), ("user.delete", "user:nina")]
     assert not User.objects.filter(username="nina").exists()
+
+
+def written() -> list[tuple[str, str, str]]:
+    """Who did what to what, in order."""
+    entries = AuditEntry.objects.order_by("id")
+    return list(entries.values_list("actor", "action", "target"))
+
+
+def test_an_address_that_is_redirected_is_written_down(operator: Client) -> None:
+    """Whoever has somebody's address can ask for a new password."""
+    nina = User.objects.create_user("nina", "nina@example.com")
+    row = EmailAddress.objects.create(user=nina, email="nina@example.com", primary=True)
+    page = reverse("admin:account_emailaddress_change", args=[row.pk])
+    answer = operator.post(page, {"user": nina.pk, "email": "evil@example.com", "primary": "on"})
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    entry = AuditEntry.objects.get()
+    assert entry.before == {"email": "nina@example.com"}
+    assert entry.after == {"email": "evil@example.com"}
+    chosen = {"action": "make_verified", "_selected_action": [row.pk]}
+    operator.post(reverse("admin:account_emailaddress_changelist"), chosen)
+    operator.post(reverse("admin:account_emailaddress_delete", args=[row.pk]), {"post": "yes"})
+
+    assert written() == [
+        ("user:olga", "email.update", "email:evil@example.com"),
+        ("user:olga", "email.make_verified", "email:evil@example.com"),
+        ("user:olga", "email.delete", "email:evil@example.com"),
+    ]
+
+
+def test_what_is_done_to_background_tasks_is_written_down(operator: Client) -> None:
+    form = {"name": "mine", "func": "print", "schedule_type": "O", "repeats": "-1"}
+    when = {"next_run_0": "2030-01-01", "next_run_1": "00:00:00"}
+    answer = operator.post(reverse("admin:django_q_schedule_add"), form | when)
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    row = Schedule.objects.get()
+    operator.post(reverse("admin:django_q_schedule_delete", args=[row.pk]), {"post": "yes"})
+    queued = OrmQ.objects.create(key="hookstation", payload="")
+    operator.post(reverse("admin:django_q_ormq_delete", args=[queued.pk]), {"post": "yes"})
+
+    actions = [action for _, action, _ in written()]
+    assert actions == ["schedule.create", "schedule.delete", "queued_task.delete"]
+    assert not OrmQ.objects.exists()
+
+
+def test_who_only_looks_at_addresses_verifies_none() -> None:
+    nina = User.objects.create_user("nina", "nina@example.com")
+    row = EmailAddress.objects.create(user=nina, email="nina@example.com")
+    otto = User.objects.create_user("otto", is_staff=True)
+    otto.user_permissions.set(Permission.objects.filter(codename="view_emailaddress"))
+    looker = Client()
+    looker.force_login(otto)
+    chosen = {"action": "make_verified", "_selected_action": [row.pk]}
+    looker.post(reverse("admin:account_emailaddress_changelist"), chosen)
+
+    row.refresh_from_db()
+    assert not row.verified
+    assert written() == []

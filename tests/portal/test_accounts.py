@@ -16,7 +16,7 @@ from django.core import mail
 from django.test import Client
 
 from channels_app import conf, sealing
-from channels_app.models import Membership
+from channels_app.models import AuditEntry, Membership
 from channels_app.rules.encryption import Keyring, generate_key
 from channels_app.steps import reseal
 from channels_app.ui.accounts import SecondFactors
@@ -174,8 +174,42 @@ def test_a_forgotten_password_is_replaced_by_a_link_that_works_once(settings: An
 
     client.post(form.request["PATH_INFO"], {"password1": new, "password2": new})
 
+    entry = AuditEntry.objects.get()
+    told = (entry.actor, entry.action, entry.target)
+    assert told == ("user:mia", "user.reset_password", "user:mia")
     assert sign_in(Client(), "mia", new).status_code == 302
     assert "Bad Token" in Client().get(link[1], follow=True).content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_people_do_to_their_way_in_is_written_down() -> None:
+    make()
+    client = Client()
+    sign_in(client, "mia")
+    new = "a wholly new sentence"
+    form = {"oldpassword": PASSWORD, "password1": new, "password2": new}
+    assert client.post("/accounts/password/change/", form).status_code == 302
+    client.post("/accounts/email/", {"email": "new@example.com", "action_add": ""})
+    body = str(mail.outbox[-1].body)
+    link = re.search(r"http://testserver(/accounts/confirm-email/\S+)", body)
+    assert link
+    client.post(link[1])
+    client.post("/accounts/reauthenticate/", {"password": new})
+    assert client.get("/accounts/2fa/totp/activate/").status_code == 200
+    secret = client.session["mfa.totp.secret"]
+    code = format_hotp_value(hotp_value(secret, next(iter(yield_hotp_counters_from_time()))))
+    assert client.post("/accounts/2fa/totp/activate/", {"code": code}).status_code == 302
+    assert client.post("/accounts/2fa/totp/deactivate/").status_code == 302
+
+    entries = AuditEntry.objects.order_by("id")
+    assert {entry.actor for entry in entries} == {"user:mia"}
+    actions = [entry.action for entry in entries]
+    assert actions[0] == "user.change_password"
+    assert "user.change_email" in actions
+    assert "second_factor.add" in actions
+    assert actions[-1].startswith("second_factor.remove")
+    changed = entries.get(action="user.change_email")
+    assert changed.after == {"email": "new@example.com"}
 
 
 def test_nobody_learns_whether_an_address_has_an_account() -> None:
