@@ -2,10 +2,12 @@
 
 import json
 import logging
+import time
 from collections.abc import Iterator
-from smtplib import SMTPException
+from smtplib import SMTPDataError, SMTPRecipientsRefused
 
 from django.core.mail import EmailMessage, get_connection
+from django_q.models import OrmQ
 from django_q.tasks import async_task
 
 from channels_app import clock, transactions
@@ -25,6 +27,8 @@ CHANNEL = "hookstation"
 """Reserved: an operator who makes this channel, internal, hears there of every consumer."""
 MAIL_TIMEOUT_S = 10
 MAILS_AT_ONCE = 100
+MAILS_S = 120.0
+"""Of one task: well below what django-q2 lets a task take."""
 MAIL_TASK = "delivery.runtime.tasks.mail"
 
 
@@ -36,19 +40,32 @@ def sweep() -> Iterator[int]:
     yield from watch.watch(clock.now())
     for notice_id in outbox.unpublished():
         yield _publish(notice_id)
-    if outbox.has_mail(clock.now()):
+    if outbox.has_mail(clock.now()) and not _is_mailing():
         async_task(MAIL_TASK)
 
 
 def mail() -> int:
-    """Send the e-mails that are due; returns how many are out."""
-    count = 0
+    """Send the e-mails that are due; returns how many are out.
+
+    A server that fails once would fail for each: the rest waits for the next task.
+    """
+    count, end = 0, time.monotonic() + MAILS_S
     for _ in range(MAILS_AT_ONCE):
         notice = outbox.claim(clock.now())
         if notice is None:
             break
-        count += _mail(notice)
+        try:
+            count += _mail(notice)
+        except OSError:
+            break
+        if time.monotonic() >= end:
+            break
     return count
+
+
+def _is_mailing() -> bool:
+    """Whether a task is queued or at it: its row goes when it has ended."""
+    return any(row.func() == MAIL_TASK for row in OrmQ.objects.order_by("id")[:MAILS_AT_ONCE])
 
 
 def _publish(notice_id: int) -> int:
@@ -85,6 +102,7 @@ def _channel(told: Told) -> ChannelView | None:
 
 
 def _mail(notice: Notice) -> int:
+    """Send one; raises OSError when it is the server that fails. In any case it is written down."""
     team_id = notice.consumer.team_id
     addresses = outbox.recipients(team_id) if team_id is not None else []
     if not addresses:
@@ -95,10 +113,13 @@ def _mail(notice: Notice) -> int:
     try:
         message.connection = get_connection(timeout=MAIL_TIMEOUT_S)
         message.send()
-    except (OSError, SMTPException) as error:
+    # An address that cannot be one is a ValueError; all of smtplib's are OSErrors.
+    except (OSError, ValueError) as error:
         logger.warning("a notice cannot be mailed: %s", error)
         outbox.failed(notice, f"{type(error).__name__}: {error}", clock.now())
-        return 0
+        if isinstance(error, ValueError | SMTPRecipientsRefused | SMTPDataError):
+            return 0
+        raise
     outbox.sent(notice, addresses)
     return 1
 

@@ -41,7 +41,12 @@ def has_mail(now: datetime) -> bool:
 
 
 def claim(now: datetime) -> Notice | None:
-    """An e-mail that is due, ours to send for a while; None when there is none."""
+    """An e-mail that is due, ours to send for a while; None when there is none.
+
+    One whose senders vanished each time is given up: it may be what they vanish of.
+    """
+    vanished = Notice.objects.filter(mail_due_at__lte=now, mail_count__gte=MOST_MAILS)
+    vanished.update(mail_due_at=None, mail_error="The last try ended without a result.")
     due = Notice.objects.filter(mail_due_at__lte=now).order_by("mail_due_at")
     for notice in due.select_related("consumer__channel", "consumer__team")[:10]:
         mine = Notice.objects.filter(id=notice.id, mail_count=notice.mail_count)

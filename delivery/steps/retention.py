@@ -17,12 +17,14 @@ from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, IdempotencyRecord, Message, MessageBody
 from channels_app.models.hints import by_index
 from channels_app.rules import ids
-from delivery.models import Attempt, Counter, Delivery, Replay
+from delivery.models import Attempt, Counter, Delivery, Notice, Replay
 from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState
 
 BATCH = 500
 """Rows of one transaction."""
+NOTICES_KEPT = timedelta(days=400)
+"""Long enough to see last year's."""
 CONSUMERS = 500
 """Asked at once whether they have anything old."""
 
@@ -36,6 +38,18 @@ def forget_keys(now: datetime) -> Iterator[int]:
     ):
         IdempotencyRecord.objects.filter(digest__in=lapsed, expires_at__lte=now).delete()
         yield len(lapsed)
+
+
+def forget_notices(now: datetime) -> Iterator[int]:
+    """Delete what people were told of long ago; yields the number of each step."""
+    cutoff = now - NOTICES_KEPT
+    while True:
+        oldest = Notice.objects.order_by("id").values_list("id", "at")[:BATCH]
+        old = [number for number, at in oldest if at < cutoff]
+        if not old:
+            return
+        Notice.objects.filter(id__in=old).delete()
+        yield len(old)
 
 
 def prune(now: datetime, slot: int) -> Iterator[int]:

@@ -1,6 +1,7 @@
 """Notices: owners hear of each change of a consumer's health once, however many look."""
 
 import json
+import socket
 import threading
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from channels_app.steps import switch_consumer
 from delivery.models import ConsumerHealth, Delivery, Notice, Standing
 from delivery.rules.asker import Asker
 from delivery.runtime import notices, tasks
-from delivery.steps import health, parcels, replay, watch
+from delivery.steps import health, outbox, parcels, replay, retention, watch
 from tests.factories import ChannelFactory, DeliveryFactory, TeamFactory
 from tests.pumping import (
     all_finished,
@@ -267,6 +268,76 @@ def test_a_mail_server_that_is_away_is_asked_again(consumer: Consumer, settings:
     Notice.objects.update(mail_due_at=clock.now() - MINUTE)
     assert tasks.mail() == 1
     assert Notice.objects.get().mail_error == ""
+
+
+def due(consumer: Consumer, count: int) -> list[Notice]:
+    """Notices whose e-mail is due."""
+    at = clock.now() - MINUTE
+    rows = [Notice(consumer=consumer, kind="failing", at=at, mail_due_at=at) for _ in range(count)]
+    return Notice.objects.bulk_create(rows)
+
+
+def test_a_mail_server_that_hangs_costs_one_wait_a_task(
+    consumer: Consumer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "MAIL_TIMEOUT_S", 0.3)
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    due(consumer, 5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        settings.EMAIL_HOST, settings.EMAIL_PORT = mute.getsockname()
+        assert tasks.mail() == 0
+    assert Notice.objects.exclude(mail_error="").count() == 1
+    assert Notice.objects.filter(mail_count=0).count() == 4
+
+
+def test_one_task_mails_at_a_time(consumer: Consumer) -> None:
+    due(consumer, 2)
+    for _ in range(3):
+        list(notices.sweep())
+    assert OrmQ.objects.count() == 1
+    OrmQ.objects.all().delete()
+    list(notices.sweep())
+    assert OrmQ.objects.count() == 1
+
+
+def test_an_address_that_is_none_is_no_ones_else_trouble(
+    consumer: Consumer, team: Team, settings: Any
+) -> None:
+    other = make_consumer(consumer.channel, "http://127.0.0.1:9/", team=TeamFactory.create())
+    user = User.objects.create_user("odd", "odd@exa\nmple.com")
+    Membership.objects.create(team=other.team, user=user, role="owner")
+    (odd,), (fine,) = due(other, 1), due(consumer, 1)
+    assert tasks.mail() == 1
+    odd.refresh_from_db()
+    fine.refresh_from_db()
+    assert "ValueError" in odd.mail_error or "BadHeaderError" in odd.mail_error
+    assert odd.mail_due_at is not None
+    assert odd.mail_due_at > clock.now()
+    assert fine.mailed_to
+
+
+def test_a_mail_whose_senders_vanish_is_given_up(consumer: Consumer) -> None:
+    due(consumer, 1)
+    for _ in range(outbox.MOST_MAILS):
+        assert outbox.claim(clock.now()) is not None
+        Notice.objects.update(mail_due_at=clock.now() - MINUTE)
+    assert outbox.claim(clock.now()) is None
+    assert not outbox.has_mail(clock.now() + timedelta(days=1))
+    assert Notice.objects.get().mail_error
+
+
+def test_what_was_told_long_ago_is_forgotten_in_steps(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    long_ago = clock.now() - retention.NOTICES_KEPT
+    old = Notice.objects.bulk_create(
+        Notice(consumer=consumer, kind="failing", at=long_ago - day * MINUTE) for day in range(1, 4)
+    )
+    kept = Notice.objects.create(consumer=consumer, kind="failing", at=long_ago + MINUTE)
+    assert list(retention.forget_notices(clock.now())) == [2, 1]
+    assert len(old) == 3
+    assert Notice.objects.get() == kept
 
 
 def test_without_a_team_nobody_is_mailed() -> None:
