@@ -16,7 +16,7 @@ from delivery.models import Delivery, Replay
 from delivery.steps import replay
 from delivery.ui import pages, picture
 from delivery.ui.pages import Wanted
-from tests.delivery.books import key_at
+from tests.delivery.books import key_at, make_deliveries
 from tests.factories import AttemptFactory, ConsumerFactory, DeliveryFactory, TeamFactory
 from tests.portal import people
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until, pumping
@@ -254,6 +254,29 @@ def test_the_health_page_says_how_messages_fared(
         assert f"{taken} of {attempts} attempts" in page
         assert "dead: 12" in page
         assert "All messages of this time." in page
+
+
+def test_the_list_of_webhooks_asks_as_often_for_many_as_for_one(
+    owner: Client, webhook: Consumer
+) -> None:
+    def count() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert owner.get("/portal/acme/webhooks/").status_code == 200
+        return sum("UTC_TIMESTAMP" not in query["sql"] for query in captured.captured_queries)
+
+    make_history(webhook)
+    one = count()
+    others = ConsumerFactory.create_batch(3, channel=webhook.channel, team=webhook.team)
+    make_deliveries(others[0], 40, state="delivered", attempt_count=2)
+    make_deliveries(others[0], 2, state="dead")
+
+    assert count() == one
+    rows = owner.get("/portal/acme/webhooks/").context["rows"]
+    ticks = {row["webhook"].id: row["ticks"] for row in rows}
+    tones = [tick["tone"] for tick in ticks[others[0].id]]
+    assert tones == ["wait"] * 28 + ["bad"] * 2, "the newest stand last"
+    assert ticks[others[1].id] == []
+    assert len(ticks[webhook.id]) == 30
 
 
 def test_pages_ask_no_more_the_more_there_is(owner: Client, webhook: Consumer) -> None:

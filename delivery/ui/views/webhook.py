@@ -54,10 +54,11 @@ class IndexView(WebhookView):
         pages_ = Paginator(mine.order_by("channel__slug", "client_id"), PER_PAGE)
         page = pages_.get_page(request.GET.get("page"))
         counts = Counter.read(webhook.id for webhook in page)
+        strips = picture.strips(counts)
         rows = []
         for webhook in page:
             word, tone = shapes.condition(webhook)
-            ticks = picture.strip(webhook.id, counts[webhook.id])
+            ticks = strips[webhook.id]
             arrived = sum(tick["state"] == "delivered" for tick in ticks)
             rows.append(
                 {
