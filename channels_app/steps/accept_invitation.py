@@ -1,6 +1,7 @@
 """Accept an invitation: its holder becomes a member, and the link is used up."""
 
 from django.contrib.auth.models import User
+from django.db import IntegrityError
 
 from channels_app import clock, transactions
 from channels_app.errors import Refused
@@ -8,6 +9,10 @@ from channels_app.models import AuditEntry, Invitation, Membership
 from channels_app.rules import invitations
 
 USELESS = "This invitation has been used, has ended or was taken back. Ask for a new one."
+
+MOST_ACCOUNTS = 3
+"""That one link makes: it is for one person, who may begin anew."""
+SIGNED_UP = "invitation.sign_up"
 
 
 def waiting(token: str) -> Invitation | None:
@@ -21,7 +26,28 @@ def waiting(token: str) -> Invitation | None:
 
 def accept(token: str, *, user: User, actor: str) -> Membership:
     """Make the person a member. Raises Refused; a member's click uses nothing up."""
-    return transactions.run(lambda: _accept(token, user, actor))
+    try:
+        return transactions.run(lambda: _accept(token, user, actor))
+    except IntegrityError:
+        # The same person by two links at once: the database decides, and the other link waits on.
+        raise Refused("You belong to this team already.") from None
+
+
+def lets_sign_up(token: str) -> bool:
+    """Whether who holds the link may make an account: one that leaks is no open door."""
+    invitation = waiting(token)
+    if invitation is None:
+        return False
+    made = AuditEntry.objects.filter(target=f"invitation:{invitation}", action=SIGNED_UP)
+    return made.count() < MOST_ACCOUNTS
+
+
+def note_sign_up(token: str, *, actor: str) -> None:
+    """Count an account that was made by way of the link, where the team's owners see it."""
+    invitation = waiting(token)
+    if invitation is not None:
+        target = f"invitation:{invitation}"
+        AuditEntry.record(actor, SIGNED_UP, target, team_id=invitation.team_id)
 
 
 def _accept(token: str, user: User, actor: str) -> Membership:

@@ -1,8 +1,8 @@
 """Change a membership: another role, or none. A team never loses its last owner."""
 
-from channels_app import transactions
+from channels_app import clock, transactions
 from channels_app.errors import Invalid, Refused
-from channels_app.models import AuditEntry, Membership, Team
+from channels_app.models import AuditEntry, Invitation, Membership, Team
 from channels_app.rules import roles
 from channels_app.rules.fields import BadValues, Fault
 
@@ -37,6 +37,8 @@ def _set_role(team: str, membership_id: int, role: str, actor: str) -> Membershi
         before={"role": before},
         after={"role": role},
     )
+    if before == Membership.Role.OWNER:
+        _take_invitations_back(membership, actor)
     return membership
 
 
@@ -50,6 +52,7 @@ def _end(team: str, membership_id: int, actor: str) -> Membership:
         team_id=membership.team_id,
         before={"role": membership.role},
     )
+    _take_invitations_back(membership, actor)
     membership.delete()
     return membership
 
@@ -66,9 +69,28 @@ def _locked(slug: str, membership_id: int) -> Membership:
 def _check_owner_stays(membership: Membership) -> None:
     if membership.role != Membership.Role.OWNER:
         return
-    owners = Membership.objects.filter(team=membership.team_id, role=Membership.Role.OWNER)
+    owners = Membership.objects.filter(
+        team=membership.team_id, role=Membership.Role.OWNER, user__is_active=True
+    )
     if not owners.exclude(pk=membership.pk).exists():
         raise Refused(LAST)
+
+
+def _take_invitations_back(membership: Membership, actor: str) -> None:
+    # One that they made for themselves would bring them back, as owner.
+    now = clock.now()
+    waiting = Invitation.objects.select_for_update().filter(
+        team=membership.team_id,
+        invited_by=membership.user.get_username(),
+        accepted_at=None,
+        revoked_at=None,
+        expires_at__gt=now,
+    )
+    for invitation in waiting.select_related("team"):
+        invitation.revoked_at = now
+        invitation.save(update_fields=["revoked_at"])
+        target = f"invitation:{invitation}"
+        AuditEntry.record(actor, "invitation.revoke", target, team_id=membership.team_id)
 
 
 def _target(membership: Membership) -> str:

@@ -16,6 +16,9 @@ from channels_app.rules.registered import Registered
 
 MOST_OPEN = 100
 """Invitations of one team that wait at one time."""
+MOST_OF_TEAM = 100
+MOST_OF_PERSON = 50
+"""Made within a day: each may send mail to an address that never asked for it."""
 
 
 def _address(value: str) -> str | None:
@@ -46,7 +49,7 @@ def invite(
 ) -> Registered[Invitation]:
     """Make an invitation; ``secrets`` holds what the link ends in, once.
 
-    Raises Invalid, and Refused when too many wait already.
+    Raises Invalid, and Refused when too many wait already or were made in the last day.
     """
     try:
         wanted = fields.clean(FIELDS, values, partial=False)
@@ -68,6 +71,11 @@ def _invite(
     waiting = team.invitations.filter(accepted_at=None, revoked_at=None, expires_at__gt=now)
     if waiting.count() >= MOST_OPEN:
         raise Refused(f"{MOST_OPEN} invitations wait already; take some back first.")
+    made = Invitation.objects.filter(created_at__gt=now - timedelta(days=1))
+    if made.filter(team=team).count() >= MOST_OF_TEAM:
+        raise Refused(f"{MOST_OF_TEAM} invitations were made within a day; go on tomorrow.")
+    if made.filter(invited_by=inviter).count() >= MOST_OF_PERSON:
+        raise Refused(f"You made {MOST_OF_PERSON} invitations within a day; go on tomorrow.")
     token = invitations.mint()
     invitation = Invitation.objects.create(
         team=team,

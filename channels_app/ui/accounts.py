@@ -28,7 +28,15 @@ class Accounts(DefaultAccountAdapter):
         """Everybody if the operator wants that, else whoever comes from an invitation's link."""
         if settings.SIGNUP == "open":
             return True
-        return _is_invitation(request.POST.get("next") or request.GET.get("next") or "")
+        token = _invitation(request)
+        return token is not None and accept_invitation.lets_sign_up(token)
+
+    def save_user(self, request: HttpRequest, user: Any, form: Any, commit: bool = True) -> Any:
+        """Make the account, and note by which invitation it came."""
+        saved = super().save_user(request, user, form, commit)
+        if token := _invitation(request):
+            accept_invitation.note_sign_up(token, actor=f"user:{saved.get_username()}")
+        return saved
 
     def get_login_redirect_url(self, request: HttpRequest) -> str:
         """Operators of no team to the console, all others to their team."""
@@ -75,15 +83,13 @@ class SecondFactors(DefaultMFAAdapter):
         return sealing.open_second_factor(encrypted_text)
 
 
-def _is_invitation(path: str) -> bool:
-    """Whether somebody may still join by this link."""
+def _invitation(request: HttpRequest) -> str | None:
+    """The secret of the invitation that this person comes from and goes back to."""
     try:
-        match = resolve(path)
+        match = resolve(request.POST.get("next") or request.GET.get("next") or "")
     except Resolver404:
-        return False
-    if match.view_name != "portal:join":
-        return False
-    return accept_invitation.waiting(match.kwargs["token"]) is not None
+        return None
+    return match.kwargs["token"] if match.view_name == "portal:join" else None
 
 
 _PASSWORDS = {

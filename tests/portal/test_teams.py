@@ -2,13 +2,14 @@
 
 import re
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core import mail
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -118,6 +119,19 @@ def test_an_invitation_lets_its_holder_make_an_account_and_nobody_else(owner: Cl
     assert member("nora").role == "editor"
 
 
+def test_an_invitation_that_leaks_is_no_open_door(owner: Client) -> None:
+    link = link_of(owner)
+    for number in range(5):
+        form = {"username": f"n{number}", "email": f"n{number}@example.com", "next": link}
+        form |= {"password1": PASSWORD, "password2": PASSWORD}
+        answer = Client().post("/accounts/signup/", form)
+
+    assert "by invitation" in answer.content.decode()
+    assert User.objects.filter(username__startswith="n").count() == 3
+    assert audited()[-1][:2] == ("user:n2", "invitation.sign_up")
+    assert "n2" in owner.get("/portal/acme/audit/").content.decode()
+
+
 def test_an_invitation_is_mailed_where_there_is_mail(owner: Client, settings: Any) -> None:
     link_of(owner, email="nora@example.com")
     assert mail.outbox == []
@@ -161,6 +175,26 @@ def test_a_team_cannot_be_flooded_with_invitations(
         invite.invite("acme", {}, actor="user:o", inviter="o")
 
 
+@pytest.mark.parametrize(
+    ("limit", "team_slug", "inviter"),
+    [("MOST_OF_TEAM", "acme", "otto"), ("MOST_OF_PERSON", "blue", "olive")],
+)
+def test_taking_invitations_back_does_not_let_anybody_send_mail_without_end(
+    team: Team, monkeypatch: pytest.MonkeyPatch, limit: str, team_slug: str, inviter: str
+) -> None:
+    TeamFactory.create(slug="blue")
+    monkeypatch.setattr(invite, limit, 1)
+    first = invite.invite("acme", {}, actor="user:olive", inviter="olive").row
+    invite.revoke("acme", first.pk, actor="user:olive")
+
+    with pytest.raises(Refused, match="within a day"):
+        invite.invite(team_slug, {}, actor="a", inviter=inviter)
+
+    invite.invite("blue", {}, actor="a", inviter="otto")
+    Invitation.objects.update(created_at=timezone.now() - timedelta(days=1, seconds=1))
+    invite.invite(team_slug, {}, actor="a", inviter=inviter)
+
+
 @pytest.mark.parametrize("role", ["viewer", "editor"])
 def test_only_owners_decide_who_belongs(team: Team, owner: Client, role: str) -> None:
     client = people.person("eddy", team, role)
@@ -201,6 +235,48 @@ def test_the_last_owner_stays_owner_and_stays(team: Team, owner: Client) -> None
 
     assert member("olive").role == "owner"
     assert AuditEntry.objects.count() == 0
+
+
+def test_an_owner_who_cannot_sign_in_is_no_owner_that_stays(team: Team, owner: Client) -> None:
+    people.person("otto", team, "owner")
+    User.objects.filter(username="otto").update(is_active=False)
+
+    answer = owner.post("/portal/acme/members/leave/", follow=True)
+
+    assert "would have no owner" in answer.content.decode()
+    assert member("olive").role == "owner"
+
+
+@pytest.mark.parametrize("how", ["leave", "remove", "demote"])
+def test_nobody_comes_back_by_an_invitation_of_their_own(
+    team: Team, owner: Client, how: str
+) -> None:
+    otto = people.person("otto", team, "owner")
+    own, other = link_of(otto, role="owner"), link_of(owner)
+    number = member("otto").pk
+    if how == "leave":
+        otto.post("/portal/acme/members/leave/")
+    elif how == "remove":
+        owner.post(f"/portal/acme/members/{number}/remove/")
+    else:
+        owner.post(f"/portal/acme/members/{number}/role/", {"role": "viewer"})
+
+    assert otto.get(own).status_code == 404
+    otto.post(own)
+    assert not Membership.objects.filter(user__username="otto", role="owner").exists()
+    assert Client().get(other).status_code == 200
+    taken = Invitation.objects.get(invited_by="otto")
+    who = "otto" if how == "leave" else "olive"
+    assert (f"user:{who}", "invitation.revoke", f"invitation:acme/{taken.pk}") in audited()
+
+
+def test_who_becomes_an_owner_keeps_what_waits(team: Team, owner: Client) -> None:
+    people.person("vera", team, "viewer")
+    invite.invite("acme", {}, actor="user:vera", inviter="vera")
+
+    change_membership.set_role("acme", member("vera").pk, "owner", actor="user:olive")
+
+    assert Invitation.objects.get().revoked_at is None
 
 
 def test_a_viewer_may_leave(team: Team, owner: Client) -> None:
@@ -288,6 +364,34 @@ def test_two_who_join_by_one_link_at_once_do_not_both_get_in() -> None:
     )
 
     assert Membership.objects.count() == 1
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_who_joins_by_two_links_at_once_is_a_member_once() -> None:
+    TeamFactory.create(slug="acme")
+    tokens = [invite.invite("acme", {}, actor="a", inviter="o").secrets[0] for _ in range(2)]
+    user, refused = User.objects.create_user("nora"), []
+
+    def join(token: str) -> None:
+        try:
+            accept_invitation.accept(token, user=user, actor="a")
+        except Refused as refusal:
+            refused.append(refusal.detail)
+
+    joining = threading.Thread(
+        target=together, args=[lambda token=token: join(token) for token in tokens]
+    )
+    with transaction.atomic():
+        # A new member needs the team's row: both have looked before either can write.
+        Team.objects.select_for_update().get()
+        joining.start()
+        time.sleep(0.5)
+    joining.join()
+
+    assert Membership.objects.count() == 1
+    assert len(refused) == 1
+    assert Invitation.objects.filter(accepted_at=None).count() == 1
 
 
 def together(*works: Any) -> None:
