@@ -1,5 +1,7 @@
-"""Security: the headers that every answer carries, on the short path and on the long one."""
+"""Security: the headers that every answer carries, and what no line of the log may hold."""
 
+import logging
+import re
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
@@ -33,6 +35,21 @@ FIXED = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )
 """On every answer, whatever the address."""
+
+
+# The secret of an invitation, in a path or in a parameter that holds one.
+_LINK = re.compile(r"(/-/join/|%2F-%2Fjoin%2F)[A-Za-z0-9_-]+", re.IGNORECASE)
+
+
+class HideLinks(logging.Filter):
+    """A link that opens something to whoever reads it is logged without what makes it work."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record through, such links shortened."""
+        text = record.getMessage()
+        if _LINK.search(text):
+            record.msg, record.args = _LINK.sub(r"\1...", text), ()
+        return True
 
 
 class Headers:

@@ -238,7 +238,10 @@ LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"links": {"()": "broker_site.security.HideLinks"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["links"]}
+    },
     "root": {"handlers": ["stderr"], "level": ENVIRONMENT.log_level},
     # A refused request is its caller's concern: a producer over its rate must not fill our log.
     # django-q2's comings and goings would bury what the broker has to say.

@@ -1,10 +1,13 @@
 """Teams: founding one, inviting, joining, changing roles, leaving; and never without an owner."""
 
+import io
+import logging
 import re
 import threading
 import time
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -130,6 +133,25 @@ def test_an_invitation_that_leaks_is_no_open_door(owner: Client) -> None:
     assert User.objects.filter(username__startswith="n").count() == 3
     assert audited()[-1][:2] == ("user:n2", "invitation.sign_up")
     assert "n2" in owner.get("/portal/acme/audit/").content.decode()
+
+
+def test_the_log_names_no_link_that_still_works(
+    owner: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = link_of(owner)
+    log = io.StringIO()
+    (handler,) = [handler for handler in logging.getLogger().handlers if handler.name == "stderr"]
+    monkeypatch.setattr(handler, "stream", log)
+    client = Client(enforce_csrf_checks=True)
+
+    client.post(link)
+    referer = f"https://elsewhere.example/?next={quote(link, safe='')}"
+    client.post(link, secure=True, headers={"Referer": referer})
+
+    lines = log.getvalue().splitlines()
+    assert len(lines) == 2
+    assert all("/portal/-/join/..." in line for line in lines)
+    assert link.split("/")[-2] not in log.getvalue()
 
 
 def test_an_invitation_is_mailed_where_there_is_mail(owner: Client, settings: Any) -> None:
