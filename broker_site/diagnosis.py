@@ -175,7 +175,7 @@ def mail() -> Iterable[Finding]:
         yield Finding(
             "info",
             "no_mail",
-            "There is no EMAIL_URL: invitations and new passwords are written to the log.",
+            "There is no EMAIL_URL: links for new passwords are written to the log.",
             "Set EMAIL_URL, or hand invitation links over yourself.",
         )
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.http import HttpRequest
 
 from channels_app import sealing
 from channels_app.models import Message, MessageBody
@@ -53,6 +54,13 @@ def view(message: Message) -> BodyView:
         hexdump=shown.hexdump,
         note=f"The text ends after {payload.MOST_TEXT} bytes." if shown.is_cut else "",
     )
+
+
+def shown_to(request: HttpRequest, message: Message) -> BodyView:
+    """The body for a page that is not the message's own: only for who may see that one."""
+    if request.user.has_perm("channels_app.view_message"):
+        return view(message)
+    return BodyView(message.body_bytes, note="Only who may view messages sees it.")
 
 
 def publishing(message: Message, data: bytes) -> str:

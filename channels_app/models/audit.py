@@ -40,11 +40,18 @@ class AuditEntry(models.Model):
         target: str,
         *,
         team_id: int | None = None,
+        former_team_id: int | None = None,
         reason: str = "",
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write an entry in the caller's transaction. With both sides only what differs is kept."""
+        """Write an entry in the caller's transaction. With both sides only what differs is kept.
+
+        A team that the thing was taken from has one of its own, which does not say what became.
+        """
+        if before and former_team_id not in (None, team_id):
+            left = {"team": before.get("team")}
+            cls.record(actor, action, target, team_id=former_team_id, reason=reason, before=left)
         if before is not None and after is not None:
             names = [name for name in after if before.get(name) != after[name]]
             before, after = ({name: side.get(name) for name in names} for side in (before, after))

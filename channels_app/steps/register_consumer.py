@@ -181,6 +181,7 @@ def _run(order: _Order) -> Registered[Consumer]:
 def _write(order: _Order) -> Registered[Consumer]:
     consumer, live = _find(order)
     before = describe(consumer) if live else None
+    former_team_id = consumer.team_id
     stored = given = static_headers(consumer) if live else {}
     _set(consumer, order)
     if "headers" in order.values:
@@ -200,6 +201,7 @@ def _write(order: _Order) -> Registered[Consumer]:
         "consumer.update" if live else "consumer.create",
         f"consumer:{order.channel}/{order.client_id}",
         team_id=consumer.team_id,
+        former_team_id=former_team_id,
         reason=order.reason,
         before=before,
         after=after,

@@ -104,6 +104,7 @@ def _write(
         raise Stale("stale_version", "The producer has changed since; read it again.")
     producer = found or Producer(slug=slug)
     before = describe(producer) if found else None
+    former_team_id = producer.team_id
     _set(producer, dict(wanted))
     after = describe(producer)
     if before == after:
@@ -115,6 +116,7 @@ def _write(
         action,
         f"producer:{slug}",
         team_id=producer.team_id,
+        former_team_id=former_team_id,
         reason=reason,
         before=before,
         after=after,

@@ -118,7 +118,7 @@ class DeliveryAdmin(base.BigList):
         if delivery is not None:
             may = self.has_operate_permission(request)
             state = DeliveryState(delivery.state)
-            shown = body.view(delivery.message)
+            shown = body.shown_to(request, delivery.message)
             more = {
                 "body": shown,
                 "curl": self._curl(delivery, shown.data) if shown.data else "",

@@ -46,7 +46,11 @@ class Replay(models.Model):
                 name="known_replay_state",
             )
         ]
-        indexes = [models.Index(fields=["state"], name="replay_state")]
+        indexes = [
+            models.Index(fields=["state"], name="replay_state"),
+            # ui/views/replays: a team's own, newest first
+            models.Index(fields=["team_id", "id"], name="replay_team"),
+        ]
 
     def __str__(self) -> str:
         return ids.to_public(ids.REPLAY, self.id)

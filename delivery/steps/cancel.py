@@ -94,6 +94,7 @@ def _cancel_message(
         .select_for_update()
         .values_list("id", "consumer_id")
     )
+    before = {"state": message.state, "queued": len(queued)}
     _take_back(queued, Reason.CANCELLED, now, slot)
     if _close(message, now) or queued:
         AuditEntry.record(
@@ -102,7 +103,8 @@ def _cancel_message(
             f"message:{ids.to_public(ids.MESSAGE, message.id)}",
             team_id=message.producer.team_id if message.producer else None,
             reason=asker.reason,
-            after={"state": message.state, "cancelled": len(queued)},
+            before=before,
+            after={"state": message.state, "queued": 0, "cancelled": len(queued)},
         )
     rows = Delivery.objects.filter(message_id=message_id)
     states = Tally[str](rows.values_list("state", flat=True))

@@ -5,6 +5,7 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.cache import caches
 from django.db import connection
 from django.test import Client
@@ -136,3 +137,15 @@ def test_strangers_get_no_numbers() -> None:
     answer = Client().get(f"{PAGE}?part=live")
 
     assert answer.status_code == 302
+
+
+def test_who_may_not_see_consumers_is_told_of_none() -> None:
+    consumer = ConsumerFactory.create(client_id="private-one")
+    passed(consumer.id, span_s=HOUR_S, failed=5, ago_s=60)
+    assert "private-one" in console.look(console.onlooker(), f"{PAGE}?part=live")
+    client = Client()
+    client.force_login(User.objects.create_user("stan", is_staff=True))
+    for page in (PAGE, f"{PAGE}?part=live"):
+        text = console.look(client, page)
+        assert "private-one" not in text
+        assert "Most failures" not in text

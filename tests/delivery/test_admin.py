@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.db.models import Model
 from django.test import Client
@@ -188,6 +189,20 @@ def test_a_delivery_reads_as_a_timeline(operator: Client) -> None:
     assert "The consumer answered 500." in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\N{REPLACEMENT CHARACTER}" in text
     assert "<script>alert(1)" not in text
+
+
+def test_a_body_is_for_who_may_see_messages() -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    page = console.page_url(delivery)
+    assert "--data-binary" in console.look(console.onlooker(), page)
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
+    client = Client()
+    client.force_login(clerk)
+    text = console.look(client, page)
+    assert "Only who may view messages sees it." in text
+    assert "--data-binary" not in text
+    assert "hs-hex" not in text
 
 
 def test_what_was_sent_stands_beside_what_was_answered(operator: Client) -> None:

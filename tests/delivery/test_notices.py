@@ -303,9 +303,10 @@ def test_one_task_mails_at_a_time(consumer: Consumer) -> None:
 def test_an_address_that_is_none_is_no_ones_else_trouble(
     consumer: Consumer, team: Team, settings: Any
 ) -> None:
-    other = make_consumer(consumer.channel, "http://127.0.0.1:9/", team=TeamFactory.create())
+    theirs = TeamFactory.create()
+    other = make_consumer(consumer.channel, "http://127.0.0.1:9/", team=theirs)
     user = User.objects.create_user("odd", "odd@exa\nmple.com")
-    Membership.objects.create(team=other.team, user=user, role="owner")
+    Membership.objects.create(team=theirs, user=user, role="owner")
     (odd,), (fine,) = due(other, 1), due(consumer, 1)
     assert tasks.mail() == 1
     odd.refresh_from_db()

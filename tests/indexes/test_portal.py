@@ -4,7 +4,9 @@ import pytest
 from django.test import Client
 
 from channels_app.models import Channel, Consumer, Team
+from delivery.models import Replay
 from delivery.ui import pages, picture
+from delivery.ui.views import replays
 from tests.factories import TeamFactory
 from tests.indexes.judge import judging
 from tests.indexes.world import World
@@ -27,6 +29,8 @@ def owner(large: World, monkeypatch: pytest.MonkeyPatch) -> Client:
     monkeypatch.setattr(picture, "SAMPLE", 10)
     team: Team = TeamFactory.create(slug="acme")
     Consumer.objects.update(team=team)
+    Replay.objects.update(team_id=team.id)
+    monkeypatch.setattr(replays, "LAST", 2)
     Channel.objects.update(exposure="external")
     return people.person("olga", team, "owner")
 

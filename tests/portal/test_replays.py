@@ -16,6 +16,7 @@ from delivery.models import Delivery, Replay
 from delivery.steps import replay
 from delivery.ui import pages, picture
 from delivery.ui.pages import Wanted
+from delivery.ui.views import replays
 from tests.delivery.books import key_at, make_deliveries
 from tests.factories import AttemptFactory, ConsumerFactory, DeliveryFactory, TeamFactory
 from tests.portal import people
@@ -131,6 +132,31 @@ def test_a_replay_is_cancelled_half_way(
     assert Replay.objects.get().state == "cancelled"
     assert Delivery.objects.filter(state="dead").count() == 2
     assert "cancelled already" in text(owner.post(f"{page}cancel/", follow=True))
+
+
+def test_what_others_replay_pushes_nothing_out_of_the_list(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "LAST", 1)
+    now = clock.now()
+
+    def asked(team_id: int | None, consumer_id: int) -> Replay:
+        return Replay(
+            id=key_at(now),
+            filter={},
+            consumer_ids=[consumer_id],
+            team_id=team_id,
+            requested_by="user:x",
+            upper_id=1,
+            next_due_at=now,
+            created_at=now,
+        )
+
+    mine = asked(webhook.team_id, webhook.id)
+    mine.save()
+    Replay.objects.bulk_create(asked(None, webhook.id) for _ in range(60))
+
+    assert str(mine) in text(owner.get(f"{root(webhook)}/replays/"))
 
 
 def test_another_webhooks_replay_is_not_found(owner: Client, webhook: Consumer) -> None:

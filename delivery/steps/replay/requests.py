@@ -83,17 +83,19 @@ def cancel(replay_id: int, asker: Asker, *, now: datetime) -> Replay:
             raise NotFound("unknown_replay", "There is no such replay.")
         if replay.state != Replay.State.RUNNING:
             raise Conflict("replay_ended", f"The replay is {replay.state} already.")
+        before = {"state": replay.state}
         replay.state = Replay.State.CANCELLED
         replay.finished_at = now
         replay.version += 1
         replay.save()
-        after = {"replayed": replay.replayed_count}
+        after = {"state": replay.state, "replayed": replay.replayed_count}
         AuditEntry.record(
             asker.actor,
             "replay.cancel",
             _target(replay),
             team_id=_team_of(replay),
             reason=asker.reason,
+            before=before,
             after=after,
         )
         return replay

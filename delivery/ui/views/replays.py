@@ -85,9 +85,9 @@ class ReplaysView(WebhookView):
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """The last ones that the team asked for."""
         webhook = reach.webhook_of(request.team, channel, client_id)
-        # Newest first by key; another webhook's are passed over, within a bound.
-        mine = Replay.objects.order_by("-id")[: LAST * 50]
-        rows = [row for row in mine if _is_of(row, webhook)][:LAST]
+        # Newest first by key; those of the team's other webhooks are passed over, within a bound.
+        mine = Replay.objects.filter(team_id=webhook.team_id).order_by("-id")[: LAST * 50]
+        rows = [row for row in mine if row.consumer_ids == [webhook.id]][:LAST]
         context = {"replays": [_shown(row) for row in rows]}
         return self.page("portal/webhooks/replays.html", tab(webhook, "dead", context))
 
@@ -161,10 +161,6 @@ def _shown(row: Replay) -> dict[str, Any]:
         ),
         "is_running": row.state == Replay.State.RUNNING,
     }
-
-
-def _is_of(row: Replay, webhook: Consumer) -> bool:
-    return row.team_id == webhook.team_id and row.consumer_ids == [webhook.id]
 
 
 def _public(row: Replay) -> str:

@@ -68,6 +68,33 @@ def test_a_change_is_audited_with_what_differs_and_why() -> None:
     assert (entry.before, entry.after) == ({"paused": False}, {"paused": True})
 
 
+def test_what_moves_to_another_team_is_in_the_books_of_both() -> None:
+    former, new = TeamFactory.create(slug="former"), TeamFactory.create(slug="new")
+    register_channel.put("orders", {}, actor="user:alice")
+
+    register_consumer.put("orders", "a", {"url": HOOK, "team": "former"}, actor="user:alice")
+    register_producer.put("shop", {"team": "former"}, actor="user:alice")
+    last = AuditEntry.objects.latest("id").id
+
+    other = {"url": f"{HOOK}/other", "team": "new"}
+    register_consumer.patch("orders", "a", other, actor="user:alice", reason="sold")
+    register_producer.patch("shop", {"team": None}, actor="user:alice")
+
+    moved = AuditEntry.objects.filter(id__gt=last)
+    lost = moved.filter(team_id=former.id).order_by("id")
+    assert [(entry.action, entry.target) for entry in lost] == [
+        ("consumer.update", "consumer:orders/a"),
+        ("producer.update", "producer:shop"),
+    ]
+    for entry in lost:
+        # Where it went, and to what address, is no longer theirs to know.
+        assert (entry.before, entry.after) == ({"team": "former"}, None)
+    got = moved.get(team_id=new.id)
+    assert got.after == {"url": f"{HOOK}/other", "team": "new"}
+    assert got.reason == "sold"
+    assert moved.get(team_id=None).after == {"team": None}
+
+
 def test_long_actors_and_reasons_are_cut_not_refused() -> None:
     register_channel.put("orders", {}, actor="a" * 500, reason="b" * 900)
     entry = AuditEntry.objects.get()
