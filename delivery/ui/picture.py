@@ -1,12 +1,11 @@
 """Picture: a webhook's last day or week, and its last deliveries, out of bounded reads."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from heapq import merge
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
+
+from django.db.models import Value
 
 from channels_app.models import raw
 from channels_app.models.hints import by_index
@@ -14,22 +13,33 @@ from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import picture
 from delivery.rules.outcome import Outcome
 from delivery.rules.picture import Bar, Fate
-from delivery.steps.replay.filters import id_at
+from delivery.steps.replay.filters import LARGEST_ID, id_at
 
 SPANS = {"24h": (24, timedelta(hours=1)), "7d": (28, timedelta(hours=6))}
 """Bars, and how much time each stands for."""
 SAMPLE = 40
 """Deliveries looked at for a bar, its newest: a page costs the same however much was sent."""
 STRIP = 30
-LAST = f"""
-    SELECT * FROM (
-        SELECT id, consumer_id, state, attempt_count FROM {Delivery._meta.db_table}
-        WHERE consumer_id = %s AND state = %s ORDER BY id DESC LIMIT %s
-    ) AS part{{}}
-"""  # noqa: S608 - our own table
 STATES = ("delivered", "dead", "queued", "in_flight")
 WIDTH, HEIGHT, GAP = 960, 160, 4
 TAKEN = [outcome.value for outcome in Outcome if outcome.is_success]
+
+
+class Row(NamedTuple):
+    """What is read of a delivery."""
+
+    id: int
+    state: str
+    attempt_count: int
+
+
+class Part(NamedTuple):
+    """A consumer's deliveries in some states, within a range of keys."""
+
+    consumer_id: int
+    states: Sequence[str]
+    low: int = 0
+    high: int = LARGEST_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +60,13 @@ def bars(consumer_id: int, span: str, now: datetime) -> list[Bar]:
     states = _present(Counter.read([consumer_id])[consumer_id])
     seconds = width.total_seconds()
     end = datetime.fromtimestamp((now.timestamp() // seconds + 1) * seconds, now.tzinfo)
-    found = []
-    for place in range(count, 0, -1):
-        begin, until = end - place * width, end - (place - 1) * width
-        rows = _newest(consumer_id, states, id_at(begin), id_at(until) - 1, SAMPLE + 1)
-        found.append((begin, until, rows))
-    answers = _answers([row for _, _, rows in found for row in rows if row["state"] == "delivered"])
+    spans = [(end - place * width, end - (place - 1) * width) for place in range(count, 0, -1)]
+    parts = [Part(consumer_id, states, id_at(begin), id_at(until) - 1) for begin, until in spans]
+    found = _newest(parts, SAMPLE + 1)
+    answers = _answers(row.id for rows in found for row in rows if row.state == "delivered")
     return [
         picture.bar(begin, until, _fates(rows[:SAMPLE], answers), is_sample=len(rows) > SAMPLE)
-        for begin, until, rows in found
+        for (begin, until), rows in zip(spans, found, strict=True)
     ]
 
 
@@ -92,53 +100,53 @@ def columns(found: Sequence[Bar]) -> list[Column]:
 
 
 def strips(counts: Mapping[int, Mapping[str, int]]) -> dict[int, list[dict[str, Any]]]:
-    """The last deliveries of each consumer, oldest first, as ticks; ``counts`` are their counters.
-
-    One query for all of them: a short index range for each state that is not empty.
-    """
-    pairs = [(key, state) for key, own in counts.items() for state in _present(own)]
-    union = " UNION ALL ".join(LAST.format(place) for place in range(len(pairs)))
-    rows = defaultdict(list)
-    if pairs:
-        for row in raw.read(union, [part for pair in pairs for part in (*pair, STRIP)]):
-            rows[row[1]].append(row)
-    return {key: _ticks(sorted(rows[key], reverse=True)[:STRIP]) for key in counts}
+    """The last deliveries of each consumer, oldest first, as ticks; ``counts`` are its counters."""
+    parts = [Part(consumer_id, _present(own)) for consumer_id, own in counts.items()]
+    found = _newest(parts, STRIP)
+    return {part.consumer_id: _ticks(rows) for part, rows in zip(parts, found, strict=True)}
 
 
-def _ticks(newest: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    pad = STRIP - len(newest)
+def _ticks(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    pad = STRIP - len(rows)
     return [
-        {"x": 4 * (pad + place), "tone": _tone(state, attempts), "state": state}
-        for place, (_, _, state, attempts) in enumerate(reversed(newest))
+        {"x": 4 * (pad + place), "tone": _tone(row), "state": row.state}
+        for place, row in enumerate(reversed(rows))
     ]
 
 
-def _tone(state: str, attempts: int) -> str:
-    if state == "delivered":
-        return "good" if attempts <= 1 else "wait"
-    return "bad" if state == "dead" else "busy"
+def _tone(row: Row) -> str:
+    if row.state == "delivered":
+        return "good" if row.attempt_count <= 1 else "wait"
+    return "bad" if row.state == "dead" else "busy"
 
 
 def _present(counts: Mapping[str, int]) -> list[str]:
     return [state for state in STATES if counts[state]]
 
 
-def _newest(
-    consumer_id: int, states: Sequence[str], low: int, high: int, most: int
-) -> list[dict[str, Any]]:
-    mine = by_index(Delivery.objects.filter(consumer_id=consumer_id), "delivery_list")
-    parts: list[Iterable[Any]] = [
-        mine.filter(state=state, id__gte=low, id__lte=high)
-        .order_by("-id")
-        .values("id", "state", "attempt_count")[:most]
-        for state in states
-    ]
-    return list(islice(merge(*parts, key=lambda row: row["id"], reverse=True), most))
+def _newest(parts: Sequence[Part], most: int) -> list[list[Row]]:
+    """The newest rows of each part, falling: one query, in it a short index range per state."""
+    terms: list[str] = []
+    values: list[Any] = []
+    for place, part in enumerate(parts):
+        mine = Delivery.objects.filter(
+            consumer_id=part.consumer_id, id__gte=part.low, id__lte=part.high
+        )
+        rows = by_index(mine, "delivery_list").annotate(place=Value(place)).order_by("-id")
+        for state in part.states:
+            chosen = rows.filter(state=state).values_list("place", *Row._fields)
+            sql, own = chosen[:most].query.sql_with_params()
+            terms.append(f"SELECT * FROM ({sql}) AS part{len(terms)}")  # noqa: S608 - Django's
+            values += own
+    found: list[list[Row]] = [[] for _ in parts]
+    for place, *row in raw.read(" UNION ALL ".join(terms), values) if terms else ():
+        found[place].append(Row(*row))
+    return [sorted(rows, reverse=True)[:most] for rows in found]
 
 
-def _answers(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+def _answers(delivery_ids: Iterable[int]) -> dict[int, int]:
     """How long the attempt took that was taken, by delivery."""
-    keys = [row["id"] for row in rows]
+    keys = list(delivery_ids)
     found: dict[int, int] = {}
     for start in range(0, len(keys), 500):
         taken = Attempt.objects.filter(delivery_id__in=keys[start : start + 500], outcome__in=TAKEN)
@@ -146,5 +154,5 @@ def _answers(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     return found
 
 
-def _fates(rows: Sequence[Mapping[str, Any]], answers: Mapping[int, int]) -> list[Fate]:
-    return [Fate(row["state"], row["attempt_count"], answers.get(row["id"])) for row in rows]
+def _fates(rows: Sequence[Row], answers: Mapping[int, int]) -> list[Fate]:
+    return [Fate(row.state, row.attempt_count, answers.get(row.id)) for row in rows]

@@ -306,6 +306,18 @@ def test_the_list_of_webhooks_asks_as_often_for_many_as_for_one(
     assert len(ticks[webhook.id]) == 30
 
 
+def test_a_week_of_health_asks_as_often_as_a_day(owner: Client, webhook: Consumer) -> None:
+    make_history(webhook)
+    asked = []
+    for span in ("24h", "7d"):
+        with CaptureQueriesContext(connection) as captured:
+            owner.get(f"{root(webhook)}/health/?span={span}")
+        table = f"FROM {connection.ops.quote_name(Delivery._meta.db_table)}"
+        asked.append(sum(table in query["sql"] for query in captured))
+
+    assert asked == [1, 1]
+
+
 def test_pages_ask_no_more_the_more_there_is(owner: Client, webhook: Consumer) -> None:
     """The number of queries does not grow with rows on a page."""
 
