@@ -105,6 +105,10 @@ class MembershipAdmin(Audited):
     autocomplete_fields = ("user", "team")
     ordering = ("team__slug", "user__username")
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Whose it is and where stay as they are: each team's books tell of its own members."""
+        return ("user", "team") if obj else ()
+
     def title_of(self, obj: Model) -> str:
         """Team and person."""
         assert isinstance(obj, Membership)

@@ -7,8 +7,9 @@ from django.test import Client
 from django.urls import reverse
 from django_q.models import OrmQ, Schedule
 
-from channels_app.models import AuditEntry
+from channels_app.models import AuditEntry, Membership
 from tests import console
+from tests.factories import TeamFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -119,3 +120,17 @@ def test_who_only_looks_at_addresses_verifies_none() -> None:
     row.refresh_from_db()
     assert not row.verified
     assert written() == []
+
+
+def test_a_membership_does_not_move_to_another_team(operator: Client) -> None:
+    here, there = TeamFactory.create(), TeamFactory.create()
+    nina = User.objects.create_user("nina")
+    row = Membership.objects.create(team=here, user=nina, role="viewer")
+    page = reverse("admin:channels_app_membership_change", args=[row.pk])
+    answer = operator.post(page, {"user": nina.pk, "team": there.pk, "role": "editor"})
+    assert answer.status_code == 302, answer.context["adminform"].errors
+
+    row.refresh_from_db()
+    assert (row.team_id, row.role) == (here.id, "editor")
+    entry = AuditEntry.objects.get()
+    assert (entry.team_id, entry.after) == (here.id, {"role": "editor"})

@@ -92,7 +92,11 @@ def test_a_message_that_was_not_fanned_out_never_is() -> None:
     assert (done.cancelled_count, done.states) == (0, {})
     assert dispatch.dispatch(10, 0).message_count == 0
     assert not Delivery.objects.exists()
-    assert AuditEntry.objects.get().action == "message.cancel"
+    entry = AuditEntry.objects.get()
+    assert entry.action == "message.cancel"
+    assert entry.before is not None
+    assert entry.after is not None
+    assert (entry.before["state"], entry.after["state"]) == ("accepted", "cancelled")
 
 
 def test_only_what_is_queued_of_a_message_is_taken_back() -> None:

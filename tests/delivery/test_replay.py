@@ -621,6 +621,8 @@ def test_the_request_and_its_cancellation_are_audited() -> None:
         "key:abc",
         "enough",
     )
+    assert cancelled.before == {"state": "running", "replayed": None}
+    assert cancelled.after == {"state": "cancelled", "replayed": 0}
     with pytest.raises(Conflict, match="cancelled already"):
         replay.cancel(job.id, ALICE, now=clock.now())
     with pytest.raises(NotFound):
