@@ -121,15 +121,15 @@ def web_workers() -> int:
     """Web processes: the setting, or by database and cores.
 
     SQLite has one writer, and a second process would only wait for it. Elsewhere half of the
-    cores, since pumps and database need the others: requests share commits within a process, so
-    that each further one makes every message dearer.
+    cores, since pumps and database need the others, and two at least: one would save CPU, since
+    requests share commits within a process, and make producers wait for people's pages.
     """
     chosen: int = settings.ENVIRONMENT.web_workers
     if chosen:
         return chosen
     if connection.vendor == "sqlite":
         return 1
-    return max(1, len(os.sched_getaffinity(0)) // 2)
+    return max(2, len(os.sched_getaffinity(0)) // 2)
 
 
 def web_threads() -> int:

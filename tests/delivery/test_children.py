@@ -50,8 +50,7 @@ def test_bind_says_when_the_address_is_not_ours() -> None:
 @pytest.mark.parametrize(
     ("vendor", "cores", "workers", "threads"),
     [
-        ("mysql", 1, 1, 64),
-        ("mysql", 2, 1, 64),
+        ("mysql", 2, 2, 32),
         ("mysql", 4, 2, 32),
         ("mysql", 16, 8, 8),
         ("mysql", 64, 32, 8),
