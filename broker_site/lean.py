@@ -69,7 +69,7 @@ class LeanHandler:
         body = _Body(environ["wsgi.input"].read)
         try:
             done = publishing.answer(environ, body.read, channel)
-        except Exception as error:
+        except Exception as error:  # whatever it is, a view tells it or answers 500
             request = LeanRequest(environ)
             request._read_started = body.is_begun
             try:
@@ -142,7 +142,7 @@ def _rendered(response: Any) -> HttpResponse:
         response.render()
         # It and the answer hold each other, and the request, until a garbage collection.
         response.renderer_context = {}
-    return response  # type: ignore[no-any-return]
+    return response  # type: ignore[no-any-return]  # views are free to answer with anything
 
 
 def _leaves_body(request: LeanRequest) -> bool:

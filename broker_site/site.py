@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.functional import SimpleLazyObject
 from unfold.sites import UnfoldAdminSite
 
 from broker_site import navigation, overview, system
+from channels_app.ui.accounts import secure_admin_login
 
 
 class Console(UnfoldAdminSite):
@@ -25,6 +26,13 @@ class Console(UnfoldAdminSite):
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> Any:
         """Every table that this person may see; found out when a page asks for it: few do."""
         return SimpleLazyObject(lambda: super(Console, self).get_app_list(request, app_label))
+
+    def login(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """People sign in at one door only, which counts wrong passwords (decision 12)."""
+        answer: HttpResponse = secure_admin_login(super().login)(request, extra_context)
+        return answer
 
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -85,6 +85,7 @@ class RefusalView(ApiView):
     """Tells what was refused on the short way, as every view tells it."""
 
     error: Exception = NotImplementedError()
+    """Given to `as_view`, which takes only what the class has already."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Raises ``error``, once it is known who called."""
