@@ -12,18 +12,9 @@ from channels_app.rules.encryption import Unreadable
 
 
 @dataclass(frozen=True, slots=True)
-class BodyView:
-    """One body in every form that it has."""
+class BodyView(payload.Shown):
+    """One body in every form that it has, as text too where it is none."""
 
-    size: int
-    pretty: str = ""
-    """Indented JSON; '' when it is none, or too long for a page."""
-    form: tuple[tuple[str, str], ...] = ()
-    """Names and values of a form; empty when it is none."""
-    text: str = ""
-    """The beginning as UTF-8."""
-    hexdump: str = ""
-    """The beginning, byte by byte."""
     note: str = ""
     """What is left out, or why nothing is shown."""
     data: bytes = b""
@@ -48,11 +39,12 @@ def view(message: Message) -> BodyView:
     return BodyView(
         size=shown.size,
         pretty=shown.pretty,
-        form=shown.fields,
-        data=data,
+        fields=shown.fields,
         text=data[: payload.MOST_TEXT].decode("utf-8", errors="replace"),
         hexdump=shown.hexdump,
+        is_cut=shown.is_cut,
         note=f"The text ends after {payload.MOST_TEXT} bytes." if shown.is_cut else "",
+        data=data,
     )
 
 

@@ -18,7 +18,7 @@ def test_a_form_is_shown_field_by_field() -> None:
         body=b"name=Ada+L.&note=&name=%3Cb%3E",
     )
 
-    assert body.view(message).form == (("name", "Ada L."), ("note", ""), ("name", "<b>"))
+    assert body.view(message).fields == (("name", "Ada L."), ("note", ""), ("name", "<b>"))
     text = console.look(console.operator(), console.page_url(message))
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
@@ -27,7 +27,7 @@ def test_a_form_is_shown_field_by_field() -> None:
 @pytest.mark.parametrize("data", [b"", b"no form at all", b"\xff=1", b"&".join([b"a=1"] * 501)])
 def test_what_is_no_form_is_not_shown_as_one(data: bytes) -> None:
     message = MessageFactory.create(content_type=payload.FORM, body=data)
-    assert body.view(message).form == ()
+    assert body.view(message).fields == ()
 
 
 @pytest.mark.parametrize("data", ["{}", 'it\'s "quoted" $HOME `ls`\n', "ü"])
