@@ -1,10 +1,11 @@
 """Bare libcurl: POST requests in an event loop of a few lines, and what one costs.
 
-python -m bench.bare URL COUNT RATE prints the CPU microseconds of this process for each request.
-RATE is requests a second; 0: as fast as they go.
+python -m bench.bare URL COUNT RATE prints milliseconds for each request, as JSON: CPU time of this
+process, and how long it took. RATE is requests a second; 0: as fast as they go.
 """
 
 import io
+import json
 import select
 import sys
 import time
@@ -12,6 +13,7 @@ import time
 import pycurl
 
 from bench.bodies import body
+from bench.figures import percentile
 
 CONCURRENCY = 64
 HEADERS = [
@@ -35,6 +37,7 @@ class Loop:
         self.multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self.handles = [self._handle(url) for _ in range(CONCURRENCY)]
         self.number = 0
+        self.took_ms: list[float] = []
 
     def run(self, count: int, rate: float = 0.0) -> None:
         """POST `count` messages."""
@@ -56,6 +59,7 @@ class Loop:
             if bad:
                 raise SystemExit(f"A request failed: {bad[0][2]}")
             for handle in good:
+                self.took_ms.append(handle.getinfo(pycurl.TOTAL_TIME) * 1e3)
                 self.multi.remove_handle(handle)
                 idle.append(handle)
             done += len(good)
@@ -92,6 +96,9 @@ if __name__ == "__main__":
     url, count, rate = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     loop = Loop(url)
     loop.run(WARM_UP)
+    loop.took_ms.clear()
     before = time.process_time()
     loop.run(count, rate)
-    print((time.process_time() - before) / count * 1e6)
+    cost = (time.process_time() - before) / count * 1e3
+    p50, p99 = (percentile(loop.took_ms, share) for share in (0.5, 0.99))
+    print(json.dumps({"cpu": cost, "p50": p50, "p99": p99}))

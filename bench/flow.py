@@ -28,8 +28,8 @@ class Flow:
 
     sent: dict[int, int] = field(default_factory=dict)
     """When each answered message was sent, by number."""
-    answered: list[int] = field(default_factory=list)
-    """When each accepting answer came, in order; one for each message."""
+    answered: dict[int, int] = field(default_factory=dict)
+    """When its accepting answer came, by number."""
     unanswered: int = 0
     """Messages whose connection broke: stored or not, nobody knows."""
     arrived: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -60,12 +60,16 @@ class Flow:
     @property
     def accepting_seconds(self) -> float:
         """From the first message sent to the last one acknowledged."""
-        return (max(self.answered) - self.started) / 1e9
+        return (max(self.answered.values()) - self.started) / 1e9
 
     def latencies_ms(self, consumer: int) -> list[float]:
         """Message sent to message received, for each message."""
         at = self.arrived[consumer]
         return [(at[number] - sent) / 1e6 for number, sent in self.sent.items() if number in at]
+
+    def waits_ms(self) -> list[float]:
+        """Message sent to message acknowledged, for each message."""
+        return [(self.answered[number] - sent) / 1e6 for number, sent in self.sent.items()]
 
     def lost(self) -> int:
         """Deliveries of acknowledged messages that never came."""
@@ -112,7 +116,7 @@ class Following:
     def _note(self, numbers: range, sent_at: int, answered_at: int, status: int) -> None:
         if status in self._plan.route.accepted:
             self.flow.sent.update(dict.fromkeys(numbers, sent_at))
-            self.flow.answered += [answered_at] * len(numbers)
+            self.flow.answered.update(dict.fromkeys(numbers, answered_at))
         elif status == UNANSWERED:
             self.flow.unanswered += len(numbers)
         elif not self._refusal:

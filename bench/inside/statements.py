@@ -2,10 +2,11 @@
 
 A commit of a message with its body, the claim of a hundred rows, and the end of their attempts,
 each sent as text over the driver's own connection. What is counted is the CPU time of this process
-and of the database server.
+and of the database server; of the commit also how long it takes at a steady rate.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from django.db import connection
 
 from bench import cpu
+from bench.figures import percentile
 from bench.flow import Tell
 from bench.inside.piles import ANSWER_HEADERS, Pile, Standing, fill
 from channels_app import clock
@@ -46,11 +48,12 @@ NEW_ATTEMPTS = raw.Insert(
 
 
 def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
-    """``GROUP PID...``: CPU milliseconds for each message.
+    """``GROUP WAITS RATE PID...``: CPU milliseconds for each message; how long a commit takes.
 
-    ``GROUP`` is how many messages share a commit; the processes are the database server's.
+    ``GROUP`` is how many messages share a commit, ``WAITS`` how many commits are timed, ``RATE`` a
+    second; the processes are the database server's.
     """
-    group, *pids = map(int, arguments)
+    group, paced, rate, *pids = map(int, arguments)
     channel, consumer = _place()
     standing = Standing(consumer.id, DeliveryState.QUEUED, Reason.ACCEPTED)
     start_ms = int(clock.now().timestamp() * 1000) - 2 * MESSAGES
@@ -59,8 +62,11 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
     bare = Bare([os.getpid(), *pids])
     alone = [_new(bare, channel.id, 1) for _ in range(MESSAGES // 4)]
     shared = [_new(bare, channel.id, group) for _ in range(max(1, MESSAGES // group))]
+    waits = list(bare.waits_ms([_new(bare, channel.id, 1) for _ in range(paced)], rate))
     held: list[list[int]] = []
     return {
+        "commit_p50": percentile(waits, 0.5),
+        "commit_p99": percentile(waits, 0.99),
         "commit_one": bare.cost(lambda: bare.send_all(alone), len(alone)),
         "commit_group": bare.cost(lambda: bare.send_all(shared), len(shared) * group),
         "claim": bare.cost(lambda: held.extend(_claims(bare, consumer.id)), MESSAGES),
@@ -102,6 +108,15 @@ class Bare:
         """One after the other."""
         for packet in packets:
             self.send(packet)
+
+    def waits_ms(self, packets: Sequence[bytes], rate: float) -> Iterator[float]:
+        """How long each takes, in milliseconds, when they are sent at a steady rate."""
+        begin = time.perf_counter()
+        for number, packet in enumerate(packets):
+            time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+            sent = time.perf_counter()
+            self.send(packet)
+            yield (time.perf_counter() - sent) * 1e3
 
 
 def _place() -> tuple[Channel, Consumer]:

@@ -18,6 +18,7 @@ def _at(rate: int) -> Callable[[Stage], Values]:
         return {
             f"latency{rate}.p50": percentile(latencies, 0.5),
             f"latency{rate}.p99": percentile(latencies, 0.99),
+            f"latency{rate}.acknowledged": percentile(flow.waits_ms(), 0.5),
         }
 
     return measure
@@ -31,6 +32,7 @@ def _row(rate: int, p50: tuple[float, float], p99: tuple[float, float]) -> Row:
         (
             Figure(f"{key}.p50", f"{title}, p50", "ms", must=p50[0], aim=p50[1], digits=2),
             Figure(f"{key}.p99", f"{title}, p99", "ms", must=p99[0], aim=p99[1], digits=2),
+            Figure(f"{key}.acknowledged", "- POST sent to acknowledged, p50", "ms", digits=2),
         ),
         _at(rate),
         quick_on_sqlite=rate == SLOW,

@@ -45,6 +45,7 @@ def test_what_is_sent_is_answered_and_arrives(receiver: Receiver, log: Log) -> N
     assert len(flow.answered) == flow.deliveries == COUNT
     assert (flow.unanswered, flow.twice) == (0, 0)
     assert len(flow.latencies_ms(CONSUMER)) == COUNT
+    assert all(wait > 0 for wait in flow.waits_ms())
     bodies = {request.body for request in receiver.requests()}
     assert len(bodies) == COUNT
     assert {len(body) for body in bodies} == {1024}
