@@ -3,6 +3,7 @@
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from django.db import connection
 from django.db.models import Sum
@@ -16,13 +17,24 @@ from delivery.rules.lifecycle import DeliveryState
 
 SHOWN = 100
 """Consumers with the most dead letters."""
-LOOK = 10_000
+LOOK = 3000
 """Rows that the page reads, over all consumers."""
 TERM = (
-    "SELECT * FROM (SELECT consumer_id, id, outcome, status_code "  # noqa: S608 - our own table
+    "SELECT consumer_id, outcome, status_code, COUNT(*), MAX(id) "  # noqa: S608 - our own table
+    "FROM (SELECT consumer_id, id, outcome, status_code "
     f"FROM {Delivery._meta.db_table} WHERE consumer_id = %s AND state = 'dead' "
-    "ORDER BY id DESC LIMIT %s) AS t{}"
+    "ORDER BY id DESC LIMIT %s) AS slice GROUP BY consumer_id, outcome, status_code"
 )
+
+
+class Share(NamedTuple):
+    """Dead letters of one consumer that ended alike and were answered alike."""
+
+    outcome: str
+    status: int | None
+    number: int
+    newest: int
+    """Key of the last one."""
 
 
 @dataclass(slots=True)
@@ -90,10 +102,13 @@ def piles() -> list[Pile]:
     counts = {key: int(total) for key, total in counts.items() if total > 0}
     known = Consumer.objects.select_related("channel").in_bulk(list(counts))
     wanted = [key for key in counts if key in known]
-    rows: dict[int, list[tuple[int, str, int | None]]] = {key: [] for key in wanted}
-    for consumer_id, key, outcome, status in _newest(shares({key: counts[key] for key in wanted})):
-        rows[consumer_id].append((key, outcome, status))
-    return [Pile(known[key], counts[key], len(rows[key]), _causes(rows[key])) for key in wanted]
+    rows: dict[int, list[Share]] = {key: [] for key in wanted}
+    for consumer_id, *share in _newest(shares({key: counts[key] for key in wanted})):
+        rows[consumer_id].append(Share(*share))
+    return [
+        Pile(known[key], counts[key], sum(share.number for share in found), _causes(found))
+        for key, found in rows.items()
+    ]
 
 
 def shares(counts: dict[int, int]) -> dict[int, int]:
@@ -105,22 +120,22 @@ def shares(counts: dict[int, int]) -> dict[int, int]:
     return found
 
 
-def _newest(wanted: dict[int, int]) -> Iterator[tuple[int, int, str, int | None]]:
-    """The newest of each consumer, so many."""
+def _newest(wanted: dict[int, int]) -> Iterator[Any]:
+    """Consumer and share of the newest dead letters of each, so many; the database adds them up."""
     if not wanted:
         return
-    union = " UNION ALL ".join(TERM.format(place) for place in range(len(wanted)))
+    union = " UNION ALL ".join([TERM] * len(wanted))
     with connection.cursor() as cursor:
         cursor.execute(union, [part for share in wanted.items() for part in share])
         yield from cursor.fetchall()
 
 
-def _causes(rows: Iterable[tuple[int, str, int | None]]) -> list[Cause]:
+def _causes(shares: Iterable[Share]) -> list[Cause]:
     found: dict[str, Cause] = {}
-    for key, outcome, status in rows:
-        cause = found.setdefault(outcome, Cause(outcome))
-        cause.count += 1
-        cause.newest = max(cause.newest, key)
-        if status is not None:
-            cause.answers[status] += 1
+    for share in shares:
+        cause = found.setdefault(share.outcome, Cause(share.outcome))
+        cause.count += share.number
+        cause.newest = max(cause.newest, share.newest)
+        if share.status is not None:
+            cause.answers[share.status] += share.number
     return sorted(found.values(), key=lambda cause: -cause.count)

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
-from django.contrib.admin.views.main import PAGE_VAR
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from channels_app.admin import base
+from channels_app.admin.changelist import IndexOrdered
 from channels_app.admin.choices import DropdownFilter, Since, first_id
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
@@ -100,11 +99,9 @@ class Chosen:
     consumer_ids: tuple[int, ...] | None = None
     since: int = 0
     outcome: str = ""
-    most: int = MOST
-    """Rows that are to be looked at."""
 
     @classmethod
-    def of(cls, request: HttpRequest, term: str, per_page: int) -> Self:
+    def of(cls, request: HttpRequest, term: str) -> Self:
         """The filters in the address, and a client id in the search field."""
         state, outcome = request.GET.get("state", ""), request.GET.get("outcome", "")
         return cls(
@@ -112,24 +109,48 @@ class Chosen:
             consumer_ids=_consumers(request, term),
             since=first_id(request.GET.get("since")),
             outcome=outcome if outcome in list(Outcome) else "",
-            most=MOST if outcome else _reach(request, per_page),
         )
 
-    def apply(self, rows: Rows) -> Rows:
-        """The rows, by index."""
-        if self.states is None and self.consumer_ids is None:
-            found = rows.filter(pk__gte=self.since) if self.since else rows
-            found = base.newest(found) if self.outcome else found
-        else:
-            keys = newest(self.consumer_ids, self.states, since=self.since, most=self.most)
-            found = rows.filter(pk__in=keys)
-        return found.filter(outcome=self.outcome) if self.outcome else found
+    def keys(self, most: int) -> list[int] | None:
+        """So many of the rows, newest first; None when the table's own order leads to them."""
+        if self.states is None and self.consumer_ids is None and not self.outcome:
+            return None
+        return newest(
+            self.consumer_ids, self.states, since=self.since, outcome=self.outcome, most=most
+        )
 
 
-def find(request: HttpRequest, rows: Rows, term: str, per_page: int) -> Rows:
-    """What an id names, else what was chosen, each by its index."""
-    found = _by_id(rows, term)
-    return Chosen.of(request, term, per_page).apply(rows) if found is None else found
+class Deliveries(IndexOrdered):
+    """The list: an id names its rows, or they are chosen, each by its index."""
+
+    is_cut = False
+    """Whether it was found as this one page, and not as a list that the page is a part of."""
+
+    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Rows:
+        """What the filters and the search name together.
+
+        The page's keys alone, not those of the pages before it. What was chosen for an action may
+        have moved on since: then all of them.
+        """
+        rows: Rows = super().get_queryset(request, *args, **kwargs)
+        term = self.query.strip().lower()
+        named = _by_id(rows, term)
+        if named is not None:
+            return named
+        chosen = Chosen.of(request, term)
+        is_shown = request.method == "GET"
+        first = max(0, self.page_num - 1) * self.list_per_page if is_shown else 0
+        keys = chosen.keys(min(MOST, first + self.list_per_page) if is_shown else MOST)
+        if keys is None:
+            return rows.filter(pk__gte=chosen.since) if chosen.since else rows
+        self.is_cut = is_shown
+        return rows.filter(pk__in=keys[first:])
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Nothing is skipped where nothing stands before the page."""
+        super().get_results(request)
+        if self.is_cut:
+            self.result_list = self.queryset[: self.list_per_page]
 
 
 def _by_id(rows: Rows, term: str) -> Rows | None:
@@ -138,14 +159,6 @@ def _by_id(rows: Rows, term: str) -> Rows | None:
     if delivery is not None:
         return rows.filter(pk=delivery)
     return rows.filter(message_id=message) if message is not None else None
-
-
-def _reach(request: HttpRequest, per_page: int) -> int:
-    """Rows up to the end of the page. What was chosen for an action may have moved on since."""
-    page = request.GET.get(PAGE_VAR, "1")
-    if request.method != "GET" or not page.isdecimal() or len(page) > len(str(MOST)):
-        return MOST
-    return min(MOST, int(page) * per_page)
 
 
 def _consumers(request: HttpRequest, term: str) -> tuple[int, ...] | None:

@@ -21,9 +21,13 @@ FEWEST = 100
 RANGES = 200
 """Terms of one union; SQLite allows 500."""
 TERM = (
-    f"SELECT * FROM (SELECT id FROM {Delivery._meta.db_table} "  # noqa: S608 - our own table
-    "WHERE consumer_id = %s AND state = %s AND id >= %s ORDER BY id DESC LIMIT %s) AS t{}"
+    "SELECT id FROM (SELECT id{outcome} FROM {table} WHERE {pair}id >= %s "
+    "ORDER BY id DESC LIMIT %s) AS t{place}{only}"
 )
+PAIR = "consumer_id = %s AND state = %s AND "
+
+Pair = tuple[int, str] | tuple[()]
+"""Consumer and state; empty for the whole table, in the order of its key."""
 
 
 def newest(
@@ -31,20 +35,27 @@ def newest(
     states: Collection[str] | None,
     *,
     since: int = 0,
+    outcome: str = "",
     most: int = MOST,
 ) -> list[int]:
-    """Keys of the newest rows, falling. None means any consumer, any state; ``since`` is a key."""
+    """Keys of the newest rows, falling. None means any consumer, any state; ``since`` is a key.
+
+    No index serves an outcome: it is looked for among the newest of what the others leave.
+    """
     pairs = _pairs(consumer_ids, states)
-    limit = min(most, max(FEWEST, min(MOST, BUDGET // max(1, len(pairs)))))
+    depth = max(FEWEST, min(MOST, BUDGET // max(1, len(pairs))))
+    limit = min(most, depth)
     found: list[int] = []
     for start in range(0, len(pairs), RANGES):
-        found += _read(pairs[start : start + RANGES], since, limit)
+        found += _read(
+            pairs[start : start + RANGES], since, outcome, depth if outcome else limit, limit
+        )
     return sorted(found, reverse=True)[:limit]
 
 
-def _pairs(
-    consumer_ids: Collection[int] | None, states: Collection[str] | None
-) -> list[tuple[int, str]]:
+def _pairs(consumer_ids: Collection[int] | None, states: Collection[str] | None) -> Sequence[Pair]:
+    if consumer_ids is None and states is None:
+        return [()]
     counters = Counter.objects.exclude(state=MADE)
     if consumer_ids is not None:
         counters = counters.filter(consumer_id__in=consumer_ids)
@@ -54,11 +65,26 @@ def _pairs(
     return sorted(set(counters.values_list("consumer_id", "state")))
 
 
-def _read(pairs: Sequence[tuple[int, str]], since: int, limit: int) -> list[int]:
-    union = " UNION ALL ".join(TERM.format(place) for place in range(len(pairs)))
-    values: list[Any] = [part for pair in pairs for part in (*pair, since, limit)]
+def _read(pairs: Sequence[Pair], since: int, outcome: str, depth: int, limit: int) -> list[int]:
+    """Of each range so many rows, ``depth``, are read, and of all together ``limit`` returned."""
+    only = [outcome] if outcome else []
+    union = " UNION ALL ".join(_term(pair, place, outcome) for place, pair in enumerate(pairs))
+    values: list[Any] = [part for pair in pairs for part in (*pair, since, depth, *only)]
     with connection.cursor() as cursor:
         # Nothing but TERM, repeated; values are parameters.
         sql = f"SELECT id FROM ({union}) AS u ORDER BY id DESC LIMIT %s"  # noqa: S608
         cursor.execute(sql, [*values, limit])
         return [row[0] for row in cursor.fetchall()]
+
+
+def _term(pair: Pair, place: int, outcome: str) -> str:
+    table = Delivery._meta.db_table
+    if pair and connection.vendor == "mysql":
+        table += " FORCE INDEX (delivery_list)"  # the key alone would serve the order, but no range
+    return TERM.format(
+        table=table,
+        pair=PAIR if pair else "",
+        place=place,
+        outcome=", outcome" if outcome else "",
+        only=" WHERE outcome = %s" if outcome else "",
+    )

@@ -16,7 +16,7 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 from delivery.steps.replay.filters import instant, of_types
 
-LOOKS = (500, 1500, 3000)
+LOOKS = (500, 1500)
 """Rows of one range that each look of an answer covers; where it ends is read from the index alone.
 Most filters match much: a short look fills the page."""
 

@@ -16,9 +16,9 @@ from delivery.rules.outcome import Outcome
 from delivery.steps.replay.filters import SKEW, id_at, of_types
 
 LIMIT = 25
-SCAN = 2000
-"""Rows of one state that a look covers when a filter is on that no index serves."""
-LOOKS = 4
+LOOKS = (500, 1500)
+"""Rows of one state that each look of a page covers when a filter is on that no index serves. Most
+filters match much: a short look fills the page."""
 
 STATES: dict[str, tuple[str, Q]] = {
     "delivered": ("delivered", Q()),
@@ -131,9 +131,9 @@ def _read(
     """Up to ``limit + 1`` rows, and where the look ended if that was before the list's end."""
     found: list[Delivery] = []
     edge = None
-    for _ in range(LOOKS):
+    for scan in LOOKS:
         parts = [_from(part, place, upwards) for part in ranges]
-        edge = _edge(parts, upwards) if condition else None
+        edge = _edge(parts, upwards, scan) if condition else None
         bound = Q()
         if edge is not None:
             bound = Q(id__lte=edge) if upwards else Q(id__gte=edge)
@@ -152,9 +152,9 @@ def _from(part: QuerySet[Delivery], place: int | None, upwards: bool) -> QuerySe
     return part.order_by("id" if upwards else "-id")
 
 
-def _edge(parts: Sequence[QuerySet[Delivery]], upwards: bool) -> int | None:
+def _edge(parts: Sequence[QuerySet[Delivery]], upwards: bool, scan: int) -> int | None:
     edges: list[int] = [
-        edge for part in parts for edge in part.values_list("id", flat=True)[SCAN : SCAN + 1]
+        edge for part in parts for edge in part.values_list("id", flat=True)[scan : scan + 1]
     ]
     if not edges:
         return None

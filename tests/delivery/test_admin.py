@@ -86,6 +86,35 @@ def test_a_page_reads_no_further_than_it_shows(operator: Client) -> None:
     assert [str(row) for row in second.context["cl"].result_list] == latest_first[25:50]
     assert any("LIMIT 50" in query["sql"] for query in queries)
     assert not any("LIMIT 1000" in query["sql"] for query in queries)
+    before = str(rows[-1].pk)
+    assert not any(before in query["sql"] for query in queries)
+
+
+def test_pages_of_an_outcome_hold_each_row_once_as_deep_as_they_say(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ConsumerFactory.create()
+    rows = [
+        row
+        for turn in range(30)
+        for row in make_deliveries(
+            consumer, 2, state="dead", outcome=("timeout", "gone")[turn % 2], status_code=None
+        )
+    ]
+    expected = [str(row) for row in reversed(rows) if row.outcome == "timeout"]
+
+    def pages(query: str) -> list[list[str]]:
+        answers = [operator.get(console.list_url(Delivery, f"{query}&p={n}")) for n in (1, 2, 3)]
+        return [[str(row) for row in answer.context["cl"].result_list] for answer in answers]
+
+    everywhere = pages("?outcome=timeout")
+    assert everywhere == [expected[:25], expected[25:], []]
+    assert pages("?state=dead&outcome=timeout") == everywhere
+
+    monkeypatch.setattr(newest_module, "MOST", 20)
+    monkeypatch.setattr(newest_module, "FEWEST", 1)
+    assert pages("?outcome=timeout") == [expected[:10], [], []]
+    assert pages(f"?consumer={consumer.pk}&outcome=timeout") == [expected[:10], [], []]
 
 
 def test_what_was_selected_is_found_when_newer_rows_have_pushed_it_on(operator: Client) -> None:
@@ -137,6 +166,7 @@ def test_the_newest_of_many_piles_come_in_order(monkeypatch: pytest.MonkeyPatch)
     latest_first = [row.pk for row in reversed(rows)]
 
     assert newest(None, None) == latest_first
+    assert newest(None, {"dead", "delivered"}) == latest_first
     assert newest([consumers[0].pk], None, since=rows[9].pk) == [
         row.pk for row in reversed(rows[9:]) if row.consumer_id == consumers[0].pk
     ]

@@ -25,7 +25,7 @@ QUERIES = (
 @pytest.fixture
 def owner(large: World, monkeypatch: pytest.MonkeyPatch) -> Client:
     """Somebody to whose team all of it belongs."""
-    monkeypatch.setattr(pages, "SCAN", 40)
+    monkeypatch.setattr(pages, "LOOKS", (40,) * 4)
     monkeypatch.setattr(picture, "SAMPLE", 10)
     team: Team = TeamFactory.create(slug="acme")
     Consumer.objects.update(team=team)

@@ -232,12 +232,12 @@ def walk(owner: Client, address: str, query: str = "") -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize("scan", [pages.SCAN, 7])
+@pytest.mark.parametrize("looks", [pages.LOOKS, (7,) * 4, (3, 9)])
 def test_every_page_holds_what_its_filter_says_in_order_and_once(
-    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch, scan: int
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch, looks: tuple[int, ...]
 ) -> None:
     """Also when the look breaks off long before it has found a page full."""
-    monkeypatch.setattr(pages, "SCAN", scan)
+    monkeypatch.setattr(pages, "LOOKS", looks)
     rows = make_history(webhook)
     wanted: dict[str, Callable[[Delivery], bool]] = {
         "": lambda row: True,
