@@ -1,6 +1,7 @@
 """What a team may put into a key: no more than it has already."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from channels_app.rules.fields import Fault
@@ -17,6 +18,7 @@ class Held(NamedTuple):
     scopes: Collection[str]
     channels: Collection[str]
     """None at all: all for a producer's key, those that are open to every team for a team's."""
+    expires_at: datetime | None = None
 
 
 def excess(
@@ -34,20 +36,59 @@ def excess(
     if too_much := [scope for scope in scopes if scope not in offered]:
         owner = "of a producer" if of_producer else "of a team"
         return Fault("scopes", f"A key {owner} cannot get {too_much[0]} here.")
-    everywhere = _everywhere(held) if of_producer else frozenset()
-    if of_producer and not channels and not everywhere.issuperset(scopes):
-        return Fault("channels", "Name the channels that the key may use.")
-    for scope in scopes:
-        for channel in channels:
-            if scope not in everywhere and not _covered(scope, channel, held):
-                lacking = f"No working key of the same owner may {scope} on {channel}."
-                return Fault("channels", f"{lacking} Ask an operator for one.")
+    for scope, channel, givers in _given(scopes, channels, of_producer=of_producer, held=held):
+        if givers:
+            continue
+        if not channel:
+            return Fault("channels", "Name the channels that the key may use.")
+        lacking = f"No working key of the same owner may {scope} on {channel}."
+        return Fault("channels", f"{lacking} Ask an operator for one.")
     return None
 
 
-def _everywhere(held: Sequence[Held]) -> frozenset[str]:
-    return frozenset(scope for key in held if not key.channels for scope in key.scopes)
+def end(
+    scopes: Collection[str],
+    channels: Collection[str],
+    *,
+    of_producer: bool,
+    held: Sequence[Held],
+) -> datetime | None:
+    """When the first of the rights that are passed on ends; None when none does.
+
+    A right lasts as long as the last key that has it. What is open to every team comes from no key.
+    """
+    given = _given(scopes, channels, of_producer=of_producer, held=held)
+    return min((last for *_, givers in given if (last := _last(givers))), default=None)
 
 
-def _covered(scope: str, channel: str, held: Sequence[Held]) -> bool:
-    return any(scope in key.scopes and channel in key.channels for key in held)
+def every(scopes: Collection[str], *, of_producer: bool, held: Sequence[Held]) -> list[str]:
+    """What to name so that a key reaches all that its owner may use; [] where no name is needed."""
+    if not of_producer or excess(scopes, (), of_producer=True, held=held) is None:
+        return []
+    named = [
+        {channel for key in held if scope in key.scopes for channel in key.channels}
+        for scope in scopes
+    ]
+    return sorted(set[str]().union(*named).intersection(*named))
+
+
+def _given(
+    scopes: Collection[str],
+    channels: Collection[str],
+    *,
+    of_producer: bool,
+    held: Sequence[Held],
+) -> Iterator[tuple[str, str, list[Held]]]:
+    """Each right with the keys that it may come from; a producer's on all channels has no name."""
+    for scope in scopes:
+        able = [key for key in held if scope in key.scopes]
+        everywhere = [key for key in able if not key.channels] if of_producer else []
+        if of_producer and not channels:
+            yield scope, "", everywhere
+        for channel in channels:
+            yield scope, channel, everywhere + [key for key in able if channel in key.channels]
+
+
+def _last(givers: Sequence[Held]) -> datetime | None:
+    ends = [key.expires_at for key in givers if key.expires_at]
+    return max(ends) if ends and len(ends) == len(givers) else None

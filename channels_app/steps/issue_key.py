@@ -1,6 +1,6 @@
 """Issue an API key: make, rotate or revoke it. Its text is shown once, never stored (S0-11)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -70,16 +70,27 @@ def issue_within(
 ) -> Registered[ApiKey]:
     """As ``issue``, for a team that gives what it has: to itself or to a producer of its own.
 
+    The key ends with the rights that it is made of, also where a later instant was asked for.
     Raises Invalid, also for rights that are not the team's to give, and NotFound.
     """
     wanted = _clean(FIELDS, values)
     if producer is not None and not _producers(team).filter(slug=producer).exists():
         raise NotFound("unknown_producer", f"There is no producer {producer}.")
-    if fault := _excess(wanted, team, producer):
+    held, of_producer = _held(team, producer), producer is not None
+    given = (wanted["scopes"], wanted["channels"])
+    if fault := grants.excess(*given, of_producer=of_producer, held=held):
         raise Invalid.of(BadValues([fault]))
     _check(wanted)
-    owner = None if producer is not None else team
+    ends = (wanted["expires_at"], grants.end(*given, of_producer=of_producer, held=held))
+    wanted["expires_at"] = min((end for end in ends if end), default=None)
+    owner = None if of_producer else team
     return transactions.run(lambda: _issue(wanted, actor, producer, owner, ""))
+
+
+def every_channel(team: str, producer: str | None, scopes: Collection[str]) -> list[str]:
+    """What a key for all that its owner may use has to name (see ``issue_within``)."""
+    held = _held(team, producer)
+    return grants.every(scopes, of_producer=producer is not None, held=held)
 
 
 def rotate(
@@ -265,14 +276,10 @@ def _producers(team: str) -> QuerySet[Producer]:
     return Producer.objects.filter(team__slug=team)
 
 
-def _excess(wanted: Mapping[str, Any], team: str, producer: str | None) -> Fault | None:
+def _held(team: str, producer: str | None) -> list[Held]:
     owned = Q(team__slug=team) if producer is None else Q(producer__slug=producer)
-    return grants.excess(
-        wanted["scopes"],
-        wanted["channels"],
-        of_producer=producer is not None,
-        held=[Held(key.scopes, key.channels) for key in working(ApiKey.objects.filter(owned))],
-    )
+    keys_ = working(ApiKey.objects.filter(owned))
+    return [Held(key.scopes, key.channels, key.expires_at) for key in keys_]
 
 
 def _team_id(key: ApiKey) -> int | None:

@@ -1,5 +1,6 @@
 """Forms of the portal: what people type, and what a step said against it."""
 
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -7,7 +8,7 @@ from django import forms
 
 from channels_app import clock
 from channels_app.errors import BrokerError
-from channels_app.models import Team
+from channels_app.models import Channel, Team
 from channels_app.rules import grants, invitations, names, roles, times
 from channels_app.steps import issue_key
 
@@ -25,9 +26,9 @@ DOES = {
     "replay": "send again what failed",
 }
 KEY_DAYS = (30, 90, 365)
-MOST_NAMED = 20
-"""Channels that a help text names."""
 PRODUCER = "producer:"
+ALL = "*"
+"""Chosen instead of channels; none can be called so."""
 
 
 def refuse(form: forms.Form, refused: BrokerError) -> None:
@@ -84,12 +85,11 @@ class KeyForm(forms.Form):
         widget=forms.CheckboxSelectMultiple,
         help_text="A producer's key may publish, no more; a key of the team may do the rest.",
     )
-    channels = forms.CharField(
-        required=False,
-        widget=forms.Textarea(attrs={"rows": 3}),
-        help_text="Channels that it may use, one per line: those that operators granted to the "
-        "same owner. A producer's key has to name them, unless it may use all; a team's key "
-        "without any may use all that are open to every team.",
+    channels = forms.MultipleChoiceField(
+        widget=forms.CheckboxSelectMultiple(attrs={"class": "channels"}),
+        error_messages={"required": "Choose channels, or all."},
+        help_text="By name there are those that operators granted to one of the owners, for what "
+        "stands behind them. For more ask an operator.",
     )
     days = forms.TypedChoiceField(
         label="It works for",
@@ -98,19 +98,31 @@ class KeyForm(forms.Form):
         required=False,
         coerce=int,
         empty_value=None,
+        help_text="At most as long as the keys that it has its channels from.",
     )
 
     def __init__(self, team: Team, *args: Any, **kwargs: Any) -> None:
-        """With the team's producers to choose from."""
+        """With the team's producers to choose from, and the channels that there are to give."""
         super().__init__(*args, **kwargs)
+        self._team = team
         slugs = team.producers.order_by("slug").values_list("slug", flat=True)
         choices = [(f"{PRODUCER}{slug}", f"producer {slug}") for slug in slugs]
         owner = self.fields["owner"]
         assert isinstance(owner, forms.ChoiceField)
         owner.choices = [*choices, ("team", f"the team {team.name}")]
-        given = "; ".join(_granted(team)) or "nothing yet, ask them"
-        self.fields["channels"].help_text += f" Granted by operators: {given}."
+        channels = self.fields["channels"]
+        assert isinstance(channels, forms.MultipleChoiceField)
+        whole = "all that the owner may use; of the team's, those that are open to every team"
+        channels.choices = [(ALL, whole), *_granted(team)]
         self.initial.setdefault("scopes", ["publish"] if choices else ["read"])
+        self.initial.setdefault("channels", [ALL])
+
+    def clean_channels(self) -> list[str]:
+        """Some, or all; what a team's key may use unnamed and by name cannot be in one key."""
+        chosen: list[str] = self.cleaned_data["channels"]
+        if ALL in chosen and len(chosen) > 1:
+            raise forms.ValidationError("Choose either all or some of them.")
+        return chosen
 
     def producer(self) -> str | None:
         """The producer it is for; None for the team's own."""
@@ -119,35 +131,44 @@ class KeyForm(forms.Form):
 
     def values(self) -> dict[str, Any]:
         """As the step takes them."""
-        days = self.cleaned_data["days"]
+        days, channels = self.cleaned_data["days"], self.cleaned_data["channels"]
+        scopes = self.cleaned_data["scopes"]
+        if ALL in channels:
+            channels = issue_key.every_channel(self._team.slug, self.producer(), scopes)
         ends = clock.now() + timedelta(days=days) if days else None
         return {
             "label": self.cleaned_data["label"],
-            "scopes": self.cleaned_data["scopes"],
-            "channels": self.cleaned_data["channels"].split(),
+            "scopes": scopes,
+            "channels": channels,
             "expires_at": times.text(ends) if ends else None,
         }
 
 
-def _granted(team: Team) -> list[str]:
-    """What there is to pass on, owner by owner; ``MOST_NAMED`` channels of each."""
-    held: dict[tuple[str, str], set[str]] = {}
+def _granted(team: Team) -> list[tuple[str, str]]:
+    """The channels that keys of the team or its producers name, each with who may do what there."""
+    held: dict[str, dict[str, set[str]]] = {}
     for key in issue_key.working(issue_key.keys_of(team.slug)).select_related("producer"):
         owner = f"producer {key.producer.slug}" if key.producer else "the team"
         offered = grants.PRODUCER_SCOPES if key.producer else grants.TEAM_SCOPES
-        # Without channels a team's key has what every team has: nothing that could be passed on.
-        channels = key.channels or (["all channels"] if key.producer else [])
-        for scope in offered:
-            if channels and scope in key.scopes:
-                held.setdefault((owner, scope), set()).update(channels)
-    return [
-        f"{owner}: {scope} on {_first(sorted(channels))}"
-        for (owner, scope), channels in sorted(held.items())
-    ]
+        channels = key.channels
+        if key.producer and not channels:
+            # It may use every channel; those that are not open to teams are no team's to read of.
+            channels = _open()
+        for channel in channels:
+            if scopes := set(offered).intersection(key.scopes):
+                held.setdefault(channel, {}).setdefault(owner, set()).update(scopes)
+    return [(channel, f"{channel}: {_said(owners)}") for channel, owners in sorted(held.items())]
 
 
-def _first(slugs: list[str]) -> str:
-    return ", ".join(slugs[:MOST_NAMED]) + (" and more" if len(slugs) > MOST_NAMED else "")
+def _open() -> list[str]:
+    external = Channel.objects.filter(exposure=Channel.Exposure.EXTERNAL)
+    return list(external.values_list("slug", flat=True))
+
+
+def _said(owners: Mapping[str, Collection[str]]) -> str:
+    return "; ".join(
+        f"{owner} may {', '.join(sorted(scopes))}" for owner, scopes in sorted(owners.items())
+    )
 
 
 class RotateForm(forms.Form):

@@ -44,7 +44,7 @@ def shop(team: Team) -> Producer:
 
 def wish(**changes: Any) -> dict[str, Any]:
     wished = {"label": "till", "owner": "producer:shop", "scopes": ["publish"], "days": "90"}
-    return {**wished, "channels": "orders", **changes}
+    return {**wished, "channels": ["orders"], **changes}
 
 
 def newest() -> ApiKey:
@@ -59,6 +59,13 @@ def made(answer: Any) -> str:
     assert len(found) == 2, "the text and the line that uses it"
     assert found[0] == found[1]
     return str(found[0])
+
+
+def ticked(html: str) -> set[str]:
+    """The channels that are chosen in the form."""
+    boxes = re.findall(r'<input[^>]*name="channels"[^>]*>', html)
+    assert boxes
+    return {box.split('value="')[1].split('"')[0] for box in boxes if " checked" in box}
 
 
 def publish(text: str) -> int:
@@ -102,7 +109,7 @@ def test_a_key_is_made_shown_once_used_and_dead_when_revoked(
 def test_a_key_of_the_team_belongs_to_nobody_else(
     editor: Client, team: Team, orders: Channel
 ) -> None:
-    made(editor.post(NEW, wish(owner="team", scopes=["read", "replay"], channels="", days="")))
+    made(editor.post(NEW, wish(owner="team", scopes=["read", "replay"], channels=["*"], days="")))
 
     key = newest()
     assert (key.team, key.producer, key.channels, key.expires_at) == (team, None, [], None)
@@ -112,27 +119,36 @@ def test_a_key_of_the_team_belongs_to_nobody_else(
     ("changes", "sentence"),
     [
         pytest.param({"scopes": ["admin"]}, "not one of the available choices", id="admin"),
-        pytest.param({"channels": "inner"}, "Ask an operator", id="an internal channel"),
-        pytest.param({"channels": "orders open"}, "publish on open", id="an external channel"),
-        pytest.param({"channels": ""}, "Name the channels", id="all channels"),
+        pytest.param({"channels": ["inner"]}, "inner is not one of the", id="an internal channel"),
+        pytest.param({"channels": ["orders", "open"]}, "open is not one", id="an external channel"),
+        pytest.param({"channels": ["payroll"]}, "publish on payroll", id="what the team reads"),
+        pytest.param({"channels": []}, "Choose channels, or all", id="no channel"),
+        pytest.param({"channels": ["*", "orders"]}, "either all or some", id="all and some"),
         pytest.param({"scopes": ["publish", "read"]}, "cannot get read", id="a producer reading"),
         pytest.param(
-            {"owner": "team", "scopes": ["read"], "channels": "open"},
-            "read on open",
+            {"owner": "team", "scopes": ["read"], "channels": ["open"]},
+            "open is not one",
             id="an external channel that may become internal",
         ),
-        pytest.param({"channels": "orders Inner"}, "A name has", id="no channel's name"),
         pytest.param({"owner": "producer:bank"}, "not one of the available", id="another's"),
-        pytest.param({"owner": "team"}, "cannot get publish", id="publishing for nobody"),
+        pytest.param(
+            {"owner": "team", "channels": ["*"]}, "cannot get publish", id="publishing for nobody"
+        ),
         pytest.param({"scopes": []}, "required", id="nothing"),
     ],
 )
 def test_a_key_with_more_than_the_team_has_is_refused_and_nothing_typed_is_lost(
-    editor: Client, orders: Channel, shop: Producer, changes: dict[str, Any], sentence: str
+    editor: Client,
+    team: Team,
+    orders: Channel,
+    shop: Producer,
+    changes: dict[str, Any],
+    sentence: str,
 ) -> None:
     ChannelFactory.create(slug="inner")
     ChannelFactory.create(slug="open", external=True)
     ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
+    ApiKeyFactory.create(team=team, label="reads", scopes=["read"], channels=["payroll"])
 
     answer = editor.post(NEW, wish(**changes))
 
@@ -140,7 +156,9 @@ def test_a_key_with_more_than_the_team_has_is_refused_and_nothing_typed_is_lost(
     assert answer.status_code == 422
     assert sentence in html
     assert 'value="till"' in html
-    assert [key.label for key in ApiKey.objects.all()] == ["granted"]
+    still = {"*", "orders", "payroll"}.intersection(changes.get("channels", ["orders"]))
+    assert ticked(html) == still
+    assert [key.label for key in ApiKey.objects.all()] == ["granted", "reads"]
 
 
 @pytest.mark.parametrize("scope", ["register", "receive", "read", "replay"])
@@ -150,18 +168,54 @@ def test_who_may_publish_everywhere_gets_no_look_at_internal_channels(
     ChannelFactory.create(slug="payroll")
     ApiKeyFactory.create(producer=ProducerFactory.create(slug="shop", team=team))
 
-    for channels in ("", "payroll"):
-        answer = editor.post(NEW, wish(scopes=[scope], channels=channels))
+    for channels in ("*", "payroll"):
+        answer = editor.post(NEW, wish(scopes=[scope], channels=[channels]))
         assert answer.status_code == 422
     assert ApiKey.objects.count() == 1
+    assert "payroll" not in editor.get(NEW).content.decode()
 
-    made(editor.post(NEW, wish(channels="")))
+    made(editor.post(NEW, wish(channels=["*"])))
+
+    assert newest().channels == []
+
+
+def test_all_of_a_producer_is_what_it_was_granted_by_name(
+    editor: Client, team: Team, orders: Channel, shop: Producer
+) -> None:
+    ChannelFactory.create(slug="news", external=True)
+    ApiKeyFactory.create(producer=shop, channels=["news"])
+    ApiKeyFactory.create(producer=shop, scopes=["read"], channels=["payroll"])
+    ProducerFactory.create(slug="fresh", team=team)
+
+    made(editor.post(NEW, wish(channels=["*"])))
+    answer = editor.post(NEW, wish(owner="producer:fresh", channels=["*"]))
+
+    assert newest().channels == ["news", "orders"]
+    assert answer.status_code == 422
+    assert "Name the channels" in answer.content.decode()
+
+
+@pytest.mark.parametrize("days", ["90", ""])
+def test_a_key_does_not_outlive_the_grant_that_it_passes_on(
+    editor: Client, team: Team, orders: Channel, days: str
+) -> None:
+    shop = ProducerFactory.create(slug="shop", team=team)
+    ends = timezone.now() + timedelta(days=10)
+    ApiKeyFactory.create(producer=shop, channels=["orders"], expires_at=ends)
+
+    made(editor.post(NEW, wish(days=days)))
+
+    first = newest()
+    assert first.expires_at == ends
+    made(editor.post(f"/portal/acme/keys/{first.key_id}/rotate/", {"overlap_s": "0"}))
+    made(editor.post(NEW, wish(days=days)))
+    assert newest().expires_at == ends
 
 
 def test_what_an_operator_granted_by_name_can_be_passed_on(editor: Client, team: Team) -> None:
     ChannelFactory.create(slug="payroll")
     ApiKeyFactory.create(team=team, scopes=["read"], channels=["payroll"])
-    wished = wish(owner="team", channels="payroll")
+    wished = wish(owner="team", channels=["payroll"])
 
     assert editor.post(NEW, wished | {"scopes": ["read", "replay"]}).status_code == 422
     made(editor.post(NEW, wished | {"scopes": ["read"]}))
@@ -178,11 +232,11 @@ def test_the_form_says_what_there_is_to_give(editor: Client, team: Team, shop: P
 
     html = editor.get(NEW).content.decode()
 
-    assert "producer shop: publish on orders" in html
-    assert "producer bus: publish on all channels" in html
-    assert "the team: read on payroll" in html
+    assert "orders: producer shop may publish" in html
+    assert "open: producer bus may publish" in html
+    assert "payroll: the team may read" in html
     assert "secret" not in html
-    assert " open" not in html.split("Granted by operators")[1].split("</p>")[0]
+    assert ticked(html) == {"*"}
 
 
 def test_rotation_leaves_both_keys_working_for_a_while(

@@ -1,5 +1,7 @@
 """What a team may put into a key, case by case."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from channels_app.rules import grants
@@ -7,6 +9,7 @@ from channels_app.rules.grants import Held
 
 INNER = Held(["read", "register"], ["inner"])
 PUBLISHES = Held(["publish"], ["inner"])
+SOON, LATE = (datetime(2030, month, 1, tzinfo=UTC) for month in (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -68,3 +71,37 @@ def test_a_team_gives_its_producer_no_more_than_it_has(
     fault = grants.excess(scopes, channels, of_producer=True, held=held)
 
     assert (fault.field if fault else None) == field
+
+
+@pytest.mark.parametrize(
+    ("channels", "held", "end"),
+    [
+        pytest.param(["a"], [Held(["publish"], ["a"], SOON)], SOON, id="with the only one"),
+        pytest.param(["a"], [Held(["publish"], ["a"])], None, id="never"),
+        pytest.param(
+            ["a"], [Held(["publish"], ["a"], at) for at in (LATE, SOON)], LATE, id="with the last"
+        ),
+        pytest.param(
+            ["a"], [Held(["publish"], ["a"], SOON), Held(["publish"], [])], None, id="one for all"
+        ),
+        pytest.param(["a"], [Held(["publish"], [], SOON)], SOON, id="one for all that ends"),
+        pytest.param([], [Held(["publish"], [], SOON)], SOON, id="all with all"),
+        pytest.param(
+            ["a", "b"],
+            [Held(["publish"], ["b"], SOON), Held(["publish"], ["a"], LATE)],
+            SOON,
+            id="with the first right that ends",
+        ),
+        pytest.param(
+            ["a"], [Held(["publish"], ["a"], LATE), Held(["read"], ["a"])], LATE, id="no other use"
+        ),
+    ],
+)
+def test_a_right_lasts_as_long_as_the_keys_that_have_it(
+    channels: list[str], held: list[Held], end: datetime | None
+) -> None:
+    assert grants.end(["publish"], channels, of_producer=True, held=held) == end
+
+
+def test_what_is_open_to_every_team_comes_from_no_key() -> None:
+    assert grants.end(["read"], [], of_producer=False, held=[Held(["read"], ["a"], SOON)]) is None
