@@ -112,7 +112,7 @@ class KeyForm(forms.Form):
         owner.choices = [*choices, ("team", f"the team {team.name}")]
         channels = self.fields["channels"]
         assert isinstance(channels, forms.MultipleChoiceField)
-        whole = "all that the owner may use; of the team's, those that are open to every team"
+        whole = "all that the owner may use (the team itself: those open to every team)"
         channels.choices = [(ALL, whole), *_granted(team)]
         self.initial.setdefault("scopes", ["publish"] if choices else ["read"])
         self.initial.setdefault("channels", [ALL])
