@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from django.db import IntegrityError
+
 from channels_app import transactions
-from channels_app.errors import Invalid, NotFound, Stale
+from channels_app.errors import Invalid, NotFound, Refused, Stale
 from channels_app.models import AuditEntry, Producer, Team
 from channels_app.rules import fields, names, settings
 from channels_app.rules.conditions import ALWAYS, Condition
@@ -25,6 +27,9 @@ FIELDS: dict[str, Field] = {
         fields.boolean, kept=True, help="Its keys open nothing. PUT without it leaves it as it is."
     ),
 }
+OF_TEAM = {name: FIELDS[name] for name in ("description", "default_priority")}
+"""What a team decides by itself; the limits are what operators hold it to."""
+MOST_OF_TEAM = 100
 
 
 def put(
@@ -54,6 +59,47 @@ def patch(
     return _register(slug, values, actor, condition, reason, partial=True)
 
 
+def make_within(
+    team: str, name: str, values: Mapping[str, Any], *, actor: str
+) -> Registered[Producer]:
+    """Make a producer of a team, called ``team.name``. It may do nothing until it has a key.
+
+    Raises Invalid, NotFound, and Refused when the name is taken or when there are too many.
+    """
+    slug = f"{team}.{name}"
+    if fault := names.slug(name) or names.slug(slug):
+        raise Invalid.of(BadValues([Fault("name", fault)]))
+    wanted = _clean(OF_TEAM, values, partial=False) | {"team": team}
+    try:
+        return transactions.run(lambda: _make(team, slug, wanted, actor))
+    except IntegrityError:
+        # Two at once: the database decides.
+        raise _taken(slug) from None
+
+
+def change_within(
+    team: str,
+    slug: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    condition: Condition = ALWAYS,
+) -> Registered[Producer]:
+    """As ``patch``, of a team's own producer and of what a team decides.
+
+    Raises Invalid, NotFound and Stale.
+    """
+    wanted = _clean(OF_TEAM, values, partial=True)
+
+    def work() -> Registered[Producer]:
+        # Locked: it stays the team's until it is written.
+        if not Producer.objects.select_for_update().filter(slug=slug, team__slug=team).first():
+            raise _unknown(slug)
+        return _write(slug, wanted, actor, condition, "", create=False)
+
+    return transactions.run(work)
+
+
 def describe(producer: Producer) -> dict[str, Any]:
     """The producer's settings as they are written."""
     limited = producer.rate_per_second
@@ -78,14 +124,40 @@ def _register(
 ) -> Registered[Producer]:
     if fault := names.slug(slug):
         raise Invalid.of(BadValues([Fault("producer", fault)]))
-    try:
-        wanted = fields.clean(FIELDS, values, partial=partial)
-    except BadValues as bad:
-        raise Invalid.of(bad) from None
+    wanted = _clean(FIELDS, values, partial=partial)
     return transactions.run(
         lambda: _write(slug, wanted, actor, condition, reason, create=not partial),
         on_collision=lambda: None,
     )
+
+
+def _clean(
+    known: Mapping[str, Field], values: Mapping[str, Any], *, partial: bool
+) -> dict[str, Any]:
+    try:
+        return fields.clean(known, values, partial=partial)
+    except BadValues as bad:
+        raise Invalid.of(bad) from None
+
+
+def _make(team: str, slug: str, wanted: dict[str, Any], actor: str) -> Registered[Producer]:
+    # Locked, so that two at once cannot both be the last one that fits.
+    owner = Team.objects.select_for_update().filter(slug=team).first()
+    if owner is None:
+        raise NotFound("unknown_team", f"There is no team {team}.")
+    if owner.producers.count() >= MOST_OF_TEAM:
+        raise Refused(f"The team has {MOST_OF_TEAM} producers; ask an operator for more.")
+    if Producer.objects.filter(slug=slug).exists():
+        raise _taken(slug)
+    return _write(slug, wanted, actor, ALWAYS, "", create=True)
+
+
+def _taken(slug: str) -> Refused:
+    return Refused(f"There is a producer {slug} already.", field="name")
+
+
+def _unknown(slug: str) -> NotFound:
+    return NotFound("unknown_producer", f"There is no producer {slug}.")
 
 
 def _write(
@@ -99,7 +171,7 @@ def _write(
 ) -> Registered[Producer]:
     found = Producer.objects.select_for_update().filter(slug=slug).first()
     if found is None and not create:
-        raise NotFound("unknown_producer", f"There is no producer {slug}.")
+        raise _unknown(slug)
     if not condition.holds(found.version if found else None):
         raise Stale("stale_version", "The producer has changed since; read it again.")
     producer = found or Producer(slug=slug)

@@ -1,17 +1,18 @@
 """Forms of the portal: what people type, and what a step said against it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django import forms
 
 from channels_app import clock
 from channels_app.errors import BrokerError
-from channels_app.models import Channel, Team
+from channels_app.models import Channel, Producer, Team
 from channels_app.rules import grants, invitations, names, roles, times
 from channels_app.steps import issue_key
 
+T = TypeVar("T")
 MEANING = {
     "viewer": "Viewer: sees everything, changes nothing",
     "editor": "Editor: also changes what the team owns",
@@ -36,6 +37,17 @@ def refuse(form: forms.Form, refused: BrokerError) -> None:
     faults = [(fault.field, fault.detail) for fault in refused.faults]
     for name, detail in faults or [(refused.field, refused.detail)]:
         form.add_error(name if name in form.fields else None, detail)
+
+
+def tried(form: forms.Form, step: Callable[[], T]) -> T | None:
+    """What a step made of a form; None when one of both refused, which then stands in the form."""
+    if not form.is_valid():
+        return None
+    try:
+        return step()
+    except BrokerError as refused:
+        refuse(form, refused)
+    return None
 
 
 class InviteForm(forms.Form):
@@ -203,3 +215,51 @@ class TeamForm(forms.Form):
     def values(self) -> dict[str, Any]:
         """As the step takes them."""
         return {"name": self.cleaned_data["name"], "slug": self.cleaned_data["slug"]}
+
+
+class ProducerForm(forms.Form):
+    """A producer, as far as its team decides."""
+
+    description = forms.CharField(
+        required=False,
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text="For people: which system it is, and who looks after it.",
+    )
+    default_priority = forms.IntegerField(
+        label="Priority",
+        min_value=0,
+        max_value=9,
+        initial=4,
+        help_text="Of messages that name none: 0 is the lowest, 9 the highest.",
+    )
+
+    def values(self) -> dict[str, Any]:
+        """As the step takes them."""
+        return {
+            "description": self.cleaned_data["description"].replace("\r\n", "\n"),
+            "default_priority": self.cleaned_data["default_priority"],
+        }
+
+
+class NewProducerForm(ProducerForm):
+    """A producer that is not there yet."""
+
+    name = forms.CharField(max_length=names.LONGEST_SLUG)
+    field_order = ("name", "description", "default_priority")
+
+    def __init__(self, team: Team, *args: Any, **kwargs: Any) -> None:
+        """With what stands before its name."""
+        super().__init__(*args, **kwargs)
+        self.fields["name"].help_text = (
+            f"Such as till; programs know it as {team.slug}.till. Lower-case letters, digits, "
+            "dots, underscores and hyphens; it stays as it is."
+        )
+
+
+def initial(producer: Producer) -> dict[str, Any]:
+    """A producer as its form shows it."""
+    return {
+        "description": producer.description,
+        "default_priority": producer.default_priority,
+    }

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from channels_app.ui.views import audit, home, joining, keys, members
+from channels_app.ui.views import audit, home, joining, keys, members, producers
 
 app_name = "portal"
 # What belongs to no team stands below `-`, which no team can be called: names begin with a letter
@@ -33,6 +33,9 @@ urlpatterns = [
         name="revoke_invitation",
     ),
     path("<str:team>/audit/", audit.AuditView.as_view(), name="audit"),
+    path("<str:team>/producers/", producers.ProducersView.as_view(), name="producers"),
+    path("<str:team>/producers/-/new/", producers.NewProducerView.as_view(), name="new_producer"),
+    path("<str:team>/producers/<str:producer>/", producers.ProducerView.as_view(), name="producer"),
     path("<str:team>/keys/", keys.KeysView.as_view(), name="keys"),
     path("<str:team>/keys/new/", keys.NewKeyView.as_view(), name="new_key"),
     path("<str:team>/keys/<str:key_id>/rotate/", keys.RotateView.as_view(), name="rotate_key"),

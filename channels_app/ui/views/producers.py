@@ -1,0 +1,96 @@
+"""Producers of a team: the systems that publish in its name."""
+
+from django.contrib import messages
+from django.db.models import Count, Q
+from django.http import Http404, HttpResponse
+from django.shortcuts import redirect
+
+from channels_app import clock
+from channels_app.models import Producer
+from channels_app.rules.conditions import Condition
+from channels_app.steps import register_producer
+from channels_app.ui.access import TeamRequest, TeamView, actor
+from channels_app.ui.forms import NewProducerForm, ProducerForm, initial, tried
+
+
+class ProducersView(TeamView):
+    """All of them, with what each may do."""
+
+    section = "producers"
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """The list."""
+        lasting = Q(keys__expires_at=None) | Q(keys__expires_at__gt=clock.now())
+        able = Count("keys", filter=lasting & Q(keys__revoked_at=None))
+        mine = request.team.producers.annotate(key_count=able).order_by("slug")
+        return self.page("portal/producers.html", {"producers": mine})
+
+
+class NewProducerView(TeamView):
+    """A new one."""
+
+    section = "producers"
+    reader = "editor"
+
+    def get(self, request: TeamRequest) -> HttpResponse:
+        """The form."""
+        return self._ask(NewProducerForm(request.team))
+
+    def post(self, request: TeamRequest) -> HttpResponse:
+        """Make it."""
+        form, team = NewProducerForm(request.team, request.POST), request.team.slug
+        done = tried(
+            form,
+            lambda: register_producer.make_within(
+                team, form.cleaned_data["name"], form.values(), actor=actor(request)
+            ),
+        )
+        if done is None:
+            return self._ask(form, status=422)
+        messages.success(
+            request, f"{done.row} is there. Ask an operator for its first key: it says where."
+        )
+        return redirect("portal:producer", team, done.row.slug)
+
+    def _ask(self, form: NewProducerForm, *, status: int = 200) -> HttpResponse:
+        return self.page("portal/producer_new.html", {"form": form}, status=status)
+
+
+class ProducerView(TeamView):
+    """One of them."""
+
+    section = "producers"
+
+    def get(self, request: TeamRequest, producer: str) -> HttpResponse:
+        """Its settings and limits."""
+        found = self._find(request, producer)
+        return self._ask(ProducerForm(initial=initial(found)), found)
+
+    def post(self, request: TeamRequest, producer: str) -> HttpResponse:
+        """Change it, unless somebody else did meanwhile."""
+        found, form = self._find(request, producer), ProducerForm(request.POST)
+        seen = request.POST.get("version", "")
+        done = tried(
+            form,
+            lambda: register_producer.change_within(
+                request.team.slug,
+                producer,
+                form.values(),
+                actor=actor(request),
+                condition=Condition(frozenset({int(seen)} if seen.isdecimal() else ())),
+            ),
+        )
+        if done is None:
+            return self._ask(form, found, status=422)
+        messages.success(request, "Saved." if done.changed else "Nothing was different.")
+        return redirect("portal:producer", request.team.slug, producer)
+
+    def _ask(self, form: ProducerForm, found: Producer, *, status: int = 200) -> HttpResponse:
+        context = {"form": form, "producer": found}
+        return self.page("portal/producer.html", context, status=status)
+
+    def _find(self, request: TeamRequest, slug: str) -> Producer:
+        found = request.team.producers.filter(slug=slug).first()
+        if found is None:
+            raise Http404(f"There is no producer {slug}.")
+        return found
