@@ -70,13 +70,16 @@ class Progress:
         self._started = time.monotonic()
         self._drawn = float("-inf")
 
-    def show(self, done: int) -> None:
-        """Draw ``done`` of the total, at most ten times a second."""
+    def show(self, done: int, share: float | None = None) -> None:
+        """Draw ``done`` of the total, at most ten times a second.
+
+        ``share`` says how far that is where nobody knows the total.
+        """
         now = time.monotonic()
         if not self._shown or (now - self._drawn < REDRAW_S and done < self._total):
             return
         self._drawn = now
-        share = min(done / self._total, 1.0)
+        share = min(done / self._total if share is None else share, 1.0)
         filled = round(share * BAR_WIDTH)
         bar = "█" * filled + "░" * (BAR_WIDTH - filled)
         rate = done / max(now - self._started, 1e-9)

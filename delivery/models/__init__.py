@@ -1,5 +1,6 @@
 """HOW a message gets to its consumers, as tables."""
 
+from delivery.models.accounting import AccountingReport, Pruned
 from delivery.models.counter import Counter
 from delivery.models.delivery import Attempt, Delivery
 from delivery.models.notice import Notice, Standing
@@ -8,11 +9,13 @@ from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
 
 __all__ = [
+    "AccountingReport",
     "Attempt",
     "ConsumerHealth",
     "Counter",
     "Delivery",
     "Notice",
+    "Pruned",
     "PumpSlot",
     "Replay",
     "Standing",

@@ -9,7 +9,8 @@ from django.db.models import ProtectedError
 
 from channels_app import clock
 from channels_app.models import AuditEntry, Channel, Consumer, EventType, Message
-from delivery.models import Attempt, Counter, Delivery
+from delivery.models import Attempt, Counter, Delivery, Pruned
+from delivery.models.accounting import ALL
 from delivery.models.counter import MADE
 
 BATCH = 500
@@ -47,6 +48,7 @@ def close(channel: Channel, *, actor: str, reason: str, counted: Census) -> None
     with transaction.atomic():
         channel.paused = True
         channel.save()
+        Pruned.note(channel.id, ALL)
         for consumer in Consumer.objects.filter(channel=channel).exclude(state="retired"):
             consumer.state = Consumer.State.RETIRED
             consumer.state_reason = "Its channel is being deleted."
@@ -72,6 +74,7 @@ def finish(channel: Channel, *, actor: str, reason: str) -> bool:
         with transaction.atomic():
             ids = list(consumers.values_list("id", flat=True))
             Counter.objects.filter(consumer_id__in=ids).delete()
+            Pruned.objects.filter(channel_id=channel.id).delete()
             consumers.delete()
             Channel.objects.get(id=channel.id).delete()
             _audit(channel.slug, "channel.deleted", actor, reason)

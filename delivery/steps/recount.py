@@ -33,22 +33,29 @@ def mend() -> int:
     return len(wrong)
 
 
-def recount(consumer_id: int) -> None:
-    """Make one consumer's counters equal to its rows.
+def recount(consumer_id: int) -> bool:
+    """Make one consumer's counters equal to its rows; whether they were not."""
+    with transaction.atomic():
+        # Two who recount the same consumer would both mend it.
+        Consumer.objects.select_for_update().get(id=consumer_id)
+        wrong = difference(consumer_id)
+        Counter.add(wrong, SLOT)
+    return bool(wrong)
+
+
+def difference(consumer_id: int) -> dict[tuple[int, str], int]:
+    """What one consumer's counters lack, by consumer and state; empty when they are true.
 
     Whoever changes rows changes the counters in the same transaction, so one statement that reads
     both sees what is wrong and nothing else, without holding anybody up.
     """
     rows = Delivery.objects.filter(consumer_id=consumer_id).order_by()
     shares = Counter.objects.filter(consumer_id=consumer_id).order_by()
-    with transaction.atomic():
-        # Two who recount the same consumer would both mend it.
-        Consumer.objects.select_for_update().get(id=consumer_id)
-        wrong: Tally[tuple[int, str]] = Tally()
-        actual = rows.values_list("state").annotate(number=Count("id"), side=Value(1))
-        known = shares.values_list("state").annotate(number=Sum("count"), side=Value(-1))
-        for state, number, side in actual.union(known, all=True):
-            wrong[consumer_id, state] += side * int(number)
-            if side > 0:
-                wrong[consumer_id, MADE] += number
-        Counter.add(wrong, SLOT)
+    actual = rows.values_list("state").annotate(number=Count("id"), side=Value(1))
+    known = shares.values_list("state").annotate(number=Sum("count"), side=Value(-1))
+    wrong: Tally[tuple[int, str]] = Tally()
+    for state, number, side in actual.union(known, all=True):
+        wrong[consumer_id, state] += side * int(number)
+        if side > 0:
+            wrong[consumer_id, MADE] += number
+    return {key: number for key, number in wrong.items() if number}

@@ -17,7 +17,7 @@ from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, IdempotencyRecord, Message, MessageBody
 from channels_app.models.hints import by_index
 from channels_app.rules import ids
-from delivery.models import Attempt, Counter, Delivery, Notice, Replay
+from delivery.models import Attempt, Counter, Delivery, Notice, Pruned, Replay
 from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState
 
@@ -72,6 +72,7 @@ class _Cutoffs:
     """Up to when a channel's rows are old."""
 
     def __init__(self, channel: Channel, now: datetime) -> None:
+        self.channel_id = channel.id
         days = channel.retention_days or conf().retention_days
         dead_days = channel.dead_retention_days or conf().dead_retention_days
         self.finished = now - timedelta(days=days)
@@ -94,7 +95,7 @@ def _deliveries(channel_id: int, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
             for state, cutoff in cutoffs.states.items():
                 first = consumer[f"oldest_{state}"]
                 if first is not None and first < _id_at(cutoff):
-                    yield from _of_consumer(consumer["id"], state, cutoff, cutoffs.finished, slot)
+                    yield from _of_consumer(consumer["id"], state, cutoffs, slot)
 
 
 def _oldest(state: str) -> Subquery:
@@ -103,9 +104,8 @@ def _oldest(state: str) -> Subquery:
     return Subquery(rows.order_by("id").values("id")[:1])
 
 
-def _of_consumer(
-    consumer_id: int, state: str, cutoff: datetime, message_cutoff: datetime, slot: int
-) -> Iterator[int]:
+def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> Iterator[int]:
+    cutoff = cutoffs.states[state]
     after, more = 0, True
     while more:
         # Keys are time-ordered: the bound on the key is what the index serves. Some of these rows
@@ -121,10 +121,11 @@ def _of_consumer(
         more = len(page) == BATCH
         after = page[-1][0] if page else after
         ripe = {row[0]: row[1] for row in page if row[2] and row[2] < cutoff}
-        old = [key for key in ripe.values() if key < _id_at(message_cutoff)]
+        old = [key for key in ripe.values() if key < _id_at(cutoffs.finished)]
         if not ripe:
             yield 0
             continue
+        Pruned.note(cutoffs.channel_id, max(ripe.values()))
         yield transactions.run(
             lambda ripe=ripe, old=old: _delete(consumer_id, state, ripe, old, slot)  # type: ignore[misc]
         )

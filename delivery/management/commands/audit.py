@@ -1,0 +1,217 @@
+"""``manage.py audit``: whether everything that was accepted is accounted for."""
+
+import json
+import re
+import textwrap
+from argparse import ArgumentTypeError
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from channels_app import clock
+from channels_app.models import Channel, Consumer
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error, Progress, counted
+from delivery.rules.accounting import EXPLANATIONS, STATES, Finding
+from delivery.runtime.auditor import GRACE, Auditor, Wanted
+
+WIDTH = 76
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+LENGTH = re.compile(r"(\d+)([smhd])")
+
+
+class Command(BaseCommand):
+    """Runs delivery/runtime/auditor.py and prints its report."""
+
+    help = (
+        "Compare what was accepted with what became of it, row by row: that every message was\n"
+        "fanned out, to each consumer that wanted it, that every delivery is in one of its states\n"
+        "and has the attempts that it counts, and that the counters are true.\n\n"
+        "It reads in short steps beside the running broker, locks nothing and changes nothing.\n"
+        "The exit code is 1 when something is off: then it says what that means, and the way out."
+    )
+    examples = (
+        "  manage.py audit\n"
+        "  manage.py audit --since 2h\n"
+        "  manage.py audit --since 2026-03-01 --until 2026-03-02 --channel orders\n"
+        "  manage.py audit --json | jq .gap"
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Which messages, and how to tell it."""
+        when = "an instant (2026-03-01, 2026-03-01T08:00:00Z) or how long ago (30m, 2h, 7d)"
+        parser.add_argument(
+            "--since", type=_instant, metavar="WHEN", help=f"messages accepted from then on: {when}"
+        )
+        parser.add_argument(
+            "--until", type=_instant, metavar="WHEN", help="messages accepted before then"
+        )
+        parser.add_argument("--channel", metavar="NAME", help="this channel alone")
+        parser.add_argument("--consumer", metavar="CLIENT_ID", help="this consumer alone")
+        parser.add_argument(
+            "--grace",
+            type=_length,
+            default=GRACE,
+            metavar="TIME",
+            help="what is under way for less is not late, and clocks may differ by it: 0s, 90s "
+            "(default: 5m)",
+        )
+        parser.add_argument("--json", action="store_true", help="print the report as JSON")
+        parser.add_argument(
+            "--limit-ids",
+            type=int,
+            default=20,
+            metavar="N",
+            help="ids to name of each finding (default: %(default)s)",
+        )
+
+    def handle(self, *, json: bool, limit_ids: int, **options: Any) -> None:
+        """Exit code 1 when anything is off."""
+        auditor = Auditor(_wanted(options), now=clock.now(), most_ids=max(0, limit_ids))
+        progress = Progress(self.stdout, 0 if json else 1, "messages and deliveries")
+        for share in auditor.steps():
+            progress.show(auditor.books.looked.total(), share)
+        progress.close()
+        if json:
+            self._print_json(auditor)
+        else:
+            self._print(auditor)
+        if auditor.books.gap:
+            raise SystemExit(1)
+
+    def _print_json(self, auditor: Auditor) -> None:
+        self.stdout.write(json.dumps(_document(auditor), indent=2))
+
+    def _print(self, auditor: Auditor) -> None:
+        document = _document(auditor)
+        for line in _table(document["consumers"]):
+            self.stdout.write(line)
+        looked = f"{counted(document['messages'], 'message')} with "
+        looked += counted(document["deliveries"], "delivery")
+        findings = auditor.findings()
+        for finding in findings:
+            self._print_finding(finding)
+        if findings:
+            text = f"{counted(auditor.books.gap, 'row')} off in {looked}."
+            self.stdout.write("\n" + self.style.ERROR(text))
+        else:
+            text = f"All is accounted for: {looked}."
+            self.stdout.write(self.style.SUCCESS(text))
+
+    def _print_finding(self, finding: Finding) -> None:
+        explained = EXPLANATIONS[finding.check]
+        where = "/".join(name for name in (finding.channel, finding.consumer) if name)
+        sentence = f"{counted(finding.count, explained.rows)}: each {explained.meaning}"
+        head = f"{finding.check.value}" + (f" in {where}" if where else "")
+        self.stdout.write("\n" + self.style.ERROR(head))
+        for line in [
+            *textwrap.wrap(sentence, WIDTH),
+            *textwrap.wrap(f"-> {explained.way_out}", WIDTH, subsequent_indent="   "),
+            *textwrap.wrap(" ".join(finding.ids), WIDTH, break_on_hyphens=False),
+        ]:
+            self.stdout.write(f"  {line}")
+        if finding.count > len(finding.ids):
+            self.stdout.write(f"  ... and {finding.count - len(finding.ids):,} more")
+
+
+def _document(auditor: Auditor) -> dict[str, Any]:
+    books, parties = auditor.books, auditor.parties
+    consumers = []
+    for consumer_id, account in sorted(books.accounts.items()):
+        party = parties.by_id.get(consumer_id)
+        consumers.append(
+            {
+                "channel": parties.slugs.get(party.channel_id, "?") if party else "?",
+                "consumer": party.client_id if party else f"({consumer_id})",
+                "accepted": account.accepted,
+                **{state: account.states[state] for state in STATES},
+                "missing": account.missing,
+            }
+        )
+    return {
+        "gap": books.gap,
+        "messages": books.looked["messages"],
+        "deliveries": books.looked["deliveries"],
+        "channels": [
+            {
+                "channel": parties.slugs.get(channel_id, "?"),
+                "messages": inflow.states.total(),
+                **dict(inflow.states),
+                "fanned_out": inflow.recorded,
+            }
+            for channel_id, inflow in sorted(books.inflow.items())
+        ],
+        "consumers": consumers,
+        "findings": [
+            {
+                "check": finding.check.value,
+                "channel": finding.channel,
+                "consumer": finding.consumer,
+                "count": finding.count,
+                "ids": list(finding.ids),
+                "meaning": EXPLANATIONS[finding.check].meaning,
+                "way_out": EXPLANATIONS[finding.check].way_out,
+            }
+            for finding in auditor.findings()
+        ],
+    }
+
+
+def _table(consumers: list[dict[str, Any]]) -> list[str]:
+    """One line for each consumer: accepted is the sum of what follows."""
+    if not consumers:
+        return []
+    heads = ("accepted", *STATES, "missing")
+    rows = [
+        [f"{it['channel']}/{it['consumer']}", *(f"{it[head]:,}" for head in heads)]
+        for it in consumers
+    ]
+    lines = [["", *(head.replace("_", " ") for head in heads)], *rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _wanted(options: dict[str, Any]) -> Wanted:
+    channel = consumers = None
+    if slug := options["channel"]:
+        channel = Channel.objects.filter(slug=slug).first()
+        if channel is None:
+            raise Error(f"There is no channel {slug!r}.")
+    if client_id := options["consumer"]:
+        rows = Consumer.objects.filter(client_id=client_id)
+        consumers = tuple(rows.filter(channel=channel) if channel else rows)
+        if not consumers:
+            where = f" on {channel.slug}" if channel else ""
+            raise Error(f"There is no consumer {client_id!r}{where}.")
+    since, until = options["since"], options["until"]
+    if since and until and since >= until:
+        raise Error("--since must lie before --until.")
+    return Wanted(since, until, channel, consumers, options["grace"])
+
+
+def _length(text: str) -> timedelta:
+    found = LENGTH.fullmatch(text)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is no length of time like 90s, 10m, 2h or 7d")
+    return timedelta(**{UNITS[found[2]]: int(found[1])})
+
+
+def _instant(text: str) -> datetime:
+    if LENGTH.fullmatch(text):
+        return clock.now() - _length(text)
+    try:
+        found = parse_datetime(text) or datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is neither an instant (2026-03-01T08:00:00Z) nor 2h")
+    return found if found.tzinfo else timezone.make_aware(found)

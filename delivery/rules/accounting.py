@@ -1,0 +1,170 @@
+"""Accounting: what an audit of the books can find, what a finding means, and the running sums."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from delivery.rules.lifecycle import DeliveryState
+
+
+class Check(StrEnum):
+    """What an audit looks at; also the names under which findings are stored and exported."""
+
+    UNDISPATCHED = "undispatched"
+    FAN_OUT = "fan_out"
+    MISSING = "missing"
+    ATTEMPTS = "attempts"
+    COUNTERS = "counters"
+
+
+class Explanation(NamedTuple):
+    """For people."""
+
+    rows: str
+    """What is counted and listed: one of them."""
+    meaning: str
+    way_out: str
+
+
+EXPLANATIONS: dict[Check, Explanation] = {
+    Check.UNDISPATCHED: Explanation(
+        "message",
+        "was accepted and is still not fanned out: no consumer will get it before that.",
+        "Start `manage.py broker` or a worker; if one runs, look at the last error of the sweep "
+        "`undispatched` on the console's page System.",
+    ),
+    Check.FAN_OUT: Explanation(
+        "message",
+        "has more or fewer deliveries than its fan-out wrote down: a row was lost or added "
+        "behind the broker's back.",
+        "Make what is missing up with a backfill of the consumer that lacks it "
+        "(POST .../consumers/{client_id}/backfill); restore the database if many are gone.",
+    ),
+    Check.MISSING: Explanation(
+        "message",
+        "should have gone to this consumer, whose filter lets it through, and has no delivery.",
+        "A backfill of this consumer makes them: "
+        "POST /api/v1/channels/{channel}/consumers/{client_id}/backfill.",
+    ),
+    Check.ATTEMPTS: Explanation(
+        "delivery",
+        "has other attempts in its history than it counts: numbers must be 1 to attempt_count, "
+        "without the one in flight. What was sent or not sent is not in doubt, its record is.",
+        "Nothing repairs a history. Look at these deliveries and at what wrote to the tables "
+        "besides the broker; they can be replayed.",
+    ),
+    Check.COUNTERS: Explanation(
+        "counter",
+        "says another number of deliveries than there are rows: figures shown to people are wrong, "
+        "deliveries are not.",
+        "`manage.py recount` counts the rows and mends the counters.",
+    ),
+}
+"""A finding reads: number, ``rows``, ``meaning``; then ``way_out``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Rows of one channel and consumer that one check found to be off."""
+
+    check: Check
+    channel: str
+    """Its name; empty where the rows belong to none."""
+    consumer: str
+    """Its client id; empty where no single consumer is meant."""
+    count: int
+    ids: tuple[str, ...]
+    """The first of them, as people write them."""
+
+
+@dataclass(slots=True)
+class Account:
+    """One consumer's deliveries of the messages that were looked at."""
+
+    states: Tally[str] = field(default_factory=Tally)
+    missing: int = 0
+
+    @property
+    def accepted(self) -> int:
+        """Messages that were accepted for it: those it has and those it should have."""
+        return self.states.total() + self.missing
+
+
+@dataclass(slots=True)
+class Inflow:
+    """One channel's messages that were looked at."""
+
+    states: Tally[str] = field(default_factory=Tally)
+    recorded: int = 0
+    """Deliveries that the fan-out wrote down."""
+
+
+class Place(NamedTuple):
+    """Where something was found: ids of channel and consumer, 0 for none."""
+
+    channel_id: int = 0
+    consumer_id: int = 0
+
+
+@dataclass(slots=True)
+class Off:
+    """What one check found in one place."""
+
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+
+
+class Books:
+    """What an audit has added up so far. It grows with the consumers, never with the tables."""
+
+    def __init__(self, most_ids: int) -> None:
+        self._most_ids = most_ids
+        self.inflow: dict[int, Inflow] = {}
+        """By channel."""
+        self.accounts: dict[int, Account] = {}
+        """By consumer."""
+        self.off: dict[tuple[Check, Place], Off] = {}
+        self.looked: Tally[str] = Tally()
+        """Rows by kind."""
+
+    def note(self, check: Check, place: Place, ids: Iterable[str]) -> None:
+        """Rows that are off; the first ``most_ids`` of a check and place are kept by name."""
+        for one in ids:
+            found = self.off.setdefault((check, place), Off())
+            found.count += 1
+            if len(found.ids) < self._most_ids:
+                found.ids.append(one)
+
+    def count_messages(self, channel_id: int, state: str, number: int, recorded: int) -> None:
+        """Messages of one channel and state, with the deliveries that they say they have."""
+        inflow = self.inflow.setdefault(channel_id, Inflow())
+        inflow.states[state] += number
+        inflow.recorded += recorded
+        self.looked["messages"] += number
+
+    def count_deliveries(self, consumer_id: int, state: str, number: int) -> None:
+        """Deliveries of one consumer and state."""
+        self.accounts.setdefault(consumer_id, Account()).states[state] += number
+        self.looked["deliveries"] += number
+
+    def miss(self, place: Place, ids: list[str]) -> None:
+        """Messages of which a consumer has no delivery and should have one."""
+        self.accounts.setdefault(place.consumer_id, Account()).missing += len(ids)
+        self.note(Check.MISSING, place, ids)
+
+    @property
+    def gap(self) -> int:
+        """Rows that do not add up; 0 when nothing was lost."""
+        return sum(found.count for found in self.off.values())
+
+    def by_check(self) -> dict[Check, int]:
+        """How many rows each check found, zero included."""
+        found = dict.fromkeys(Check, 0)
+        for (check, _), off in self.off.items():
+            found[check] += off.count
+        return found
+
+
+STATES = tuple(state.value for state in DeliveryState)

@@ -1,0 +1,122 @@
+"""Fan-out: every accepted message is dispatched, to each consumer that wanted it, exactly once."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+
+from channels_app.models import Message, raw
+from channels_app.rules import ids
+from delivery.models import Delivery, Pruned
+from delivery.rules.accounting import Books, Check, Place
+from delivery.steps.audit.scope import Parties, Party, Scope, Stretch
+
+DISPATCHED = Message.State.DISPATCHED.value
+NO_END = 1 << 40
+"""More rows than a stretch has: a LIMIT that keeps the slice a slice, which is then added up."""
+MESSAGES = Message._meta.db_table
+DELIVERIES = Delivery._meta.db_table
+
+SENT = f"""
+    SELECT channel_id, event_type, state, COUNT(*), SUM(consumer_count) FROM (
+        SELECT channel_id, event_type, state, consumer_count FROM {MESSAGES} AS m
+        WHERE id BETWEEN %s AND %s{{narrowed}} ORDER BY id LIMIT {NO_END}
+    ) AS slice GROUP BY channel_id, event_type, state
+"""
+MADE = f"""
+    SELECT consumer_id, event_type, state, COUNT(*) FROM (
+        SELECT consumer_id, event_type, state FROM {DELIVERIES} AS d
+        WHERE message_id BETWEEN %s AND %s{{narrowed}} ORDER BY message_id LIMIT {NO_END}
+    ) AS slice GROUP BY consumer_id, event_type, state
+"""
+NOT_PRUNED = f"""m.id > COALESCE(
+    (SELECT p.message_id FROM {Pruned._meta.db_table} AS p WHERE p.channel_id = m.channel_id), 0
+)"""
+FOUND = f"(SELECT COUNT(*) FROM {DELIVERIES} AS d WHERE d.message_id = m.id)"
+OFF = f"""
+    SELECT m.id, m.channel_id FROM {MESSAGES} AS m
+    WHERE m.id BETWEEN %s AND %s{{narrowed}}
+    AND m.consumer_count <> {FOUND} AND (m.consumer_count < {FOUND} OR {NOT_PRUNED})
+"""
+LACKING = f"""
+    SELECT m.id FROM {MESSAGES} AS m
+    WHERE m.id BETWEEN %s AND %s AND m.channel_id = %s AND m.state = '{DISPATCHED}'
+    AND m.event_type IN ({{holes}}) AND NOT EXISTS (
+        SELECT 1 FROM {DELIVERIES} AS d WHERE d.message_id = m.id AND d.consumer_id = %s
+    ) AND {NOT_PRUNED}
+"""
+WAITING = f"""
+    SELECT id, channel_id FROM {MESSAGES} AS m
+    WHERE state = '{Message.State.ACCEPTED.value}' AND id BETWEEN %s AND %s
+    AND accepted_at < %s{{narrowed}} ORDER BY id LIMIT %s
+"""
+
+
+def look(books: Books, scope: Scope, stretch: Stretch, parties: Parties) -> None:
+    """Add up one stretch and note what is off. Inside a snapshot."""
+    ends = [stretch.first, stretch.last]
+    sent: Tally[tuple[int, str]] = Tally()
+    of_channels = scope.narrowed("m", to_consumers=False)
+    for channel_id, event_type, state, number, recorded in raw.read(
+        SENT.format(narrowed=of_channels), ends
+    ):
+        books.count_messages(channel_id, state, number, int(recorded))
+        if state == DISPATCHED:
+            sent[channel_id, event_type] += number
+    made: Tally[tuple[int, str]] = Tally()
+    for consumer_id, event_type, state, number in raw.read(
+        MADE.format(narrowed=scope.narrowed("d")), ends
+    ):
+        books.count_deliveries(consumer_id, state, number)
+        made[consumer_id, event_type] += number
+    for message_id, channel_id in raw.read(OFF.format(narrowed=of_channels), ends):
+        books.note(Check.FAN_OUT, Place(channel_id), [_public(message_id)])
+    for party in parties.by_id.values():
+        if scope.has(party.id) and not party.is_retired:
+            _compare(books, stretch, party, sent, made)
+
+
+def waiting(books: Books, scope: Scope, most: int) -> None:
+    """Messages that nobody has fanned out for too long."""
+    rows = raw.read(
+        WAITING.format(narrowed=scope.narrowed("m", to_consumers=False)),
+        [scope.first, scope.last, raw.text(scope.before), most],
+    )
+    for message_id, channel_id in rows:
+        books.note(Check.UNDISPATCHED, Place(channel_id), [_public(message_id)])
+
+
+def _compare(
+    books: Books,
+    stretch: Stretch,
+    party: Party,
+    sent: Tally[tuple[int, str]],
+    made: Tally[tuple[int, str]],
+) -> None:
+    if party.since > stretch.last:
+        return
+    wanted = [
+        event_type
+        for channel_id, event_type in sent
+        if channel_id == party.channel_id and party.wants(event_type)
+    ]
+    # Where the whole stretch counts, sums say that all are there, and no row has to be looked at.
+    if party.since <= stretch.first:
+        wanted = [it for it in wanted if made[party.id, it] < sent[party.channel_id, it]]
+    if wanted:
+        lacking = list(_lacking(stretch, party, wanted))
+        if lacking:
+            books.miss(party.place, lacking)
+
+
+def _lacking(stretch: Stretch, party: Party, event_types: list[str]) -> Iterable[str]:
+    rows = raw.read(
+        LACKING.format(holes=", ".join(["%s"] * len(event_types))),
+        [
+            *(max(stretch.first, party.since), stretch.last, party.channel_id),
+            *(*event_types, party.id),
+        ],
+    )
+    return (_public(message_id) for (message_id,) in rows)
+
+
+def _public(message_id: int) -> str:
+    return ids.to_public(ids.MESSAGE, message_id)
