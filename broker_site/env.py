@@ -180,7 +180,7 @@ class Environment:
         "PROMETHEUS_MULTIPROC_DIR", "", str, "Folder that processes share metrics in."
     )
     failpoint: str = _hook(
-        "FAILPOINT", "", str, "Kills the process at a named step; for crash tests only."
+        "FAILPOINT", "", str, "File that names a step: who gets there dies; for crash tests only."
     )
 
 

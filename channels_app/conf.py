@@ -26,6 +26,7 @@ class Conf:
     allowed_targets: Networks
     public_url: str
     data_dir: Path
+    failpoint: str
 
 
 MAX_TIMEOUT_MS = 300_000
@@ -52,6 +53,7 @@ def conf() -> Conf:
         allowed_targets=parse_networks(environment.allowed_targets),
         public_url=settings.PUBLIC_URL,
         data_dir=settings.DATA_DIR,
+        failpoint=environment.failpoint,
     )
 
 

@@ -12,6 +12,7 @@ from django.db import (
     transaction,
 )
 
+from channels_app import failpoints
 from channels_app.models import raw
 
 T = TypeVar("T")
@@ -89,6 +90,7 @@ def is_away(error: Exception) -> bool:
 def _write_each(statements: Sequence[raw.Statement]) -> None:
     for sql, values in statements:
         raw.execute(sql, values)
+    failpoints.reach("in_write")
 
 
 def _write_at_once(statements: Sequence[raw.Statement]) -> None:

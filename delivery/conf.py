@@ -34,7 +34,6 @@ class Conf:
     ca_file: str
     user_agent: str
     host: str
-    failpoint: str
 
 
 @cache
@@ -63,5 +62,4 @@ def conf() -> Conf:
         ca_file=environment.ca_file,
         user_agent=f"Hookstation/{settings.VERSION}",
         host=socket.gethostname(),
-        failpoint=environment.failpoint,
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django.db import connection, transaction
 
-from channels_app import clock, metrics, sealing, transactions
+from channels_app import clock, failpoints, metrics, sealing, transactions
 from channels_app.directory import ChannelView
 from channels_app.group_commit import GroupCommit
 from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id, raw
@@ -107,6 +107,7 @@ def _weight(publication: Publication) -> int:
 
 def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
     results = transactions.retry(lambda: _store(orders), on_collision=new_id.reseed)
+    failpoints.reach("after_shared_accept" if len(orders) > 1 else "after_accept")
     _announce(orders, results)
     return results
 
@@ -158,6 +159,7 @@ def _store(orders: Sequence[_Order]) -> list[list[Accepted]]:
     statements += MESSAGES.statements(written.messages)
     statements += BODIES.statements(written.bodies)
     if statements:
+        failpoints.reach("before_shared_accept" if len(orders) > 1 else "before_accept")
         transactions.write(statements)
     return results
 

@@ -20,7 +20,7 @@ from django.db import close_old_connections
 from django_q.cluster import Cluster
 from django_q.signals import post_spawn
 
-from channels_app import clock
+from channels_app import clock, failpoints
 from delivery.conf import conf
 from delivery.models import PumpSlot
 from delivery.runtime import schedules, slots, sweeps
@@ -84,6 +84,7 @@ def _host(**_: Any) -> None:
 
 def _pump(held: Held, listener: Listener) -> None:
     if held.predecessor is not None:
+        failpoints.reach("after_takeover")
         released = release.release_owner(held.predecessor, now=clock.now(), slot=held.ordinal)
         logger.warning("pump %s took over %s deliveries of a dead one", held.worker, released)
     try:

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
-from channels_app import clock
+from channels_app import clock, failpoints
 from channels_app.directory import Signer
 from channels_app.rules.encryption import Unreadable
-from delivery import failpoints, metrics
+from delivery import metrics
 from delivery.conf import conf
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
@@ -188,7 +188,6 @@ class Pump:
         """Keep what is leased to us now; how many of each consumer."""
         counts = Tally(row.consumer_id for row in rows)
         if rows:
-            failpoints.reach("after_claim")
             metrics.LATENESS.observe_all(
                 [max(0.0, (now - it.due_at).total_seconds()) for it in rows]
             )
@@ -205,6 +204,7 @@ class Pump:
         loaded, waiting = self.hold.load(self.claimed, now)
         lines = {row.consumer_id: line for row, line in self.claimed}
         signers = {consumer_id: self.allotment.signer(line) for consumer_id, line in lines.items()}
+        failpoints.reach("before_send")
         # From here on nothing asks the database: either all of them begin, or none has.
         self.claimed = waiting
         for row, line, parcel in loaded:
@@ -216,6 +216,7 @@ class Pump:
             else:
                 self._send(ticket, signer, parcel, now)
         self.sender.on_timer()  # on the wire before anything else
+        failpoints.reach("after_send")
 
     def _free(self) -> int:
         """How many more requests may be open."""
@@ -235,7 +236,6 @@ class Pump:
         row, line, *_ = self.open[ticket]
         mark = outgoing.stamp(row)
         self.sender.start(outgoing.call(ticket, line.view, signer, parcel, mark, now))
-        failpoints.reach("after_send")
 
     def _finish(self, ticket: int, outcome: Outcome, error: str) -> None:
         """Close an attempt that never reached the consumer."""

@@ -7,8 +7,7 @@ from random import random
 
 from django.db import DataError, IntegrityError
 
-from channels_app import clock
-from delivery import failpoints
+from channels_app import clock, failpoints
 from delivery.rules import lifecycle
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
@@ -75,6 +74,7 @@ class Recorder:
         if self.results:
             failpoints.reach("before_settle")
             self._settle()
+            failpoints.reach("after_settle")
         self._roster.save()
 
     def _settle(self) -> None:

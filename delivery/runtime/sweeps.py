@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from channels_app import clock
+from channels_app import clock, failpoints
 from delivery.conf import conf
 from delivery.runtime import notices, slots
 from delivery.runtime.rounds import Rounds, Sweep
@@ -22,6 +22,7 @@ def orphans() -> int:
     released = 0
     for slot in slots.mourner.dead():
         if slots.bury(slot):
+            failpoints.reach("after_burial")
             released += release.release_owner(slot.generation, now=clock.now(), slot=SLOT)
     return released
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db.models import F
 
-from channels_app import transactions
+from channels_app import failpoints, transactions
 from channels_app.errors import Conflict, NotFound, Stale
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids
@@ -76,7 +76,9 @@ def cancel_message(
     What is in flight finishes its attempt, and may be queued again if that fails. Doing it twice
     is harmless. Raises NotFound and Stale.
     """
-    return transactions.run(lambda: _cancel_message(message_id, asker, now, slot, condition))
+    cancelled = transactions.run(lambda: _cancel_message(message_id, asker, now, slot, condition))
+    failpoints.reach("after_cancel")
+    return cancelled
 
 
 def _cancel_message(
@@ -106,6 +108,7 @@ def _cancel_message(
             before=before,
             after={"state": message.state, "queued": 0, "cancelled": len(queued)},
         )
+    failpoints.reach("in_cancel")
     rows = Delivery.objects.filter(message_id=message_id)
     states = Tally[str](rows.values_list("state", flat=True))
     return Cancelled(message, len(queued), dict(states))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
-from channels_app import transactions
+from channels_app import failpoints, transactions
 from channels_app.models import new_id, raw
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
@@ -91,6 +91,7 @@ def _claim_group(wants: Sequence[Want], now: datetime, owner: int, slot: int) ->
     part = transactions.run(
         lambda: _take(chosen, leases, now, owner, slot), on_collision=new_id.reseed
     )
+    failpoints.reach("after_claim")
     return Claim(part.rows, part.expired_count, part.rescued_count, drained)
 
 
@@ -164,6 +165,7 @@ def _take(chosen: list[int], leases: dict[int, int], now: datetime, owner: int, 
         tally[consumer_id, state] -= count
         tally[consumer_id, DeliveryState.IN_FLIGHT.value] += count
     Counter.add(tally, slot)
+    failpoints.reach("in_claim")
     claimed = [_claimed(row, ends[leases[row.consumer_id]]) for row in rows]
     return Claim(claimed, len(expired), len(lapsed))
 

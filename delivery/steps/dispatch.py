@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from channels_app import transactions
+from channels_app import failpoints, transactions
 from channels_app.directory import directory
 from channels_app.models import Message, new_id, raw
 from delivery.models import Counter, Delivery
@@ -134,6 +134,7 @@ def _run(
         ids = [message_id for (message_id,) in found]
         work = partial(_dispatch, ids, limit, slot, taker)
         made = transactions.run(work, on_collision=new_id.reseed)
+        failpoints.reach("after_birth" if made.claimed else "after_dispatch")
         if made.message_count or len(ids) < limit:
             return made
         # All of these are somebody else's just now: there may be more behind them.
@@ -161,6 +162,7 @@ def _dispatch(ids: list[int], limit: int, slot: int, taker: Taker | None) -> Dis
             *Counter.adding(_tally(queued, claimed), slot),
         ]
     )
+    failpoints.reach("in_birth" if claimed else "in_dispatch")
     due: dict[int, str] = {}
     for _, message, consumer_id in queued:
         due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db.models import F, Q, QuerySet
 
-from channels_app import transactions
+from channels_app import failpoints, transactions
 from channels_app.models import Consumer, new_id
 from delivery import metrics
 from delivery.models import Attempt, Counter, Delivery
@@ -107,4 +107,5 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
         tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
         tally[row.consumer_id, DeliveryState.QUEUED.value] += 1
     Counter.add(tally, slot)
+    failpoints.reach("in_release")
     return len(rows)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from django.db import IntegrityError
 
-from channels_app import transactions
+from channels_app import failpoints, transactions
 from channels_app.models import new_id, raw
 from delivery import metrics
 from delivery.models import Attempt, Counter, Delivery
@@ -96,6 +96,7 @@ def _write(results: Sequence[Result], now: datetime, slot: int, worker: str) -> 
     )
     if moved[: len(groups)] != [len(group) for group in groups]:
         raise _Overtaken
+    failpoints.reach("in_settle")
     return results
 
 

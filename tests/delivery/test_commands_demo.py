@@ -31,6 +31,8 @@ class Demo:
         self.folder = folder
         self.port = free_port()
         self.lines: list[str] = []
+        failpoint = folder.with_name("failpoint")
+        failpoint.write_text("after_send")
         self.process = subprocess.Popen(
             [sys.executable, "manage.py", "demo", "--port", str(self.port), *arguments],
             cwd=ROOT,
@@ -39,7 +41,7 @@ class Demo:
                 "PATH": os.environ["PATH"],
                 "HOOKSTATION_DATA_DIR": str(folder),
                 "DATABASE_URL": "mysql://nobody@127.0.0.1:1/nothing",
-                "HOOKSTATION_FAILPOINT": "after_send",
+                "HOOKSTATION_FAILPOINT": str(failpoint),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from channels_app import clock
+from channels_app import clock, failpoints
 from channels_app.models import Consumer, Message
-from delivery import failpoints
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
 from delivery.runtime.pump import Pump
@@ -147,7 +146,7 @@ def test_what_a_pump_took_at_birth_before_it_was_killed_is_delivered_by_the_next
     publish(channel, *[b"x"] * 5)
 
     def reach(point: str) -> None:
-        if point == "after_claim":
+        if point == "after_birth":
             raise Killed
 
     with pumping.pumping() as pump:

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -286,7 +287,8 @@ def test_a_slice_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing() -> None:
+def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path) -> None:
+    (tmp_path / "failpoint").write_text("in_replay")
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 30)
     job = start(of(consumer))
@@ -294,7 +296,7 @@ def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing() -> None:
     code = "from channels_app import clock; from delivery.steps import replay; "
     environment = os.environ | {
         "DATABASE_URL": database_url(),
-        "HOOKSTATION_FAILPOINT": "in_replay",
+        "HOOKSTATION_FAILPOINT": str(tmp_path / "failpoint"),
     }
 
     died = subprocess.run(

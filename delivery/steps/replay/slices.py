@@ -8,13 +8,13 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db.models import F
 
-from channels_app import transactions
+from channels_app import failpoints, transactions
 from channels_app.errors import Invalid
 from channels_app.models import Consumer, new_id
-from delivery import failpoints
 from delivery.models import Replay
 from delivery.steps.replay import missing, windows
 from delivery.steps.replay.filters import ReplayFilter, load
@@ -53,7 +53,10 @@ def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
 
     Harmless on a replay that is finished, cancelled, or being worked on elsewhere.
     """
-    return transactions.run(lambda: _run(replay.id, now, budget, slot), on_collision=new_id.reseed)
+    work = partial(_run, replay.id, now, budget, slot)
+    count = transactions.run(work, on_collision=new_id.reseed)
+    failpoints.reach("after_replay")
+    return count
 
 
 @dataclass(slots=True)
@@ -131,8 +134,8 @@ def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
             replay.cursor, effort = stretch.end, effort + 5
         else:
             replay.cursor, replay.consumer_index, effort = 0, replay.consumer_index + 1, effort + 1
-    failpoints.reach("in_replay")
     _keep(replay, part.count, pace, now)
+    failpoints.reach("in_replay")
     return part.count
 
 

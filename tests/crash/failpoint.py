@@ -1,0 +1,67 @@
+"""Killing a process of a running broker exactly at a named step, and calling it through that."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.broker import Broker, wait_until
+
+PATIENCE_S = 60.0
+AWAY = {502, 503, 504}
+
+
+class Failpoint:
+    """The file by which a broker is told where to die (channels_app/failpoints.py)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "failpoint"
+        self._reached = folder / "failpoint.reached"
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """What the broker has to be started with."""
+        return {"HOOKSTATION_FAILPOINT": str(self._path)}
+
+    @contextmanager
+    def armed(self, broker: Broker, name: str) -> Iterator[None]:
+        """Who gets to the step in here dies; the end waits until somebody has."""
+        self._reached.unlink(missing_ok=True)
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(name)
+        os.rename(draft, self._path)
+        try:
+            yield
+            wait_until(self.was_reached, PATIENCE_S, f"nobody reached {name}", broker.log)
+        finally:
+            self._path.unlink(missing_ok=True)
+
+    def was_reached(self) -> bool:
+        """Whether somebody has died."""
+        return self._reached.exists()
+
+
+def insist(broker: Broker, method: str, path: str, **options: Any) -> tuple[Any, int]:
+    """Call as a producer should: until there is an answer. Its JSON, and how many calls it took."""
+    end = time.monotonic() + PATIENCE_S
+    for tries in range(1, 10_000):
+        try:
+            answer = requests.request(
+                method,
+                f"{broker.base}{path}",
+                headers={**broker.http.headers, **options.get("headers", {})},
+                **{name: value for name, value in options.items() if name != "headers"},
+                timeout=20,
+            )
+            if answer.status_code not in AWAY:
+                assert answer.ok, (method, path, answer.status_code, answer.text)
+                return (answer.json() if answer.content else None), tries
+        except requests.ConnectionError:
+            pass
+        assert time.monotonic() < end, f"{method} {path}: no answer\n{broker.log()[-3000:]}"
+        time.sleep(0.1)
+    raise AssertionError("unreachable")

@@ -1,0 +1,242 @@
+"""A process killed at each step of a message's path: nothing lost, and twice only what may be.
+
+The rows are those of "The path of a message" in docs/architecture.md, the steps lie on both sides
+of each commit. One broker serves them all: who dies is replaced while its siblings go on.
+"""
+
+import os
+import re
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from tests import broker as broker_module
+from tests.broker import ROOT, Broker, heard_ids, wait_until
+from tests.crash.books import Books
+from tests.crash.failpoint import PATIENCE_S, Failpoint, insist
+from tests.receiver import Receiver
+
+pytestmark = pytest.mark.e2e
+SETTINGS = {
+    # One process, so that all requests may share a commit; back again soon after its death.
+    "HOOKSTATION_WEB_WORKERS": "1",
+    "GRANIAN_RESPAWN_INTERVAL": "0.2",
+    "HOOKSTATION_LEASE_GRACE_MS": "2000",
+}
+REASON = re.compile(r'failpoints\.reach\((?:"(\w+)" if [^"]*? else )?"(\w+)"\)')
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A running broker, and a channel of its own with a consumer."""
+
+    broker: Broker
+    point: Failpoint
+    receiver: Receiver
+    channel: str = field(default_factory=lambda: f"crash-{next(_numbers)}")
+
+    @property
+    def path(self) -> str:
+        return f"/channels/{self.channel}"
+
+    def register(self, target: str = "/ok", **values: Any) -> None:
+        """The channel and its consumer; each test has a receiver of its own."""
+        insist(self.broker, "PUT", self.path, json={})
+        body = {"url": self.receiver.url(target), "timeout_ms": 2000, **values}
+        insist(self.broker, "PUT", f"{self.path}/consumers/one", json=body)
+
+    def publish(self, key: str, delay_ms: int = 0) -> str:
+        """One message, sent until it is acknowledged; its id."""
+        headers = {"Idempotency-Key": key, "Hookstation-Delay": str(delay_ms)}
+        path = f"{self.path}/messages"
+        answer, _ = insist(self.broker, "POST", path, data=key, headers=headers)
+        return str(answer["id"])
+
+    def publish_batch(self, number: int, delay_ms: int = 0) -> list[str]:
+        """That many in one request, sent until all are acknowledged."""
+        items = [
+            {"body": f"{n}", "idempotency_key": f"item-{n}", "delay_ms": delay_ms}
+            for n in range(number)
+        ]
+        answer, _ = insist(self.broker, "POST", f"{self.path}/messages/batch", json=items)
+        return [item["id"] for item in answer["items"]]
+
+    def heard(self) -> Counter[str]:
+        """How often each message came."""
+        path = {request.path for request in self.receiver.requests()}
+        return Counter(key for one in path for key in heard_ids(self.receiver, one))
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way, and check the books."""
+        books = Books(self.broker)
+        wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", self.broker.log)
+        books.check()
+
+
+@pytest.fixture(scope="module")
+def started(
+    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[tuple[Broker, Failpoint]]:
+    """The broker that all of them share."""
+    folder = tmp_path_factory.mktemp("crash")
+    point = Failpoint(folder)
+    settings = SETTINGS | point.setting
+    with django_db_blocker.unblock(), broker_module.running(folder, **settings) as broker:
+        yield broker, point
+
+
+@pytest.fixture
+def place(started: tuple[Broker, Failpoint], receiver: Receiver) -> Place:
+    """What each test begins with."""
+    return Place(*started, receiver)
+
+
+@pytest.mark.parametrize("name", ["before_accept", "in_write", "after_accept"])
+def test_a_request_that_dies_with_its_process_is_stored_once(place: Place, name: str) -> None:
+    place.register()
+    with place.point.armed(place.broker, name):
+        # A batch of so many commits alone, statement by statement, on every database.
+        ids = place.publish_batch(130) if name == "in_write" else [place.publish("key")]
+    place.settle()
+    assert place.heard() == Counter(ids)
+    assert Books(place.broker).message_count(place.channel) == len(ids)
+
+
+@pytest.mark.parametrize("name", ["before_shared_accept", "after_shared_accept"])
+def test_requests_that_share_a_commit_are_each_stored_once(place: Place, name: str) -> None:
+    place.register()
+    ids: list[str] = []
+
+    def produce(number: int) -> None:
+        for turn in range(20):
+            ids.append(place.publish(f"{number}-{turn}"))
+            if place.point.was_reached():
+                return
+
+    with place.point.armed(place.broker, name):
+        threads = [threading.Thread(target=produce, args=[number]) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(ids) >= len(threads)
+    place.settle()
+    assert place.heard() == Counter(ids)
+    assert Books(place.broker).message_count(place.channel) == len(ids)
+
+
+ONCE, TWICE, PERHAPS_TWICE = {1}, {2}, {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("in_birth", ONCE),
+        ("after_birth", ONCE),
+        ("before_send", ONCE),
+        ("after_send", PERHAPS_TWICE),
+        ("before_settle", TWICE),
+        ("in_settle", TWICE),
+        ("after_settle", ONCE),
+    ],
+)
+def test_a_pump_that_dies_with_a_message_is_followed_by_one_that_delivers_it(
+    place: Place, name: str, times: set[int]
+) -> None:
+    place.register()
+    first = place.publish("first")  # now its pump knows the consumer, and finds it at rest
+    place.settle()
+    with place.point.armed(place.broker, name):
+        message_id = place.publish("key")
+    place.settle()
+    assert place.heard().keys() == {first, message_id}
+    assert place.heard()[message_id] in times
+
+
+@pytest.mark.parametrize("name", ["in_dispatch", "after_dispatch", "in_claim", "after_claim"])
+def test_what_is_queued_first_survives_fan_out_and_claim(place: Place, name: str) -> None:
+    place.register()
+    with place.point.armed(place.broker, name):
+        # What is not due yet cannot be claimed at birth.
+        ids = place.publish_batch(5, delay_ms=1000)
+    place.settle()
+    assert place.heard() == Counter(ids)
+
+
+@pytest.mark.parametrize("name", ["after_takeover", "in_release", "after_burial"])
+def test_who_dies_while_giving_back_what_the_dead_held_is_followed_too(
+    place: Place, name: str
+) -> None:
+    place.register("/slow?ms=1500")
+    message_id = place.publish("key")
+    place.receiver.wait_for(1)
+    with place.point.armed(place.broker, name):
+        # Without its main process no pump is left to take the place over: it is buried.
+        os.kill(_worker(place.broker) if name == "after_burial" else _pump(place), signal.SIGKILL)
+    place.settle()
+    assert place.heard() == Counter({message_id: 2})
+
+
+@pytest.mark.parametrize("name", ["in_replay", "after_replay"])
+def test_a_slice_of_a_replay_is_whole_or_did_not_happen(place: Place, name: str) -> None:
+    place.register()
+    ids = place.publish_batch(5)
+    place.settle()
+    with place.point.armed(place.broker, name):
+        wanted = {"channel": place.channel, "states": ["delivered"]}
+        answer, _ = insist(place.broker, "POST", "/replays", json={"filter": wanted})
+    path = f"/replays/{answer['id']}"
+    wait_until(
+        lambda: insist(place.broker, "GET", path)[0]["state"] == "finished",
+        PATIENCE_S,
+        "the replay does not end",
+    )
+    assert insist(place.broker, "GET", path)[0]["replayed_count"] == 5
+    place.settle()
+    assert place.heard() == Counter({message_id: 2 for message_id in ids})
+
+
+@pytest.mark.parametrize("name", ["in_cancel", "after_cancel"])
+def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> None:
+    place.register()
+    message_id = place.publish("key", delay_ms=600_000)
+    with place.point.armed(place.broker, name):
+        _, tries = insist(place.broker, "DELETE", f"/messages/{message_id}")
+    assert tries > 1
+    place.settle()
+    assert not place.heard()
+
+
+def test_every_failpoint_of_the_program_has_killed_a_process_here() -> None:
+    sources = [*(ROOT / "channels_app").rglob("*.py"), *(ROOT / "delivery").rglob("*.py")]
+    found = {name for path in sources for name in _points(path.read_text())}
+    assert found
+    assert found == set(re.findall(r'"((?:before|in|after)_\w+)"', Path(__file__).read_text()))
+
+
+def _points(source: str) -> list[str]:
+    """Names of the failpoints in a file; each call must be one that we can read."""
+    calls = REASON.findall(source)
+    assert len(calls) == source.count("failpoints.reach("), source[:200]
+    return [name for names in calls for name in names if name]
+
+
+def _pump(place: Place) -> int:
+    return Books(place.broker).number("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
+
+
+def _worker(broker: Broker) -> int:
+    return max(_first(broker.workers(), broker_module.descendants))
+
+
+def _first(pids: list[int], below: Callable[[int], list[int]]) -> list[int]:
+    return [pid for pid in pids if set(below(pid)) & set(pids)]
