@@ -1,0 +1,171 @@
+"""Processes that are killed or stopped while messages flow: nothing is lost, nobody is charged."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from tests import broker as broker_module
+from tests.broker import Broker, descendants, heard_ids, wait_until
+from tests.crash.books import Books
+from tests.crash.failpoint import PATIENCE_S, insist
+from tests.crash.traffic import flowing
+from tests.receiver import Receiver
+
+pytestmark = pytest.mark.e2e
+GRACE_S = 20
+SETTINGS = {
+    "HOOKSTATION_WEB_WORKERS": "1",
+    "HOOKSTATION_GRACE_S": str(GRACE_S),
+    "HOOKSTATION_LEASE_GRACE_MS": "2000",
+}
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def started(
+    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[Broker]:
+    """The broker that all of them share."""
+    folder = tmp_path_factory.mktemp("kills")
+    with django_db_blocker.unblock(), broker_module.running(folder, **SETTINGS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(started: Broker) -> Broker:
+    """It runs, whatever an earlier test did to it."""
+    if started.process is None or started.process.poll() is not None:
+        started.start()
+    return started
+
+
+@pytest.fixture
+def channel(broker: Broker, receiver: Receiver) -> str:
+    """With a consumer that takes its time."""
+    name = f"kills-{next(_numbers)}"
+    insist(broker, "PUT", f"/channels/{name}", json={})
+    values = {"url": receiver.url("/slow?ms=200"), "timeout_ms": 2000, "max_in_flight": 16}
+    insist(broker, "PUT", f"/channels/{name}/consumers/one", json=values)
+    return name
+
+
+def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
+    """All of it came, the books are in order; how many came more than once."""
+    books = Books(broker)
+    wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+    books.check()
+    heard = Counter(heard_ids(receiver, "/slow"))
+    assert acknowledged <= heard.keys()
+    return sum(number > 1 for number in heard.values())
+
+
+def victim(broker: Broker, kind: str) -> int:
+    """A process of that kind."""
+    if kind in {"pump", "steward"}:
+        slots = Books(broker).read("SELECT kind, pid FROM delivery_pumpslot")
+        return int(dict(slots)[kind])
+    assert broker.process is not None
+    word = {"web": "granian", "worker": "qcluster"}[kind]
+    found = [pid for pid in descendants(broker.process.pid) if word in title(pid)]
+    return next(pid for pid in found if set(descendants(pid)) & set(found))
+
+
+def title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["web", "pump", "steward", "worker"])
+def test_kill_9_under_load_loses_nothing(
+    broker: Broker, receiver: Receiver, channel: str, kind: str
+) -> None:
+    with flowing(channel, broker) as traffic:
+        traffic.wait_for_more(10)
+        dead = victim(broker, kind)
+        os.kill(dead, signal.SIGKILL)
+        wait_until(lambda: not lives(dead), 5, "it lives on")
+        traffic.wait_for_more(10)
+    twice = check(broker, receiver, traffic.acknowledged)
+    if kind in {"web", "steward"}:
+        assert twice == 0
+
+
+def test_a_second_broker_takes_over_where_a_killed_one_left(
+    broker: Broker, receiver: Receiver, channel: str
+) -> None:
+    assert broker.process is not None
+    with flowing(channel, broker) as traffic:
+        traffic.wait_for_more(10)
+        everybody = [broker.process.pid, *descendants(broker.process.pid)]
+        os.kill(broker.process.pid, signal.SIGKILL)
+        broker.process.wait()
+        wait_until(lambda: not any(map(lives, everybody)), 10, "somebody lives on")
+        broker.start()
+        traffic.wait_for_more(10)
+    check(broker, receiver, traffic.acknowledged)
+
+
+def test_a_stop_under_load_gives_everything_back_in_time(
+    broker: Broker, receiver: Receiver, channel: str
+) -> None:
+    books = Books(broker)
+    with flowing(channel, broker) as traffic:
+        traffic.wait_for_more(10)
+        began = time.monotonic()
+        assert broker.stop(seconds=GRACE_S + 10) == 0
+        assert time.monotonic() - began < GRACE_S
+        held = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'in_flight'"
+        assert books.number(held) == 0
+        assert books.number("SELECT COUNT(*) FROM delivery_pumpslot") == 0
+        broker.start()
+        traffic.wait_for_more(10)
+    assert check(broker, receiver, traffic.acknowledged) == 0
+
+
+def test_two_brokers_on_one_database_share_the_work_until_one_is_killed(
+    broker: Broker, receiver: Receiver, channel: str, tmp_path: Path
+) -> None:
+    for number in range(8):
+        values = {"url": receiver.url("/ok"), "timeout_ms": 2000}
+        insist(broker, "PUT", f"/channels/{channel}/consumers/more-{number}", json=values)
+    other = Broker(tmp_path, broker.environment["DATABASE_URL"], **SETTINGS)
+    other.http.headers.update(broker.http.headers)
+    try:
+        other.start()
+        assert other.process is not None
+        with flowing(channel, broker, other) as traffic:
+            traffic.wait_for_more(20)
+            wait_until(lambda: len(_workers(broker)) == 2, PATIENCE_S, "one of them does nothing")
+            os.kill(other.process.pid, signal.SIGKILL)
+            other.process.wait()
+            other.port = broker.port  # as a balancer would do
+            other.base = broker.base
+            traffic.wait_for_more(20)
+    finally:
+        other.http.close()
+        if other.process is not None and other.process.poll() is None:
+            other.stop()
+    check(broker, receiver, traffic.acknowledged)
+    assert set(heard_ids(receiver, "/ok")) >= traffic.acknowledged
+
+
+def _workers(broker: Broker) -> set[str]:
+    """Pumps that delivered something just now."""
+    rows = Books(broker).read("SELECT worker FROM delivery_attempt ORDER BY id DESC LIMIT 40")
+    return {str(worker) for (worker,) in rows}
