@@ -7,12 +7,10 @@ depend on it.
 
 import ctypes
 import logging
-import multiprocessing
 import os
 import signal
 import time
 import uuid
-from multiprocessing.synchronize import Event
 from typing import Any
 
 from django.db import Error as DatabaseFailure
@@ -26,12 +24,13 @@ from delivery.models import PumpSlot
 from delivery.runtime import schedules, slots, sweeps
 from delivery.runtime.pump import Pump
 from delivery.runtime.slots import Held, Replaced
+from delivery.runtime.stop import Stop
 from delivery.runtime.wake import Listener
 from delivery.steps import release
 
 logger = logging.getLogger(__name__)
 
-_stopping: Event = multiprocessing.Event()
+_stopping = Stop()
 """Set once, before anything is told to stop; made before the fork so that every worker has it."""
 PR_SET_PDEATHSIG = 1
 
