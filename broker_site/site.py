@@ -15,6 +15,11 @@ from channels_app.ui.accounts import secure_admin_login
 class Console(UnfoldAdminSite):
     """The operator console."""
 
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """What every page knows; the colours stand in console.css, not in each of them."""
+        context: dict[str, Any] = super().each_context(request)
+        return context | {"colors": None}
+
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
         """The ways around."""
         return navigation.sidebar(request)

@@ -3,12 +3,15 @@
 from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
-from django.template import Library
+from django.template import Context, Library, Node, NodeList
+from django.template.base import FilterExpression, Parser, Token
 from unfold.templatetags.unfold_list import result_headers
 
 from broker_site import rows
 
 register = Library()
+MOST_REMEMBERED = 100
+"""Drawings of one block that a process keeps: as many as there are ways to look at it, and more."""
 
 
 @register.filter
@@ -28,3 +31,34 @@ def plain_list(cl: ChangeList, may_add: bool) -> dict[str, Any]:
         "rows": list(rows.rows(cl, headers)),
         "has_add_permission": may_add,
     }
+
+
+class Remembered(Node):
+    """Draws its block once for each value of its keys, and afterwards takes it from memory."""
+
+    def __init__(self, keys: list[FilterExpression], nodelist: NodeList) -> None:
+        self.keys, self.nodelist = keys, nodelist
+        self.drawn: dict[str, str] = {}
+
+    def render(self, context: Context) -> str:
+        """The block."""
+        key = repr([key.resolve(context) for key in self.keys])
+        drawn = self.drawn.get(key)
+        if drawn is None:
+            drawn = self.nodelist.render(context)
+            if len(self.drawn) >= MOST_REMEMBERED:
+                self.drawn.clear()
+            self.drawn[key] = drawn
+        return drawn
+
+
+@register.tag
+def remembered(parser: Parser, token: Token) -> Remembered:
+    """A block that follows from its keys alone: never from who asks, unless a key says so.
+
+    Usage: ``{% remembered KEY ... %}...{% endremembered %}``.
+    """
+    keys = [parser.compile_filter(bit) for bit in token.split_contents()[1:]]
+    nodelist = parser.parse(("endremembered",))
+    parser.delete_first_token()
+    return Remembered(keys, nodelist)

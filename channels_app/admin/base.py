@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from html import escape
 from typing import Any, TypeVar
 
 from django import forms
@@ -15,9 +16,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.html import format_html
 from django.utils.http import urlencode
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from unfold import decorators, paginator
 from unfold.admin import ModelAdmin, checkbox
 from unfold.forms import BaseDialogForm
@@ -64,7 +64,7 @@ class Page(ModelAdmin):
     @display(description="Select")
     def action_checkbox(self, obj: Model) -> SafeString:
         """What chooses the row for an action: Unfold's checkbox, but drawn once for all rows."""
-        return format_html(CHECKBOX, obj.pk)
+        return fill(CHECKBOX, str(obj.pk))
 
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any
@@ -184,9 +184,14 @@ def require(allowed: bool) -> None:
         raise PermissionDenied
 
 
+def fill(template: str, *texts: str) -> SafeString:
+    """What format_html makes of plain texts, in a fifth of its calls: lists do it in every cell."""
+    return mark_safe(template.format(*map(escape, texts)))  # noqa: S308 - the texts are escaped
+
+
 def label(text: str, tone: str = "calm") -> SafeString:
     """A coloured word, as a state is shown; ``tone`` is one of TONES."""
-    return format_html('<span class="hs-label hs-{}">{}</span>', tone, text)
+    return fill('<span class="hs-label hs-{}">{}</span>', tone, text)
 
 
 def instant(value: datetime | None, *, exact: bool = True) -> SafeString | str:
@@ -194,23 +199,22 @@ def instant(value: datetime | None, *, exact: bool = True) -> SafeString | str:
     if value is None:
         return NONE
     text = value.isoformat(" ", "milliseconds" if exact else "seconds").removesuffix("+00:00")
-    html = '<time class="hs-time" datetime="{}">{}</time>'
-    return format_html(html, value.isoformat(), text)
+    return fill('<time class="hs-time" datetime="{}">{}</time>', value.isoformat(), text)
 
 
 def mono(text: str) -> SafeString | str:
     """An id or an address, in letters that cannot be mistaken."""
-    return format_html('<span class="hs-mono">{}</span>', text) if text else NONE
+    return fill('<span class="hs-mono">{}</span>', text) if text else NONE
 
 
 def public_id(text: str) -> SafeString:
     """A public id, in one line."""
-    return format_html('<span class="hs-mono hs-id">{}</span>', text)
+    return fill('<span class="hs-mono hs-id">{}</span>', text)
 
 
 def linked(url: str, text: str) -> SafeString:
     """A link inside a row."""
-    return format_html('<a class="hs-link hs-id" href="{}">{}</a>', url, text)
+    return fill('<a class="hs-link hs-id" href="{}">{}</a>', url, text)
 
 
 class Stepped(Page):

@@ -1,5 +1,6 @@
 """Choices: filters with a drop-down list, drawn without a template for each choice."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 from html import escape
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 from django.db.models import QuerySet
 from django.forms.utils import flatatt
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters import admin
 from unfold.contrib.filters.forms import DropdownForm
@@ -16,56 +16,72 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from channels_app import clock
 from channels_app.rules import ids
 
-FRAME = (
-    '<div class="grow relative max-w-2xl"><select name="{}"{}>{}</select>'
+TEMPLATE = "channels_app/choice.html"
+LOOK = "unfold-admin-autocomplete admin-autocomplete"
+ATTRIBUTES = flatatt(
+    UnfoldAdminSelectWidget({"data-theme": "admin-autocomplete", "class": LOOK}).attrs
+)
+FIELD = (
+    '<div class="flex flex-col group mb-4"><div class="flex flex-col gap-2">'
+    '<label for="id_{0}" class="block font-semibold text-important">{1}</label>'
+    '<div class="grow relative max-w-2xl"><select name="{0}" id="id_{0}"{2}>{3}</select>'
     '<span class="material-symbols-outlined absolute group-[.primary]:text-white '
     "pointer-events-none mr-[12px] right-0 text-base-400 top-0 top-1/2 hover:text-base-700 "
     'dark:text-base-500 dark:hover:text-base-200 -translate-y-1/2">expand_more</span></div>'
+    "</div></div>"
 )
 
 
-class Select(UnfoldAdminSelectWidget):
-    """One of a flat list, which may be long."""
+class Form:
+    """One filter: what Unfold's form, field and templates make of it, and the name for its own."""
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """What Unfold's templates make of it."""
-        chosen = set(self.format_value(value))
+    Media = DropdownForm.Media
+
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        choices: Iterable[tuple[Any, Any]],
+        data: dict[str, Any],
+        multiple: bool = False,
+    ) -> None:
+        self.name, self.label, self.choices = name, label, choices
+        self.chosen = str(data.get(name) or "")
+
+    def __str__(self) -> SafeString:
+        """One of a flat list, which may be long."""
         options = "".join(
-            f'<option value="{escape(str(key))}"{" selected" if str(key) in chosen else ""}>'
-            f"{escape(str(text))}</option>"
-            for key, text in self.choices
+            [
+                f'<option value="{escape(str(key))}"'
+                f"{' selected' if str(key) == self.chosen else ''}>{escape(str(text))}</option>"
+                for key, text in self.choices
+            ]
         )
-        attributes = flatatt(self.build_attrs(self.attrs, attrs))
-        return format_html(FRAME, name, attributes, mark_safe(options))  # noqa: S308 - is escaped
-
-
-class Form(DropdownForm):
-    """One filter."""
-
-    widget = Select(
-        {
-            "data-theme": "admin-autocomplete",
-            "class": "unfold-admin-autocomplete admin-autocomplete",
-        }
-    )
+        # Everything in it is escaped.
+        return mark_safe(  # noqa: S308
+            FIELD.format(escape(self.name), escape(str(self.label)), ATTRIBUTES, options)
+        )
 
 
 class DropdownFilter(admin.DropdownFilter):
     """A choice of our own making."""
 
     form_class = Form
+    template = TEMPLATE
 
 
 class ChoicesDropdownFilter(admin.ChoicesDropdownFilter):
     """A choice of a field's values."""
 
     form_class = Form
+    template = TEMPLATE
 
 
 class RelatedDropdownFilter(admin.RelatedDropdownFilter):
     """A choice of the rows that a field points to."""
 
     form_class = Form
+    template = TEMPLATE
 
 
 class Since(DropdownFilter):

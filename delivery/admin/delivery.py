@@ -252,16 +252,16 @@ class DeliveryAdmin(base.BigList):
         return base.instant(delivery.due_at, exact=False)
 
     @display(description="Attempts")
-    def attempts(self, delivery: Delivery) -> int:
+    def attempts(self, delivery: Delivery) -> str:
         """Claims so far."""
-        return delivery.attempt_count
+        return str(delivery.attempt_count)
 
     @display(description="Replay")
     def again(self, delivery: Delivery) -> str:
         """A button that replays it at once; the list's own form proves who asks."""
         if DeliveryState(delivery.state) not in FINISHED:
             return ""
-        return format_html(AGAIN, _replaying().format(delivery.pk), delivery)
+        return base.fill(AGAIN, _replaying().format(delivery.pk), str(delivery))
 
     @display(description="Finished")
     def finished(self, delivery: Delivery) -> str:
@@ -279,9 +279,8 @@ class DeliveryAdmin(base.BigList):
         return redirect(self._list_before(request) or self.page_of(number or object_id))
 
     def _curl(self, delivery: Delivery, data: bytes) -> str:
-        consumer = delivery.consumer
-        sent = headers(delivery, delivery.message, consumer, clock.now())
-        return curl.line(consumer.url, sent, data)
+        sent = headers(delivery, delivery.message, delivery.consumer, clock.now())
+        return curl.line(delivery.consumer.url, sent, data)
 
     def _list_before(self, request: HttpRequest) -> str:
         """The list with its filters, if that is where the button was."""

@@ -1,5 +1,6 @@
 """The console's frame: ways around, and lists whose cost does not grow with what they show."""
 
+import re
 import sys
 from types import CodeType, FrameType
 from typing import Any
@@ -9,12 +10,16 @@ from django import urls
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.db.models import Model
+from django.template import Context, Template
+from django.template.loader import render_to_string
 from django.test import Client
 from django.urls import reverse
+from unfold.contrib.filters.admin import DropdownFilter
 from unfold.contrib.filters.forms import DropdownForm
 from unfold.templatetags import unfold_list
 
 from broker_site import navigation, rows
+from broker_site.templatetags import console as console_tags
 from channels_app.admin import choices
 from channels_app.models import Consumer, Membership
 from delivery.models import Counter, Delivery
@@ -119,8 +124,53 @@ def test_a_choice_looks_as_unfold_draws_it() -> None:
         "data": {"state": "dead"},
     }
 
-    assert parts(str(choices.Form(**given))) == parts(str(DropdownForm(**given)))
-    assert "&lt;Dead&gt;" in str(choices.Form(**given))
+    unfolds = [{"form": DropdownForm(**given)}]
+    ours = [{"form": choices.Form(**given)}]
+    templates = DropdownFilter.template, choices.DropdownFilter.template
+    drawn = [
+        render_to_string(template, {"choices": forms})
+        for template, forms in zip(templates, (unfolds, ours), strict=True)
+    ]
+
+    assert parts(drawn[1]) == parts(drawn[0])
+    assert "&lt;Dead&gt;" in drawn[1]
+    given |= {"data": {"state": None}}
+    assert 'value="" selected' in str(choices.Form(**given))
+
+
+def test_a_block_is_drawn_once_for_each_value_of_its_keys() -> None:
+    source = (
+        "{% load console %}{% remembered a b.c %}{{ a }}{{ b.c }}{{ other }}{% endremembered %}"
+    )
+    block = Template(source)
+
+    def drawn(a: Any, c: Any, other: str) -> str:
+        return block.render(Context({"a": a, "b": {"c": c}, "other": other}))
+
+    assert drawn(1, 2, "first") == "12first"
+    assert drawn(1, 2, "second") == "12first"
+    assert drawn("1", 2, "third") == "12third"
+    assert [drawn(number, 2, "x") for number in range(300)][-1] == "2992x"
+    (remembered,) = block.nodelist.get_nodes_by_type(console_tags.Remembered)
+    assert isinstance(remembered, console_tags.Remembered)
+    assert 0 < len(remembered.drawn) <= console_tags.MOST_REMEMBERED
+
+
+def test_what_is_remembered_of_a_page_is_not_what_another_person_may_see(operator: Client) -> None:
+    rows = make_deliveries(ConsumerFactory.create(), 2, state="dead")
+    onlooker = User.objects.create_user("otto", is_staff=True)
+    onlooker.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
+    client = Client()
+    client.force_login(onlooker)
+
+    full = operator.get(DEAD).content.decode()
+    little = client.get(DEAD).content.decode()
+
+    only_theirs = "Cancel</option>|action-toggle|Audit log"
+    assert set(re.findall(only_theirs, full)) == set(only_theirs.split("|"))
+    assert str(rows[0]) in little
+    assert not re.findall(only_theirs, little)
+    assert parts(operator.get(DEAD).content.decode())[:50] == parts(full)[:50]
 
 
 def test_what_is_only_picked_from_a_window_is_left_to_unfold(operator: Client) -> None:
@@ -133,10 +183,10 @@ def test_what_is_only_picked_from_a_window_is_left_to_unfold(operator: Client) -
 
 def test_a_list_asks_for_as_many_templates_whatever_it_shows(operator: Client) -> None:
     make_deliveries(ConsumerFactory.create(), 1, state="dead")
-    few = operator.get(DEAD)
+    _, few = operator.get(DEAD), operator.get(DEAD)
     make_deliveries(ConsumerFactory.create(), 19, state="dead")
     ConsumerFactory.create_batch(20)
-    many = operator.get(DEAD)
+    _, many = operator.get(DEAD), operator.get(DEAD)
 
     assert len(many.context["cl"].result_list) == 20
     assert len(many.templates) == len(few.templates) < 120
