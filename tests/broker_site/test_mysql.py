@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
+from MySQLdb.connections import Connection
 
 from broker_site import wsgi
 from channels_app import transactions
@@ -44,10 +46,71 @@ def rename() -> None:
         Team.objects.update(name="There")
 
 
-def test_a_transaction_is_begin_and_commit() -> None:
+@contextmanager
+def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is sent over this connection, packet by packet."""
+    sent: list[str] = []
+
+    def tap(name: str) -> None:
+        real = getattr(Connection, name)
+
+        def spy(driver: Connection, *packet: Any) -> Any:
+            text = packet[0] if packet else name.upper()
+            sent.append(text.decode() if isinstance(text, bytes) else text)
+            return real(driver, *packet)
+
+        patch.setattr(Connection, name, spy)
+
+    with monkeypatch.context() as patch:
+        for name in ("query", "commit", "rollback"):
+            tap(name)
+        yield sent
+
+
+def test_a_transaction_begins_with_its_first_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     store()
-    assert asked(rename) == 3
+    with listening(monkeypatch) as sent:
+        rename()
+    assert [packet.partition(" ")[0] for packet in sent] == ["BEGIN;", "COMMIT"]
     assert Team.objects.get().name == "There"
+
+
+def test_a_transaction_without_statements_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store()
+    with listening(monkeypatch) as sent:
+        with transaction.atomic():
+            pass
+        with suppress(ZeroDivisionError), transaction.atomic():
+            raise ZeroDivisionError
+        Team.objects.update(name="There")
+    assert len(sent) == 1
+    assert sent[0].startswith("UPDATE")
+
+
+def test_a_first_statement_is_what_it_is_alone() -> None:
+    store()
+    with transaction.atomic():
+        assert Team.objects.filter(name__contains="%").count() == 0
+    with transaction.atomic():
+        assert Team.objects.update(name="There") == 1
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM channels_app_team LIMIT 1")
+        assert (cursor.rowcount, cursor.fetchall()) == (1, (("There",),))
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.executemany("UPDATE channels_app_team SET name = %s", [("A",), ("B",)])
+    with transaction.atomic(), pytest.raises(IntegrityError), transaction.atomic():
+        Team.objects.create(slug="here")
+    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("UPDATE channels_app_team SET name = NULL")
+    assert [(team.slug, team.name) for team in Team.objects.all()] == [("here", "B")]
+
+
+def test_what_the_first_statement_wrote_is_undone_with_the_rest() -> None:
+    with suppress(ZeroDivisionError), transaction.atomic():
+        Team.objects.create(slug="gone")
+        raise ZeroDivisionError
+    assert not Team.objects.exists()
+    assert not connection.in_atomic_block
 
 
 def test_what_fails_inside_is_undone_and_the_connection_goes_on() -> None:
@@ -101,10 +164,11 @@ def test_a_connection_that_the_server_closed_is_replaced_before_the_next_stateme
 def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
     connection.close_if_unusable_or_obsolete()
     assert Team.objects.count() == 0  # looks at its health, once for each request
+    broken = connection.connection
     kill()
     with pytest.raises(OperationalError):
         store()
-    assert connection.connection is None or not connection.is_usable()
+    assert connection.connection is not broken or not connection.is_usable()
     connection.close_if_unusable_or_obsolete()
     store()
     assert Team.objects.count() == 1
