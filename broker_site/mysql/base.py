@@ -64,11 +64,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _commit(self) -> None:
         if not self._forget():
-            super()._commit()
+            super()._commit()  # type: ignore[misc]  # the stubs leave it out
 
     def _rollback(self) -> None:
         if not self._forget():
-            super()._rollback()
+            super()._rollback()  # type: ignore[misc]  # and this
 
     def _forget(self) -> bool:
         """End a transaction in which the server was asked nothing; whether it is one."""
