@@ -54,7 +54,7 @@ test-browser: $(VENV)/.test ## The console in a real browser; skipped where ther
 	@command -v chromium >/dev/null || tools/apt chromium || true
 	DATABASE_URL= $(BIN)/python -m pytest $(BROWSER)
 
-screenshots: $(VENV)/.test ## Every page of the console as a picture, into data/screenshots
+screenshots: $(VENV)/.test ## Every page of console and portal as a picture, into data/screenshots
 	@command -v chromium >/dev/null || tools/apt chromium
 	DATABASE_URL= $(BIN)/python -m pytest $(BROWSER)/screenshots.py
 

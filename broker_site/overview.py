@@ -16,7 +16,7 @@ from broker_site import backlog, charts
 from channels_app import clock
 from channels_app.models import Consumer, Message
 from delivery.models.traffic import MINUTE_S
-from delivery.rules.latency import quantile_ms
+from delivery.rules.latency import in_words, quantile_ms
 from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime import slots
 from delivery.steps import traffic
@@ -32,8 +32,6 @@ STATES = (
 SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 ROW = f"<tr><th scope='row'>{{}}</th>{'<td>{}</td>' * 7}</tr>"
 """Of the table beside the charts, which is long: not a template for each."""
-UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 1000, 1))
-"""Of a time: milliseconds, and from how many on it is said in them."""
 WORST = 5
 WORST_FRESH_S = 15
 """How long they stand: the counts behind them change no sooner (runtime/sweeps)."""
@@ -102,7 +100,7 @@ def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
     messages = reverse("admin:channels_app_message_changelist")
     deliveries = reverse("admin:delivery_delivery_changelist")
     attempts = reverse("admin:delivery_attempt_changelist")
-    quantiles = " / ".join(_time(quantile_ms(total.latency, share)) for _, share in SHARES)
+    quantiles = " / ".join(in_words(quantile_ms(total.latency, share)) for _, share in SHARES)
     return [
         _card("Accepted", intcomma(total.accepted), "messages", f"{messages}?{since}"),
         _card("Arrived", intcomma(total.delivered), rate, f"{deliveries}?state=delivered&{since}"),
@@ -180,7 +178,7 @@ def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
     ]
     return [
         charts.linear("Per minute", flow, times, lambda value: f"{value:,.4g}"),
-        charts.logarithmic("From accepted to delivered", latency, times, _time),
+        charts.logarithmic("From accepted to delivered", latency, times, in_words),
     ]
 
 
@@ -200,7 +198,7 @@ def _row(span: traffic.Span, chosen: Range) -> tuple[str, ...]:
     return (
         span.begins_at.strftime(chosen.form),
         *(intcomma(count) for count in (span.accepted, span.delivered, span.failed, span.dead)),
-        *(_time(quantile_ms(span.latency, share)) for _, share in SHARES),
+        *(in_words(quantile_ms(span.latency, share)) for _, share in SHARES),
     )
 
 
@@ -230,13 +228,3 @@ def _worst(now: datetime, ranked: Range) -> list[dict[str, Any]]:
         for record in records
         if record.consumer_id in names
     ]
-
-
-def _time(ms: float | None) -> str:
-    """A time in the unit in which it is said."""
-    if ms is None:
-        return "-"
-    for unit, length, least in UNITS:
-        if ms >= least * length:
-            return f"{ms / length:.3g} {unit}"
-    return f"{ms:.3g} ms"

@@ -144,7 +144,16 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 SIGNUP = ENVIRONMENT.signup
 ACCOUNT_ADAPTER = "channels_app.ui.accounts.Accounts"
-ACCOUNT_FORMS = {"login": "channels_app.ui.accounts.SignIn"}
+_FORMS = "channels_app.ui.accounts"
+ACCOUNT_FORMS = {
+    "login": f"{_FORMS}.SignIn",
+    "signup": f"{_FORMS}.SignUp",
+    "change_email": f"{_FORMS}.Address",
+    "change_password": f"{_FORMS}.Password",
+    "reset_password": f"{_FORMS}.Forgotten",
+    "reset_password_from_key": f"{_FORMS}.NewPassword",
+    "reauthenticate": f"{_FORMS}.Again",
+}
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*", "password2*"]
 # Who was invited is known to somebody; of strangers an address that works is asked first.
@@ -156,6 +165,11 @@ ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Hookstation] "
 ACCOUNT_LOGOUT_REDIRECT_URL = LOGOUT_REDIRECT_URL
 ALLAUTH_TRUSTED_PROXY_COUNT = ENVIRONMENT.proxies
+MFA_FORMS = {
+    "authenticate": f"{_FORMS}.Code",
+    "reauthenticate": f"{_FORMS}.CodeAgain",
+    "activate_totp": f"{_FORMS}.FirstCode",
+}
 MFA_ADAPTER = "channels_app.ui.accounts.SecondFactors"
 MFA_TOTP_ISSUER = "Hookstation"
 MFA_ALLOW_UNVERIFIED_EMAIL = True

@@ -100,7 +100,12 @@ def fill() -> None:
     Standing.objects.create(consumer=consumer, since=now, looked_at=now)
     Notice.objects.create(consumer=consumer, kind="failing", at=now)
     TrafficMark.objects.create(message_id=1, attempt_id=1)
-    Traffic.objects.create(span_s=60, begins_at=now, delivered=1, latency=[1] + [0] * (BUCKETS - 1))
+    Traffic.objects.create(
+        span_s=60,
+        begins_at=now,
+        delivered=60,
+        latency=[0, 0, 2, 9, 31, 12, 5, 0, 1, *[0] * (BUCKETS - 9)],
+    )
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
     Replay.objects.create(

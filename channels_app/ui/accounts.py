@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from allauth.account import forms as account_forms
 from allauth.account import signals as account
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.decorators import secure_admin_login
-from allauth.account.forms import LoginForm
 from allauth.account.stages import EmailVerificationStage
 from allauth.mfa import signals as mfa
 from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.base import forms as mfa_forms
+from allauth.mfa.totp.forms import ActivateTOTPForm
 from django.conf import settings
 from django.http import HttpRequest
 from django.urls import Resolver404, resolve, reverse
@@ -52,14 +54,70 @@ class Accounts(DefaultAccountAdapter):
         return [ours if stage.endswith("EmailVerificationStage") else stage for stage in stages]
 
 
-class SignIn(LoginForm):
-    """The form behind the one door, in our words."""
+_LABELS = {
+    "login": "User name or e-mail",
+    "remember": "Stay signed in",
+    "username": "User name",
+    "email": "E-mail address",
+    "oldpassword": "Present password",
+    "password2": "The same password again",
+    "code": "Code",
+}
+_GOOD_ONES = "Ten characters at least; none of the common ones, and not like your name."
+
+
+class _InOurWords:
+    """A form of allauth with our labels, and without placeholders that say the same again."""
+
+    fields: dict[str, Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Label what allauth calls a login."""
         super().__init__(*args, **kwargs)
-        self.fields["login"].label = "User name or e-mail"
-        self.fields["remember"].label = "Stay signed in"
+        for name, field in self.fields.items():
+            field.label = _LABELS.get(name, str(field.label).capitalize())
+            field.widget.attrs.pop("placeholder", None)
+        if "password1" in self.fields:
+            self.fields["password1"].help_text = _GOOD_ONES
+
+
+class SignIn(_InOurWords, account_forms.LoginForm):
+    """The form behind the one door."""
+
+
+class SignUp(_InOurWords, account_forms.SignupForm):
+    """A new account."""
+
+
+class Address(_InOurWords, account_forms.ChangeEmailForm):
+    """Another e-mail address."""
+
+
+class Password(_InOurWords, account_forms.ChangePasswordForm):
+    """Another password."""
+
+
+class Forgotten(_InOurWords, account_forms.ResetPasswordForm):
+    """Where the link for a new password goes."""
+
+
+class NewPassword(_InOurWords, account_forms.ResetPasswordKeyForm):
+    """The password of somebody who came by that link."""
+
+
+class Again(_InOurWords, account_forms.ReauthenticateForm):
+    """The password once more."""
+
+
+class Code(_InOurWords, mfa_forms.AuthenticateForm):
+    """The second factor."""
+
+
+class CodeAgain(_InOurWords, mfa_forms.ReauthenticateForm):
+    """The second factor once more."""
+
+
+class FirstCode(_InOurWords, ActivateTOTPForm):
+    """The proof that an app has the secret."""
 
 
 class VerifyAddress(EmailVerificationStage):

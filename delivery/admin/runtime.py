@@ -10,7 +10,7 @@ from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.admin.choices import ChoicesDropdownFilter
-from delivery.models import ConsumerHealth, Counter, PumpSlot, SweepRun, Traffic, TrafficMark
+from delivery.models import ConsumerHealth, Counter, PumpSlot, SweepRun
 from delivery.runtime.slots import STALE_S
 
 Circuit = ConsumerHealth.Circuit
@@ -166,32 +166,3 @@ class CounterAdmin(base.ReadOnly):
         if not term:
             return queryset, False
         return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
-
-
-@admin.register(Traffic)
-class TrafficAdmin(base.BigList):
-    """What the charts are drawn from."""
-
-    list_display = ("begins", "span_s", "consumer_id", "accepted", "delivered", "failed", "dead")
-    list_filter = ("span_s",)
-    search_fields = ("consumer_id",)
-    search_help_text = "number of the consumer; 0 is all together"
-
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The spans of one consumer."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
-
-    @display(description="Beginning")
-    def begins(self, traffic: Traffic) -> str:
-        """Its first instant."""
-        return base.instant(traffic.begins_at, exact=False)
-
-
-@admin.register(TrafficMark)
-class TrafficMarkAdmin(base.ReadOnly):
-    """Up to where the charts are drawn."""
-
-    list_display = ("id", "message_id", "attempt_id")

@@ -9,6 +9,8 @@ BOUNDS_MS = (
 )
 """Upper ends of the buckets, themselves inside; one more bucket takes what is above the last."""
 BUCKETS = len(BOUNDS_MS) + 1
+UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 1000, 1))
+"""Of a time: milliseconds, and from how many on it is said in them."""
 
 
 def quantile_ms(counts: Sequence[int], share: float) -> float | None:
@@ -25,3 +27,13 @@ def quantile_ms(counts: Sequence[int], share: float) -> float | None:
             return lower + (upper - lower) * (wanted - seen) / count
         seen, lower = seen + count, upper
     return float(BOUNDS_MS[-1])
+
+
+def in_words(ms: float | None) -> str:
+    """A time in the unit in which it is said."""
+    if ms is None:
+        return "-"
+    for unit, length, least in UNITS:
+        if ms >= least * length:
+            return f"{ms / length:.3g} {unit}"
+    return f"{ms:.3g} ms"

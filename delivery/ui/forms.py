@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.utils.safestring import SafeString
 
 from channels_app.conf import conf
 from channels_app.errors import BrokerError
@@ -47,8 +48,10 @@ class WebhookForm(forms.Form):
         label="More event types",
         required=False,
         max_length=4000,
-        help_text="Names or patterns like <code>order.*</code> (all below order), with blanks "
-        "between them. With nothing chosen above and here you get everything.",
+        help_text=SafeString(
+            "Names or patterns like <code>order.*</code> (all below order), with blanks between "
+            "them. With nothing chosen above and here you get everything."
+        ),
         widget=forms.TextInput(attrs={"placeholder": "order.* stock.low"}),
     )
     retry = forms.ChoiceField(
@@ -72,8 +75,10 @@ class WebhookForm(forms.Form):
         label="Headers of your own",
         required=False,
         max_length=20_000,
-        help_text=f"One a line, like <code>Authorization: Bearer abc</code>. Sealed when stored, "
-        f"and shown as {MASK} from then on, which keeps them.",
+        help_text=SafeString(
+            "One a line, like <code>Authorization: Bearer abc</code>. Sealed when stored, and "
+            f"shown as <code>{MASK}</code> from then on, which keeps them."
+        ),
         widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
     )
     description = forms.CharField(
@@ -157,8 +162,10 @@ class RegisterForm(WebhookForm):
     client_id = forms.CharField(
         label="Name",
         max_length=names.LONGEST_SLUG,
-        help_text="Yours to choose, and unique on the channel: lower-case letters, digits, "
-        "<code>.</code> <code>_</code> <code>-</code>",
+        help_text=SafeString(
+            "Yours to choose, and unique on the channel: lower-case letters, digits, "
+            "<code>.</code> <code>_</code> <code>-</code>"
+        ),
         widget=forms.TextInput(attrs={"placeholder": "billing", "spellcheck": "false"}),
     )
     field_order = ("client_id", "url")

@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, StorageState, expect, sync_playwright
 from tests import broker as processes
 from tests.broker import Broker
 from tests.browser import person
-from tests.browser.person import ONLOOKER, OPERATOR, Open, Person
+from tests.browser.person import GUEST, ONLOOKER, OPERATOR, OWNER, Open, Person
+from tests.browser.tours import House
 from tests.receiver import Receiver
 
 CHROMIUM = shutil.which("chromium")
@@ -52,7 +53,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
     """A running broker with everything that `seed` makes."""
     folder = tmp_path_factory.mktemp("browser")
     with processes.fresh_database(folder) as url:
-        made = Broker(folder, url)
+        made = Broker(folder, url, EMAIL_URL=f"filemail:///{folder / 'mail'}")
         seeded = subprocess.run(
             [sys.executable, "-m", "tests.browser.seed", consumer.url("")],
             cwd=processes.ROOT,
@@ -72,6 +73,23 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
 
 
 @pytest.fixture(scope="package")
+def open_house(broker: Broker) -> Iterator[Broker]:
+    """The same broker's pages, where everybody may make an account."""
+    folder = broker.folder / "open"
+    folder.mkdir()
+    database = broker.environment["DATABASE_URL"]
+    mail = f"filemail:///{folder / 'mail'}"
+    made = Broker(folder, database, EMAIL_URL=mail, HOOKSTATION_SIGNUP="open")
+    try:
+        made.start("--role", "web")
+        yield made
+    finally:
+        made.http.close()
+        if made.process is not None and made.process.poll() is None:
+            made.stop()
+
+
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """Debian's browser; nothing is downloaded."""
     expect.set_options(person.PATIENCE_MS)
@@ -85,9 +103,9 @@ def chromium() -> Iterator[Browser]:
 def sessions(broker: Broker, chromium: Browser) -> Sessions:
     """The cookies of everybody who has signed in."""
     found = {}
-    for name in (OPERATOR, ONLOOKER):
+    for name in (OPERATOR, ONLOOKER, OWNER, GUEST):
         with person.window(chromium, base_of(broker)) as somebody:
-            somebody.sign_in(name)
+            somebody.sign_in(name, "/admin/" if name in (OPERATOR, ONLOOKER) else "/portal/")
             found[name] = somebody.page.context.storage_state()
     return found
 
@@ -99,6 +117,18 @@ def open_window(broker: Broker, chromium: Browser) -> Iterator[Open]:
         yield lambda **options: opened.enter_context(
             person.window(chromium, base_of(broker), **options)
         )
+
+
+@pytest.fixture
+def house(
+    open_window: Open,
+    broker: Broker,
+    consumer: Receiver,
+    sessions: Sessions,
+    open_house: Broker,
+) -> House:
+    """What walks through the portal need."""
+    return House(open_window, broker, consumer, sessions, open_house)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any, Self
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
 OPERATOR, ONLOOKER, MEMBER = "olga", "otto", "paula"
+OWNER, GUEST, STRANGER = "rosa", "gus", "hanna"
 PASSWORD = "correct horse battery staple"
 PATIENCE_MS = 20_000
 LAPTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -21,6 +22,8 @@ class Person:
     page: Page
     faults: list[str] = field(default_factory=list)
     """Errors of scripts, refusals by the content security policy, requests to elsewhere."""
+    expected: frozenset[int] = frozenset()
+    """Answers that are no fault of the page's."""
 
     @classmethod
     def at(cls, page: Page, base: str) -> Self:
@@ -47,7 +50,13 @@ class Person:
         page.wait_for_url(f"{self.base}{at}**")
         return page
 
+    def expects(self, *statuses: int) -> None:
+        """From now on pages may be answered with these; a browser calls each one an error."""
+        self.expected |= frozenset(statuses)
+
     def _hear(self, message: ConsoleMessage) -> None:
+        if any(f"status of {status} " in message.text for status in self.expected):
+            return
         if message.type in {"error", "warning"}:
             self.faults.append(f"{self.page.url}: {message.text}")
 

@@ -4,29 +4,46 @@ For people to look at; nothing is compared. Not collected unless it is named.
 """
 
 import re
-from itertools import chain, product
+from itertools import chain
+from pathlib import Path
 
 import pytest
 from django.conf import settings
+from playwright.sync_api import Page
 
+from tests.browser import tours
 from tests.browser.conftest import Sessions
-from tests.browser.person import LAPTOP, OPERATOR, PHONE, Open
+from tests.browser.person import OPERATOR, Open
 from tests.browser.places import SEVERAL, pages
+from tests.browser.tours import FORMS, House, accounts, team, webhooks
 
 FOLDER = settings.BASE_DIR / "data" / "screenshots"
-FORMS = product((("laptop", LAPTOP), ("phone", PHONE)), ("light", "dark"))
 
 
-@pytest.mark.parametrize(("screen", "scheme"), list(FORMS), ids=lambda value: value[0])
-def test_every_page_is_drawn(
-    open_window: Open, sessions: Sessions, screen: tuple[str, dict[str, int]], scheme: str
+@pytest.mark.parametrize("form", FORMS)
+def test_every_page_of_the_console_is_drawn(
+    open_window: Open, sessions: Sessions, form: str
 ) -> None:
-    name, viewport = screen
+    viewport, scheme = FORMS[form]
     person = open_window(storage_state=sessions[OPERATOR], viewport=viewport, color_scheme=scheme)
-    folder = FOLDER / f"{name}-{scheme}"
-    folder.mkdir(parents=True, exist_ok=True)
     opened = chain(pages(person), (person.open(place).url for place in SEVERAL))
     for url in opened:
         place = url.removeprefix(f"{person.base}/")
         title = re.sub(r"[^a-z0-9]+", "-", place.partition("&_")[0]).strip("-")
-        person.page.screenshot(path=folder / f"{title}.png")
+        draw(person.page, FOLDER / form / f"{title}.png")
+
+
+@pytest.mark.parametrize("walk", [team.walk, webhooks.walk, accounts.walk])
+def test_every_page_of_the_portal_is_drawn(house: House, walk: tours.Walk) -> None:
+    for number, (name, page) in enumerate(walk(house)):
+        for form in FORMS:
+            tours.wear(page, form)
+            part = walk.__module__.rpartition(".")[2]
+            draw(page, FOLDER / form / f"portal-{part}-{number:02}-{name}.png")
+        tours.wear(page, "laptop-light")
+
+
+def draw(page: Page, path: Path) -> None:
+    """The page as long as it is: what is below the edge can be as ugly."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=path, full_page=True)

@@ -21,6 +21,7 @@ from channels_app.rules import ids  # noqa: E402
 from delivery.models import Counter, Delivery  # noqa: E402
 from delivery.models.counter import MADE  # noqa: E402
 from tests import console  # noqa: E402
+from tests.browser import showcase  # noqa: E402
 from tests.browser.person import MEMBER, ONLOOKER, OPERATOR, PASSWORD  # noqa: E402
 from tests.factories import (  # noqa: E402
     ApiKeyFactory,
@@ -119,4 +120,5 @@ if __name__ == "__main__":
     console.fill()
     shop(sys.argv[1])
     team()
+    showcase.fill(sys.argv[1])
     print(text_of(ApiKeyFactory.create(admin=True)))  # noqa: T201 - what the tests publish with

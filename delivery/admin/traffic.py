@@ -1,0 +1,90 @@
+"""Admin pages of what the charts are drawn from: minutes and hours, each with its latencies."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from delivery.models import Traffic, TrafficMark
+from delivery.models.traffic import ALL
+from delivery.rules.latency import BOUNDS_MS, in_words, quantile_ms
+
+
+class Bucket(NamedTuple):
+    """How many took so long."""
+
+    name: str
+    number: int
+    percent: float
+    length: float
+    """Of its bar: the fullest bucket's is 100."""
+
+
+@admin.register(Traffic)
+class TrafficAdmin(base.BigList):
+    """What the charts are drawn from."""
+
+    list_display = ("begins", "span_s", "whose", "accepted", "delivered", "failed", "dead")
+    list_filter = ("span_s",)
+    search_fields = ("consumer_id",)
+    search_help_text = "number of the consumer; 0 is all together"
+    fields = (("begins", "span_s", "whose"), ("accepted", "delivered", "failed", "dead"))
+    readonly_fields = ("begins", "whose")
+    change_form_outer_after_template = "delivery/latency.html"
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """The spans of one consumer."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The span with its latencies as a picture."""
+        traffic = self.get_object(request, object_id)
+        more = {}
+        if traffic is not None:
+            more = {
+                "quantiles": [
+                    (f"p{percent}", in_words(quantile_ms(traffic.latency, percent / 100)))
+                    for percent in (50, 95, 99)
+                ],
+                "buckets": buckets(traffic.latency),
+            }
+        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    @display(description="Beginning")
+    def begins(self, traffic: Traffic) -> str:
+        """Its first instant."""
+        return base.instant(traffic.begins_at, exact=False)
+
+    @display(description="Consumer")
+    def whose(self, traffic: Traffic) -> str:
+        """Its number, or that it is of all."""
+        return "all" if traffic.consumer_id == ALL else str(traffic.consumer_id)
+
+
+@admin.register(TrafficMark)
+class TrafficMarkAdmin(base.ReadOnly):
+    """Up to where the charts are drawn."""
+
+    list_display = ("id", "message_id", "attempt_id")
+
+
+def buckets(counts: Sequence[int]) -> list[Bucket]:
+    """From the fastest to the slowest that there was; none where nothing was delivered."""
+    filled = [place for place, count in enumerate(counts) if count]
+    if not filled:
+        return []
+    names = [f"up to {in_words(bound)}" for bound in BOUNDS_MS]
+    names.append(f"over {in_words(BOUNDS_MS[-1])}")
+    whole, most = sum(counts), max(counts)
+    return [
+        Bucket(names[place], counts[place], 100 * counts[place] / whole, 100 * counts[place] / most)
+        for place in range(filled[0], filled[-1] + 1)
+    ]
