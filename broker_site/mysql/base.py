@@ -22,7 +22,12 @@ class CursorWrapper(base.CursorWrapper):
         if not self._database.begins:
             return super().execute(query, args)
         self._database.begins = False
-        super().execute(f"BEGIN; {query}", args)
+        try:
+            super().execute(f"BEGIN; {query}", args)
+        except Exception as error:
+            # Only a lost connection fails here; values that cannot be quoted were never sent.
+            self._database.begins = not isinstance(error, OperationalError)
+            raise
         self.nextset()
         return self.cursor.rowcount
 

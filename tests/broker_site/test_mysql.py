@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db import IntegrityError, OperationalError, ProgrammingError, connection, transaction
 from MySQLdb.connections import Connection
 
 from broker_site import wsgi
@@ -103,6 +103,15 @@ def test_a_first_statement_is_what_it_is_alone() -> None:
     with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("UPDATE channels_app_team SET name = NULL")
     assert [(team.slug, team.name) for team in Team.objects.all()] == [("here", "B")]
+
+
+def test_a_first_statement_that_cannot_be_quoted_has_not_begun_anything() -> None:
+    with suppress(ZeroDivisionError), transaction.atomic(), connection.cursor() as cursor:
+        with pytest.raises(ProgrammingError):
+            cursor.execute("SELECT %s", ("one", "too many"))
+        Team.objects.create(slug="gone")
+        raise ZeroDivisionError
+    assert not Team.objects.exists()
 
 
 def test_what_the_first_statement_wrote_is_undone_with_the_rest() -> None:
