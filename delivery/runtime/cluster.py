@@ -19,6 +19,7 @@ from django_q.cluster import Cluster
 from django_q.signals import post_spawn
 
 from channels_app import clock, failpoints
+from channels_app.garbage import spare_what_is_loaded
 from delivery.conf import conf
 from delivery.models import PumpSlot
 from delivery.runtime import schedules, slots, sweeps
@@ -56,6 +57,7 @@ def run(cluster_name: str | None = None) -> int:
     sweeps.orphans()
     post_spawn.connect(_host, dispatch_uid="hookstation")
     os.register_at_fork(after_in_child=_die_with_parent)
+    spare_what_is_loaded()
     cluster = BrokerCluster()
     cluster.start()
     sentinel = cluster.sentinel

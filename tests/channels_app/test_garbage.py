@@ -1,0 +1,35 @@
+"""What a process has loaded costs it no pause later."""
+
+import os
+import subprocess
+import sys
+
+from django.conf import settings
+
+LOADED = 50_000
+"""Objects; the site has more than twice as many."""
+SCRIPT = "import gc, {module}; print(gc.get_freeze_count(), len(gc.get_objects()))"
+
+
+def counts(module: str) -> tuple[int, int]:
+    """Objects that collections pass over, and those that they look at, in a fresh process."""
+    printed = subprocess.check_output(
+        [sys.executable, "-c", SCRIPT.format(module=module)],
+        cwd=settings.BASE_DIR,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "broker_site.settings"},
+        text=True,
+    )
+    spared, looked_at = printed.split()
+    return int(spared), int(looked_at)
+
+
+def test_a_web_process_spares_what_it_has_loaded() -> None:
+    spared, looked_at = counts("broker_site.web")
+    assert spared > LOADED
+    assert looked_at < LOADED / 10
+
+
+def test_what_nobody_spared_is_looked_at() -> None:
+    spared, looked_at = counts("broker_site.wsgi")
+    assert spared < LOADED / 10
+    assert looked_at > LOADED
