@@ -31,7 +31,7 @@ class TrafficAdmin(base.BigList):
     list_filter = ("span_s",)
     search_fields = ("consumer_id",)
     search_help_text = "number of the consumer; 0 is all together"
-    fields = (("begins", "span_s", "whose"), ("accepted", "delivered", "failed", "dead"))
+    fields = (("begins", "span_s"), ("whose", "accepted"), ("delivered", "failed"), "dead")
     readonly_fields = ("begins", "whose")
     change_form_outer_after_template = "delivery/latency.html"
 

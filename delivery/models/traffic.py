@@ -37,7 +37,8 @@ class Traffic(models.Model):
         indexes = [models.Index(fields=["span_s", "begins_at"], name="traffic_time")]
 
     def __str__(self) -> str:
-        return f"{self.consumer_id}: {self.begins_at} and {self.span_s} s"
+        whose = "All" if self.consumer_id == ALL else f"Consumer {self.consumer_id}"
+        return f"{whose}, {self.span_s} s from {self.begins_at:%Y-%m-%d %H:%M} UTC"
 
 
 class TrafficMark(models.Model):

@@ -77,6 +77,8 @@ def one(owner: Person) -> Stops:
     page = owner.open(place)
     page.get_by_text("Pause", exact=True).first.click()
     yield "webhook-failing", page
+    yield "health-failing", owner.open(f"{place}health/")
+    place = f"{PLACE}{CHANNEL}/{STEADY}/"
     yield "health", owner.open(f"{place}health/")
     page.get_by_text("The same as a table").click()
     yield "health-table", page
