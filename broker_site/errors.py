@@ -56,6 +56,20 @@ def too_many(request: HttpRequest) -> HttpResponse:
     return _page(request, 429, "Too many tries", advice)
 
 
+def broken_off(request: HttpRequest) -> HttpResponse:
+    """400: the connection ended before the form did."""
+    advice = "The connection broke off in the middle of the form. Nothing was changed."
+    return _page(request, 400, "Please send it again", advice)
+
+
+def too_slow(request: HttpRequest) -> HttpResponse:
+    """503: too many forms are on their way, and have been for long or come slowly."""
+    advice = "Many forms are being sent at this moment. Go back and send yours once more."
+    answer = _page(request, 503, "Please send it again", advice)
+    answer["Retry-After"] = "1"
+    return answer
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
     """500: a bug. The log has the traceback, the answer has nothing of it."""
     if request.path_info.startswith(API):

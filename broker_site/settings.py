@@ -55,6 +55,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "broker_site.security.Headers",
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
+    "broker_site.forms.Forms",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -1,6 +1,10 @@
 """The WSGI application as the workers of granian load it."""
 
+import os
 import signal
+import socket
+import threading
+import time
 
 # A worker is a fork that keeps its parent's handlers until the application is loaded, and those
 # swallow SIGTERM: a stop during the second that loading takes would wait until SIGKILL. Until the
@@ -14,3 +18,38 @@ from channels_app.garbage import spare_what_is_loaded  # noqa: E402
 spare_what_is_loaded()
 
 __all__ = ["application"]
+
+SILENT_S = 60
+"""After so long without a word the kernel asks a caller's host whether it is still there."""
+
+
+def notice_the_vanished() -> None:
+    """Have the kernel end connections whose other side is gone, a minute and a half after.
+
+    A caller that vanishes in the middle of a body (a dead host, a cut line) would else hold a
+    thread for ever. The server has no option for it, and opens its socket itself, soon after it
+    has loaded the application; what is set on a socket that listens holds for all it accepts.
+    """
+    while not any([_ask_on(name) for name in os.listdir("/proc/self/fd")]):
+        time.sleep(0.1)
+
+
+def _ask_on(descriptor: str) -> bool:
+    """Whether the descriptor is a socket that listens, which then has its connections asked."""
+    try:
+        if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+            return False
+        own = os.dup(int(descriptor))
+    except OSError:  # closed by its owner meanwhile
+        return False
+    with socket.socket(fileno=own) as one:
+        if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return False
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    return True
+
+
+threading.Thread(target=notice_the_vanished, name="keepalive", daemon=True).start()
