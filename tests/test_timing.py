@@ -1,0 +1,65 @@
+"""Secrets are compared in constant time: ``==`` ends at the first byte that differs, and tells."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+ROOT = Path(settings.BASE_DIR)
+SECRET = re.compile(r"(?:^|_)(?:digest|hash|hmac|mac|password|secret|signature|token)s?$")
+HARMLESS = {
+    "record.body_digest == body_digest": "of a body that the caller sent itself",
+    "_opened(consumer, row) == secret": "asked by the operator's own command line",
+}
+"""Comparisons of what is no secret to who could measure them, and why."""
+
+
+def comparisons(source: str) -> Iterator[str]:
+    """Each comparison by ``==``, ``!=`` or ``in`` that has a secret on one side of it."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        # A literal is what a program knows by heart: no secret.
+        if any(isinstance(side, ast.Constant | ast.Set | ast.Dict) for side in sides):
+            continue
+        if any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops) and any(
+            SECRET.search(name) for side in sides for name in names(side)
+        ):
+            yield ast.unparse(node)
+
+
+def names(side: ast.expr) -> Iterator[str]:
+    """Every name in an expression: variables, attributes, functions."""
+    for node in ast.walk(side):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+@pytest.mark.trap("a comparison that tells")
+@pytest.mark.parametrize("app", ["broker_site", "channels_app", "delivery"])
+def test_no_secret_is_compared_by_equality(app: str) -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in (ROOT / app).rglob("*.py")
+        for text in comparisons(path.read_text(encoding="utf-8"))
+        if text not in HARMLESS
+    }
+    assert found == set(), "use hmac.compare_digest"
+
+
+@pytest.mark.parametrize(
+    "text", ["hmac.digest(k, b, 'sha256') == signature", "given.token != row.token", "a in tokens"]
+)
+def test_such_comparisons_are_seen(text: str) -> None:
+    assert list(comparisons(f"if {text}:\n    pass")) == [text]
+
+
+def test_the_harmless_ones_are_still_there() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("*_app/**/*.py")]
+    assert set(HARMLESS) <= {text for source in sources for text in comparisons(source)}
