@@ -81,6 +81,7 @@ def test_public_url(url: str, bad: int, environment: Any) -> None:
     assert ids(checks.public_url()) == ["hookstation.E004"] * bad
 
 
+@pytest.mark.trap("a lease shorter than the timeout")
 def test_a_lease_that_ends_with_its_timeout(environment: Any) -> None:
     environment(lease_grace_ms=checks.MIN_LEASE_GRACE_MS - 1)
 

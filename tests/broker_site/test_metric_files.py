@@ -52,6 +52,7 @@ def test_processes_add_up_under_one_name(tmp_path: Path) -> None:
     assert found["t_seconds_sum"] == 5
 
 
+@pytest.mark.trap("a restart forgets how often a consumer failed")
 def test_dead_processes_stay_in_the_sum_however_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

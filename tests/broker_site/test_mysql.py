@@ -161,6 +161,7 @@ def kill() -> None:
     time.sleep(0.1)
 
 
+@pytest.mark.trap("connected at the start and never again")
 def test_a_connection_that_the_server_closed_is_replaced_before_the_next_statement() -> None:
     connection.ensure_connection()
     kill()

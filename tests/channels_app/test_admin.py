@@ -119,6 +119,7 @@ def test_strangers_are_sent_to_the_login() -> None:
     assert Client().get("/admin/", follow=True).request["PATH_INFO"] == "/accounts/login/"
 
 
+@pytest.mark.trap("an open door and readable secrets")
 def test_secrets_are_on_no_page(operator: Client) -> None:
     console.fill()
     key, consumer = ApiKey.objects.get(), Consumer.objects.get()
@@ -152,6 +153,7 @@ def test_a_public_id_in_the_address_leads_to_the_page(operator: Client) -> None:
     assert (answer.status_code, answer["Location"]) == (302, console.page_url(message))
 
 
+@pytest.mark.trap("a body or an answer that runs as a page")
 @pytest.mark.parametrize(
     ("body", "shown"),
     [

@@ -176,6 +176,7 @@ def test_the_newest_of_many_piles_come_in_order(monkeypatch: pytest.MonkeyPatch)
     assert newest([], None) == []
 
 
+@pytest.mark.trap("dead letters that are counted wrong or slowly")
 def test_lists_read_by_index_and_count_nothing(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     DeliveryFactory.create_batch(3, consumer=consumer, dead=True)

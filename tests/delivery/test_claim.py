@@ -62,6 +62,7 @@ def test_a_claim_leases_the_row_and_counts_the_attempt(consumer: Consumer) -> No
     assert Counter.totals() == pumping.recounted()
 
 
+@pytest.mark.trap("a lease shorter than the timeout")
 def test_a_lapsed_lease_is_taken_again_and_the_late_worker_is_fenced_out(
     consumer: Consumer,
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_delivery_that_is_gone_leaves_neither_an_attempt_nor_a_count(consumer:
     assert Counter.totals() == {**before, "in_flight": 1, "delivered": 1}
 
 
+@pytest.mark.trap("poisoned rows starve the others")
 def test_what_keeps_killing_its_worker_ends_dead(consumer: Consumer) -> None:
     queue(consumer, 1)
     now = clock.now()
@@ -130,6 +132,7 @@ def test_a_dead_owners_rows_come_back_at_once(consumer: Consumer) -> None:
     assert Counter.totals() == pumping.recounted()
 
 
+@pytest.mark.trap("done before it is written down")
 def test_a_transaction_that_fails_leaves_rows_and_counters_alike(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +172,7 @@ class _Colliding:
         new_id.reseed()
 
 
+@pytest.mark.trap("two workers take the same row")
 @pytest.mark.mariadb
 def test_two_claimers_share_without_waiting(consumer: Consumer) -> None:
     queue(consumer, 200)
@@ -194,6 +198,7 @@ def test_two_claimers_share_without_waiting(consumer: Consumer) -> None:
     assert Counter.totals() == pumping.recounted()
 
 
+@pytest.mark.trap("two workers take the same row")
 @pytest.mark.mariadb
 def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> None:
     queue(consumer, 300)

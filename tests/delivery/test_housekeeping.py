@@ -83,6 +83,7 @@ def test_a_channels_own_retention_counts() -> None:
     assert not Message.objects.exists()
 
 
+@pytest.mark.trap("a clean-up that never ends")
 def test_each_old_message_is_looked_at_once() -> None:
     """What a dead letter holds goes with it; until then no run reads it again."""
     channel = make_channel()
@@ -250,6 +251,7 @@ def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch)
         time.sleep(0.01)
 
 
+@pytest.mark.trap("a sweep that nobody scheduled")
 def test_the_second_belt_is_scheduled() -> None:
     schedules.ensure()
     schedules.ensure()

@@ -25,6 +25,7 @@ def _few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "conf", lambda: few)
 
 
+@pytest.mark.trap("one slow consumer holds up all")
 def test_consumers_that_hang_do_not_take_the_last_requests(receiver: Receiver) -> None:
     broken, healthy = make_channel(), make_channel()
     for n in range(6):

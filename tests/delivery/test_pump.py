@@ -81,6 +81,7 @@ def test_a_failing_message_is_delivered_once_its_consumer_recovers(receiver: Rec
     assert (health.circuit, health.failing_since) == ("closed", None)
 
 
+@pytest.mark.trap("two workers take the same row")
 @pytest.mark.seed("S0-40")
 def test_higher_priority_goes_first(receiver: Receiver) -> None:
     channel = make_channel()
@@ -132,6 +133,7 @@ def test_an_expired_message_is_cancelled_and_not_sent(receiver: Receiver) -> Non
     assert Counter.totals() == pumping.recounted()
 
 
+@pytest.mark.trap("a disabled consumer eats messages")
 @pytest.mark.seed("S0-76")
 def test_a_paused_consumer_keeps_its_backlog(receiver: Receiver) -> None:
     channel = make_channel()

@@ -170,6 +170,7 @@ def test_a_consumer_that_is_given_up_with_messages_waiting_is_not_asked_for_more
         assert Attempt.objects.count() == started < 20
 
 
+@pytest.mark.trap("a sweep that queues the waiting once more")
 def test_what_a_pump_remembers_of_the_future_does_not_grow() -> None:
     consumer = make_consumer(make_channel(), NOWHERE)
     with pumping.pumping() as pump:
@@ -382,6 +383,7 @@ def test_headers_that_outweigh_the_bodies_break_no_packet(count: int) -> None:
     assert Message.objects.count() == count + 3
 
 
+@pytest.mark.trap("a clean-up that never ends")
 def test_one_channels_retention_does_not_keep_the_next_ones_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -66,6 +66,7 @@ def queued(consumer: Consumer) -> int:
 # -- one row -----------------------------------------------------------------------------------
 
 
+@pytest.mark.trap("dead letters that are counted wrong or slowly")
 def test_a_replayed_delivery_begins_afresh_and_keeps_its_history() -> None:
     consumer = ConsumerFactory.create()
     (row,) = make_deliveries(consumer, 1, lease_owner=7)
@@ -120,6 +121,7 @@ def test_nothing_is_replayed_to_a_removed_consumer_or_after_the_last_instant() -
 # -- many rows ---------------------------------------------------------------------------------
 
 
+@pytest.mark.trap("a bulk job without bounds")
 def test_five_thousand_rows_in_slices_with_a_cancel_half_way() -> None:
     consumer, neighbour = ConsumerFactory.create(), ConsumerFactory.create()
     make_deliveries(consumer, 5000)
@@ -286,6 +288,7 @@ def test_a_slice_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
     assert_counters_are_true()
 
 
+@pytest.mark.trap("a bulk job without bounds")
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path) -> None:
     (tmp_path / "failpoint").write_text("in_replay")
@@ -644,6 +647,7 @@ def backfill(consumer: Consumer, **data: Any) -> Replay:
     )
 
 
+@pytest.mark.trap("a message that nobody wanted is gone")
 def test_a_consumer_that_came_late_is_given_what_it_missed() -> None:
     early = ConsumerFactory.create()
     make_deliveries(early, 25)

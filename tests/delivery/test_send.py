@@ -1,7 +1,9 @@
 """What the sender puts on the wire, and what it makes of the answers."""
 
+import gzip
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -79,6 +81,7 @@ def test_a_large_body_goes_out_without_asking_first(loop: Loop, receiver: Receiv
     assert request.header("Expect") is None
 
 
+@pytest.mark.trap("a header that becomes two")
 @pytest.mark.parametrize(
     "header",
     [
@@ -132,6 +135,7 @@ def test_an_address_that_cannot_be_called_is_an_outcome(
     assert (answer.status, answer.excerpt) == (None, b"")
 
 
+@pytest.mark.trap("a proxy out of the environment")
 def test_the_proxies_of_the_environment_are_ignored(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +208,7 @@ def test_nothing_of_an_answer_is_left_for_the_next(loop: Loop, receiver: Receive
     assert answer.retry_after is None
 
 
+@pytest.mark.trap("a redirect that counts as delivered")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(loop: Loop, receiver: Receiver, status: int) -> None:
     location = (("Location", receiver.url("/elsewhere")),)
@@ -262,6 +267,22 @@ def test_an_oversized_answer_is_cut_and_judged_by_its_status(
     assert fits.outcome is not Outcome.DELIVERED_OVERSIZED
 
 
+@pytest.mark.trap("bodies without a limit")
+@pytest.mark.trap("compressed bombs")
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "gzip, gzip", "br"])
+def test_a_compressed_answer_is_not_opened(loop: Loop, receiver: Receiver, coding: str) -> None:
+    """Twenty megabytes fit into twenty kilobytes: only what came over the wire is looked at."""
+    bomb = (gzip if "gzip" in coding else zlib).compress(bytes(20_000_000))[:MAX_ANSWER_BYTES]
+    receiver.script("/bomb", [Reply(200, bomb, headers=(("Content-Encoding", coding),))])
+
+    answer = loop.post(receiver.url("/bomb"))
+
+    assert answer.outcome is Outcome.DELIVERED
+    assert answer.excerpt == bomb[:EXCERPT_BYTES]
+    assert receiver.requests("/bomb")[0].header("Accept-Encoding") is None
+
+
+@pytest.mark.trap("bodies without a limit")
 def test_an_endless_answer_is_cut_at_the_limit_not_at_the_timeout(
     loop: Loop, receiver: Receiver
 ) -> None:

@@ -44,6 +44,7 @@ def test_no_limit_is_no_way_to_wait_for_ever(loop: Loop, receiver: Receiver) -> 
     assert answer.total_ms < 1000
 
 
+@pytest.mark.trap("answers that trickle")
 def test_an_answer_that_drips_is_cut_off_at_the_total(loop: Loop, receiver: Receiver) -> None:
     answer = loop.post(receiver.url("/drip?ms=20"), timeout_ms=300)
 

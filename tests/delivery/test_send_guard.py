@@ -1,14 +1,23 @@
 """The address guard: which addresses a socket is opened to."""
 
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from channels_app.rules.addresses import parse_networks
 from delivery.rules.outcome import Outcome
+from tests.channels_app.rules.test_addresses import INNER_HOSTS
 from tests.receiver import Receiver
-from tests.sending import Loop
+from tests.sending import Loop, a_call
+
+SOON = {"timeout_ms": 2000, "connect_timeout_ms": 1000}
+"""Nothing waits for long where the guard should let something through."""
+NAMES = (".local", ".internal", "0x")
+"""Hosts that are looked up; no digit follows the last one's."""
 
 
 @pytest.fixture
@@ -61,3 +70,35 @@ def test_the_guard_judges_each_sender_by_its_own_networks() -> None:
 
     assert (closed.outcome, closed.remote_address) == (Outcome.BLOCKED_ADDRESS, "::1")
     assert (opened.outcome, opened.remote_address) == (Outcome.DELIVERED, "::1")
+
+
+@pytest.mark.trap("a webhook into the inner network")
+def test_no_spelling_of_an_inner_host_is_connected_to() -> None:
+    """What registration refuses, for rules may be younger than what they let in."""
+    hosts = [host for host in INNER_HOSTS if not host.rstrip(".").endswith(NAMES)]
+    with closing(Loop(allowed=())) as loop:
+        answers = loop.run(*(a_call(f"http://{host}:9/", **SOON) for host in hosts))
+
+    outcomes = dict(zip(hosts, (answer.outcome for answer in answers), strict=True))
+    assert outcomes == dict.fromkeys(hosts, Outcome.BLOCKED_ADDRESS)
+
+
+@pytest.mark.trap("a webhook into the inner network")
+def test_no_name_leads_to_an_inner_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns a name decides where it leads, today and at the next attempt."""
+    inner = [
+        host.strip("[]")
+        for host in INNER_HOSTS
+        if host.startswith("[") or re.fullmatch(r"([1-9]\d*|0)(\.([1-9]\d*|0)){3}", host)
+    ]
+    leads = {f"hook-{number}.test": ip for number, ip in enumerate(inner)}
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        return [(0, 0, 0, "", (leads[host], port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with closing(Loop(allowed=())) as loop:
+        answers = loop.run(*(a_call(f"http://{name}:9/", **SOON) for name in leads))
+
+    assert len(answers) > 40
+    assert {answer.outcome for answer in answers} == {Outcome.BLOCKED_ADDRESS}

@@ -68,6 +68,7 @@ def test_a_pump_that_is_gone_costs_its_publisher_nothing() -> None:
     PumpSlot.objects.all().delete()
 
 
+@pytest.mark.trap("a disabled consumer eats messages")
 def test_days_of_failure_disable_a_consumer_and_keep_its_backlog(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(

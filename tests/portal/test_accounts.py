@@ -54,6 +54,7 @@ def test_people_sign_in_by_name_or_address_and_sign_out(login: str) -> None:
     assert not is_in(client)
 
 
+@pytest.mark.trap("guessed passwords")
 def test_after_five_wrong_passwords_the_right_one_does_not_help_from_anywhere() -> None:
     make()
     for _ in range(5):
@@ -65,6 +66,7 @@ def test_after_five_wrong_passwords_the_right_one_does_not_help_from_anywhere() 
         assert not is_in(client)
 
 
+@pytest.mark.trap("guessed passwords")
 def test_who_guesses_many_names_from_one_address_is_stopped_too() -> None:
     make()
     for number in range(10):
@@ -74,6 +76,7 @@ def test_who_guesses_many_names_from_one_address_is_stopped_too() -> None:
     assert sign_in(Client(REMOTE_ADDR="10.1.2.3"), "mia").status_code == 302
 
 
+@pytest.mark.trap("guessed passwords")
 def test_what_a_caller_says_of_his_address_is_not_believed() -> None:
     for number in range(10):
         sign_in(Client(HTTP_X_FORWARDED_FOR=f"10.0.0.{number}"), f"nobody-{number}", "guess")

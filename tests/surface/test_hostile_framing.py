@@ -82,6 +82,7 @@ def test_codings_that_are_not_spoken(door: Door, coding: str) -> None:
     assert door.publish(f"Transfer-Encoding: {coding}").status == 400
 
 
+@pytest.mark.trap("requests inside requests")
 @pytest.mark.parametrize("body", [CHUNKED, b"0\r\n\r\n"], ids=["chunks", "no chunks"])
 def test_nothing_is_smuggled_behind_two_framings(door: Door, body: bytes) -> None:
     """With both framings the connection ends, so that no proxy takes the rest for its own."""
@@ -130,6 +131,7 @@ def test_a_connection_that_ends_with_a_refusal_says_so(
             assert wire.is_closed()
 
 
+@pytest.mark.trap("senders that never end")
 def test_headers_that_never_end_cost_nobody_else_anything(door: Door) -> None:
     """They are cut off after a while; meanwhile everybody is served."""
     begun = time.monotonic()

@@ -121,6 +121,7 @@ def test_long_and_many_headers(door: Door) -> None:
             assert door.web.send(target, line).status == 431
 
 
+@pytest.mark.trap("a header that becomes two")
 @pytest.mark.parametrize(
     "line",
     [
@@ -169,6 +170,7 @@ def test_values_that_cannot_be_meant(door: Door, line: bytes) -> None:
     assert (answer.status, answer.code) == (422, "invalid_fields")
 
 
+@pytest.mark.trap("a producer forges the broker's headers")
 @pytest.mark.parametrize(
     "name",
     [
@@ -192,6 +194,7 @@ def test_a_forwarded_value_ends_where_its_line_ends(door: Door) -> None:
     assert message["headers"] == {"X-A": "a"}
 
 
+@pytest.mark.trap("compressed bombs")
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "zstd", "identity, gzip", "x"])
 def test_compressed_bodies(door: Door, coding: str) -> None:
     answer = door.publish(f"Content-Encoding: {coding}")
@@ -237,6 +240,7 @@ def test_a_key_in_the_address_opens_nothing(door: Door, name: str) -> None:
     assert (answer.status, answer.code) == (401, "not_authenticated")
 
 
+@pytest.mark.trap("ids that match what they do not name")
 @pytest.mark.parametrize("spelt", ["{upper}", "{start}%25", "{start}_", "{name}%20", "%20{name}"])
 def test_names_match_exactly(door: Door, spelt: str) -> None:
     """No case folding, no trailing blanks, no wildcards of SQL, on any database."""
@@ -252,6 +256,7 @@ def test_names_match_exactly(door: Door, spelt: str) -> None:
         assert (answer.status, answer.code) == (404, "unknown_consumer")
 
 
+@pytest.mark.trap("ids that match what they do not name")
 def test_ids_match_exactly(door: Door) -> None:
     number = json.loads(door.publish().body)["id"]
     door.stored.append(SECRET)
@@ -263,6 +268,7 @@ def test_ids_match_exactly(door: Door) -> None:
         assert door.web.send(f"/api/v1/messages/{number[:-1]}{letter}").status == 404
 
 
+@pytest.mark.trap("ids that match what they do not name")
 def test_idempotency_keys_match_exactly(door: Door) -> None:
     keys = ["order-1", "ORDER-1", "order-%", "order-_", "order-1 x", "'order-1'", "order-1;--"]
     for status in (202, 200):

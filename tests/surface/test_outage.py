@@ -61,6 +61,7 @@ def count(web: Web) -> int:
     return len(web.call("GET", f"{MESSAGES}?limit=200", 200)["items"])
 
 
+@pytest.mark.trap("a yes without a stored row")
 def test_while_it_is_away_nothing_is_acknowledged(broker: Broker) -> None:
     web, database = broker
     everything = WRITES + ([] if database.can_read else READS)
@@ -97,6 +98,7 @@ def test_the_process_says_that_it_lives_and_is_not_ready(broker: Broker) -> None
     assert web.is_ready()
 
 
+@pytest.mark.trap("connected at the start and never again")
 def test_who_goes_on_asking_gets_everything_stored_once(broker: Broker) -> None:
     """Producers under way while the database comes and goes: a 2xx is a row, for ever."""
     web, database = broker

@@ -151,6 +151,7 @@ def of_nobodys_producer(ours: Team) -> ApiKey:
     return ApiKeyFactory.create(scopes=SCOPES)
 
 
+@pytest.mark.trap("another tenant's object by its number")
 @pytest.mark.parametrize(
     "stranger", [of_another_team, of_another_teams_producer, of_nobodys_producer]
 )

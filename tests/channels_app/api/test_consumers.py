@@ -29,6 +29,7 @@ def service() -> Api:
     return Api(ApiKeyFactory.create(scopes=["register", "read"]))
 
 
+@pytest.mark.trap("an open door and readable secrets")
 @pytest.mark.seed("S1-15")
 def test_put_creates_with_a_secret_and_then_changes_nothing(service: Api) -> None:
     body = {"url": HOOK, "event_types": ["order.*"], "timeout_ms": 5000}
@@ -130,6 +131,7 @@ def test_v1a_makes_a_key_pair_whose_public_half_is_always_visible(service: Api) 
     assert not ConsumerSecret.objects.filter(scheme="v1a").exists()
 
 
+@pytest.mark.trap("a consumer that cannot be deleted")
 @pytest.mark.seed("S0-12")
 def test_a_retired_consumer_is_gone_and_comes_back_with_a_new_secret(service: Api) -> None:
     first = service.put(URL, {"url": HOOK, "headers": {"X-A": "1"}}).json["secret"]

@@ -123,6 +123,7 @@ def test_a_consumer_that_came_since_is_counted(producer: Api) -> None:
     assert producer.post(url, b"x").json["matched_consumers"] == 1
 
 
+@pytest.mark.trap("a message that nobody wanted is gone")
 def test_without_consumers_it_is_stored_and_says_so(producer: Api) -> None:
     answer = producer.post(URL, b"x")
     assert (answer.status, answer.json["matched_consumers"]) == (202, 0)
@@ -318,6 +319,7 @@ def test_identity_is_no_encoding(producer: Api) -> None:
     assert producer.post(URL, b"x", Content_Encoding="identity").status == 202
 
 
+@pytest.mark.trap("bodies without a limit")
 def test_a_body_over_the_limit_is_413_before_it_is_read(producer: Api) -> None:
     ChannelFactory.create(slug="small", max_body_bytes=10)
     url = "channels/small/messages"

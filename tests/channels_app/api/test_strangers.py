@@ -89,6 +89,7 @@ def test_the_walk_sees_the_whole_api() -> None:
     assert "/api/v1/channels/<str:channel>/messages" in ROUTES
 
 
+@pytest.mark.trap("an open door and readable secrets")
 @pytest.mark.parametrize("route", ROUTES)
 def test_without_a_key_every_route_is_401(route: str, addresses: dict[str, str]) -> None:
     before = _state()

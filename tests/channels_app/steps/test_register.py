@@ -115,6 +115,7 @@ def register_consumer_put() -> int:
     return register_consumer.put("orders", "billing", {"url": HOOK}, actor="x").row.version
 
 
+@pytest.mark.trap("the second of two writers wins unnoticed")
 def test_conditions_are_judged_under_the_lock() -> None:
     register_consumer_put()
     stale = Condition(frozenset({7}), must_exist=True)

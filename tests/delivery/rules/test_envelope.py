@@ -84,6 +84,7 @@ SPELLINGS = [
 FORGED = st.dictionaries(st.sampled_from(SPELLINGS), st.text(max_size=5), max_size=8)
 
 
+@pytest.mark.trap("a producer forges the broker's headers")
 @quick
 @given(FORGED, FORGED)
 def test_broker_headers_always_win(forwarded: dict[str, str], static: dict[str, str]) -> None:

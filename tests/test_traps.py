@@ -1,0 +1,47 @@
+"""The page of traps and the tests that bear their names say the same."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from django.conf import settings
+
+TESTS = Path(settings.BASE_DIR) / "tests"
+PAGE = Path(settings.BASE_DIR) / "docs" / "traps.md"
+ROW = re.compile(r"^\| (?!Trap |Attack |---)(.+?) \|.*\| ([^|]+) \|$", re.MULTILINE)
+MARKER = "pytest.mark.trap"
+
+
+def documented() -> dict[str, set[str]]:
+    """Tests by the name of their trap, from the page."""
+    rows = ROW.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(rows) == len({name for name, _ in rows}), "a trap stands there twice"
+    return {name: set(re.findall(r"`([^`]+)`", tests)) for name, tests in rows}
+
+
+def marked() -> dict[str, set[str]]:
+    """The same from the tests' markers."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for one in node.decorator_list:
+                if isinstance(one, ast.Call) and ast.unparse(one.func) == MARKER:
+                    name = ast.literal_eval(one.args[0])
+                    found[name].add(f"{path.relative_to(TESTS)}::{node.name}")
+    return dict(found)
+
+
+def test_every_trap_has_its_tests_and_every_such_test_its_trap() -> None:
+    assert len(documented()) > 40
+    assert documented() == marked()
+
+
+def test_every_trap_says_what_happens_elsewhere_and_here() -> None:
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if ROW.match(line):
+            _, name, elsewhere, here, *_ = (cell.strip() for cell in line.split("|"))
+            assert elsewhere.endswith("."), name
+            assert here.endswith("."), name
