@@ -149,7 +149,7 @@ _FORMS = "channels_app.ui.accounts"
 ACCOUNT_FORMS = {
     "login": f"{_FORMS}.SignIn",
     "signup": f"{_FORMS}.SignUp",
-    "change_email": f"{_FORMS}.Address",
+    "add_email": f"{_FORMS}.Address",
     "change_password": f"{_FORMS}.Password",
     "reset_password": f"{_FORMS}.Forgotten",
     "reset_password_from_key": f"{_FORMS}.NewPassword",

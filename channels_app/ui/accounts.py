@@ -88,7 +88,7 @@ class SignUp(_InOurWords, account_forms.SignupForm):
     """A new account."""
 
 
-class Address(_InOurWords, account_forms.ChangeEmailForm):
+class Address(_InOurWords, account_forms.AddEmailForm):
     """Another e-mail address."""
 
 

@@ -287,3 +287,15 @@ def test_pages_of_accounts_run_nothing_inline(is_known: bool) -> None:
         assert not re.search(r"""<style|<script(?![^>]*src="/)|\sstyle=|\son\w+=""", html), page
         assert not re.search(r"""(?:src|href|action)=["']?(?:https?:)?//""", html), page
         assert "portal.css" in html, page
+
+
+@pytest.mark.parametrize("place", ["email/", "password/change/", "reauthenticate/"])
+def test_forms_of_ones_own_account_speak_our_words(place: str) -> None:
+    client = Client()
+    client.force_login(make())
+
+    page = client.get(f"/accounts/{place}").content.decode()
+
+    assert "placeholder=" not in page
+    assert re.search(r"E-mail address</label>|Present password</label>|Password</label>", page)
+    assert "Email" not in page
