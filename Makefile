@@ -26,11 +26,14 @@ NO_DATABASE := $(addprefix --ignore=tests/,test_architecture.py test_docs.py tes
 
 # How much `make bench` measures: quick or full.
 MODE ?= quick
+# How long `make soak` goes on, and where: sqlite, mariadb or both.
+MINUTES ?= 30
+DATABASE ?= both
 # Debian's server, unless there is one.
 SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
 	tools/apt mariadb-server-core mariadb-client-core
 
-.PHONY: help install demo test test-sqlite test-mariadb test-browser screenshots bench lint format clean
+.PHONY: help install demo test test-sqlite test-mariadb test-browser screenshots bench soak lint format clean
 .NOTPARALLEL:
 
 help: ## This list
@@ -61,6 +64,10 @@ screenshots: $(VENV)/.test ## Every page of console and portal as a picture, int
 bench: $(VENV)/.mysql ## Measure what the broker reaches (MODE=full: everything, three times)
 	@$(SERVER)
 	@$(BIN)/python -m bench --$(MODE)
+
+soak: $(VENV)/.mysql ## Load and random kills, then the accounts (MINUTES=30, DATABASE=both)
+	@$(SERVER)
+	@$(BIN)/python -m bench.soak --minutes $(MINUTES) --database $(DATABASE)
 
 lint: $(VENV)/.lint ## Style, types, import direction; lock and migrations up to date
 	$(BIN)/uv lock --check --offline --quiet

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table and write it into the page. The exit code is 1 if a row failed."""
     options = _parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, leave)
     # A file is as wide as the table wants to be.
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     try:
@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def leave(number: int, frame: FrameType | None) -> None:
     """End through the ``finally`` clauses."""
     sys.exit(128 + number)
 

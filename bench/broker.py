@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -23,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 START_S = 60.0
 STOP_S = 40.0
 LOOK_S = 0.1
+DEPTH = re.compile(r'^hookstation_queue_depth\{state="(\w+)"\} (\S+)$', re.MULTILINE)
+OPEN = ("queued", "in_flight", "awaiting_ack")
+"""States of what is not finished."""
 KNOWN_AFTER_S = 1.2
 """Every process knows of a new consumer by then (docs/architecture.md)."""
 
@@ -91,12 +95,20 @@ class Hookstation:
         """A channel of their own; the consumers of the last one are retired."""
         for name in self._consumers:
             self._call("DELETE", f"/channels/{self._channel}/consumers/{name}")
-        self._channel = f"bench{next(self._channels)}"
         self._consumers = [consumer.name for consumer in consumers]
+        self.register(
+            {
+                consumer.name: {"url": consumer.url, "timeout_ms": consumer.timeout_ms}
+                for consumer in consumers
+            }
+        )
+
+    def register(self, consumers: Mapping[str, Mapping[str, Any]]) -> None:
+        """A new channel with these, by name, and nobody else."""
+        self._channel = f"bench{next(self._channels)}"
         self._call("PUT", f"/channels/{self._channel}", {})
-        for consumer in consumers:
-            values = {"url": consumer.url, "timeout_ms": consumer.timeout_ms}
-            self._call("PUT", f"/channels/{self._channel}/consumers/{consumer.name}", values)
+        for name, values in consumers.items():
+            self._call("PUT", f"/channels/{self._channel}/consumers/{name}", values)
         time.sleep(KNOWN_AFTER_S)
 
     def single(self) -> Route:
@@ -135,6 +147,12 @@ class Hookstation:
         except subprocess.TimeoutExpired:
             self.kill()
 
+    @property
+    def supervisor(self) -> int | None:
+        """The process that everything else hangs on; None while it does not run."""
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
+
     def _pids(self) -> list[int]:
         if self._process is None or self._process.poll() is not None:
             return []
@@ -147,11 +165,27 @@ class Hookstation:
         except requests.RequestException:
             return False
 
-    def _call(self, method: str, path: str, values: Mapping[str, Any] | None = None) -> None:
+    def look(self, consumer: str, path: str) -> Any:
+        """What the API says of a consumer of the present channel. Raises BenchError."""
+        return self._call("GET", f"/channels/{self._channel}/consumers/{consumer}{path}").json()
+
+    def depth(self) -> int:
+        """Deliveries that are not finished, by the broker's own count. Raises BenchError."""
+        try:
+            text = self._http.get(f"http://127.0.0.1:{self.port}/metrics", timeout=10).text
+        except requests.RequestException as error:
+            raise BenchError(f"No metrics: {error}") from None
+        found = dict(DEPTH.findall(text))
+        return sum(int(float(found[state])) for state in OPEN)
+
+    def _call(
+        self, method: str, path: str, values: Mapping[str, Any] | None = None
+    ) -> requests.Response:
         address = f"http://127.0.0.1:{self.port}/api/v1{path}"
         answer = self._http.request(method, address, json=values, timeout=20)
         if not answer.ok:
             raise BenchError(f"{method} {path}: {answer.status_code} {answer.text}")
+        return answer
 
     def _route(self, path: str, pack: Pack, accepted: tuple[int, ...] = (202,)) -> Route:
         return Route(

@@ -17,6 +17,7 @@ from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 from django_q.cluster import Cluster
 from django_q.signals import post_spawn
+from setproctitle import setproctitle
 
 from channels_app import clock, failpoints
 from channels_app.garbage import spare_what_is_loaded
@@ -75,12 +76,19 @@ def _host(**_: Any) -> None:
     listener = Listener()
     held = slots.acquire(_cluster, PumpSlot.Kind.PUMP, conf().pumps, listener.address)
     if held is not None:
+        _entitle(held)
         _pump(held, listener)
         return
     listener.close()
     held = slots.acquire(_cluster, PumpSlot.Kind.STEWARD, 1)
     if held is not None:
+        _entitle(held)
         _steward(held)
+
+
+def _entitle(held: Held) -> None:
+    """Say in the list of processes what this one is."""
+    setproctitle(f"qcluster {_cluster} {held.kind}")
 
 
 def _pump(held: Held, listener: Listener) -> None:

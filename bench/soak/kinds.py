@@ -1,0 +1,91 @@
+"""Which of the broker's processes is what, how much each kind needs, and killing one by chance."""
+
+import os
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from bench import cpu
+
+WEIGHTS: Mapping[str, int] = {
+    "pump": 6,
+    "web process": 5,
+    "steward": 3,
+    "worker": 2,
+    "web": 1,
+    "cluster": 1,
+    "guardian": 1,
+    "supervisor": 1,
+}
+"""How often each kind is killed, beside the others."""
+
+
+def kind(title: str) -> str:
+    """What a process is, by its command line."""
+    if "granian" in title:
+        return "web process" if title.endswith(tuple("0123456789")) else "web"
+    if "qcluster" in title:
+        last = title.rpartition(" ")[2]
+        return last if last in {"pump", "steward"} else "worker"
+    if "guardian" in title:
+        return "guardian"
+    return "cluster" if "manage.py worker" in title else "supervisor"
+
+
+def look(supervisor: int) -> dict[str, list[int]]:
+    """Process ids by kind, now."""
+    found: dict[str, list[int]] = {}
+    for pid in (supervisor, *cpu.descendants(supervisor)):
+        if title := cpu.title(pid):
+            found.setdefault(kind(title), []).append(pid)
+    return found
+
+
+def kill_one(found: Mapping[str, Sequence[int]], chance: random.Random) -> str | None:
+    """SIGKILL to a process of a kind chosen by chance; which kind it was."""
+    kinds = sorted(found.keys() & WEIGHTS.keys())
+    if not kinds:
+        return None
+    (chosen,) = chance.choices(kinds, [WEIGHTS[kind] for kind in kinds])
+    with suppress(ProcessLookupError):
+        os.kill(chance.choice(sorted(found[chosen])), signal.SIGKILL)
+    return chosen
+
+
+@dataclass(slots=True)
+class Growth:
+    """Memory and open files of each kind, from look to look."""
+
+    looks: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    """By kind: MiB and descriptors of one process, the median of its kind."""
+
+    def note(self, found: Mapping[str, Sequence[int]]) -> None:
+        """One more look."""
+        for kind, pids in found.items():
+            files = [count for pid in pids if (count := _files(pid))]
+            if files:
+                memory = median(cpu.memory([pid]) / 2**20 for pid in pids)
+                self.looks[kind].append((memory, int(median(files))))
+
+    def quarters(self, kind: str) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Medians of memory and files in the first quarter and in the last one."""
+        looks = self.looks[kind]
+        part = max(1, len(looks) // 4)
+        return _medians(looks[:part]), _medians(looks[-part:])
+
+
+def _medians(looks: Iterable[tuple[float, int]]) -> tuple[float, float]:
+    memory, files = zip(*looks, strict=True)
+    return median(memory), median(files)
+
+
+def _files(pid: int) -> int:
+    try:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except OSError:
+        return 0
