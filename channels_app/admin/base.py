@@ -20,12 +20,13 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 from unfold import decorators, paginator
 from unfold.admin import ModelAdmin, checkbox
-from unfold.forms import BaseDialogForm
+from unfold.forms import ActionForm, BaseDialogForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from channels_app.admin.changelist import IndexOrdered
 from channels_app.errors import BrokerError
 from channels_app.rules import ids
+from channels_app.steps.switch_consumer import LONGEST_REASON
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Model)
@@ -145,10 +146,23 @@ class ReasonForm(BaseDialogForm):
     """Why somebody does what they do; it stands in the audit log."""
 
     reason = forms.CharField(
-        max_length=500,
+        max_length=LONGEST_REASON,
         required=False,
         widget=UnfoldAdminTextInputWidget,
         help_text="For the audit log.",
+    )
+
+
+class ReasonActionForm(ActionForm):
+    """The same beside an action on the rows that are selected."""
+
+    reason = forms.CharField(
+        label="",
+        max_length=LONGEST_REASON,
+        required=False,
+        widget=UnfoldAdminTextInputWidget(
+            attrs={"aria-label": "Reason", "placeholder": "Reason, optional", "x-show": "action"}
+        ),
     )
 
 

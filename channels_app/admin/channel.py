@@ -26,7 +26,7 @@ class ChannelAdmin(base.Stepped):
     actions_detail = ("see_audit",)
     readonly_fields = ("created_at", "updated_at")
     fieldsets = (
-        (None, {"fields": ("seen", "slug", "description", "exposure", "paused")}),
+        (None, {"fields": ("seen", "slug", "description", "exposure", "paused", "reason")}),
         (
             "Messages",
             {

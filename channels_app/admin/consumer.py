@@ -73,6 +73,7 @@ class ConsumerAdmin(base.Stepped):
     autocomplete_fields = ("channel", "team")
     ordering = ("channel__slug", "client_id")
     actions = ("pause_selected", "resume_selected")
+    action_form = base.ReasonActionForm
     actions_detail = ("see_deliveries", "see_audit", "pause", "resume", "rotate", "retire")
     readonly_fields = ("shown_state", "state_reason", "state_changed_at", "live_secrets")
     fieldsets = (
@@ -218,9 +219,15 @@ class ConsumerAdmin(base.Stepped):
         step: Callable[..., Any],
         done: str,
     ) -> None:
+        reason = request.POST.get("reason", "")
         for consumer in queryset.select_related("channel"):
             with base.telling(request, f"{consumer.client_id} is {done}."):
-                step(consumer.channel.slug, consumer.client_id, actor=base.actor(request))
+                step(
+                    consumer.channel.slug,
+                    consumer.client_id,
+                    actor=base.actor(request),
+                    reason=reason,
+                )
 
 
 @admin.register(ConsumerSecret)

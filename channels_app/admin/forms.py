@@ -23,6 +23,7 @@ from channels_app.steps import (
     register_event_type,
     register_producer,
 )
+from channels_app.steps.switch_consumer import LONGEST_REASON
 
 PLACES = {"rate_limit": "rate_per_second", "channel": "slug", "producer": "slug"}
 """Form fields of what the steps call otherwise."""
@@ -138,7 +139,18 @@ class StepForm(Refusable):
         raise AssertionError("each form knows its step")
 
 
-class ChannelForm(StepForm):
+class ReasonedForm(StepForm):
+    """A form with a switch that stops traffic: people say why."""
+
+    reason = forms.CharField(
+        max_length=LONGEST_REASON,
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Why it is changed, for the audit log.",
+    )
+
+
+class ChannelForm(ReasonedForm):
     """A channel."""
 
     known = register_channel.FIELDS
@@ -153,7 +165,13 @@ class ChannelForm(StepForm):
         """Create or change it."""
         slug = self.instance.slug
         step = register_channel.patch if self.instance.pk else register_channel.put
-        return step(slug, self.values(), actor=actor, condition=self.condition())
+        return step(
+            slug,
+            self.values(),
+            actor=actor,
+            condition=self.condition(),
+            reason=self.cleaned_data["reason"],
+        )
 
 
 class EventTypeForm(StepForm):
@@ -174,7 +192,7 @@ class EventTypeForm(StepForm):
         return step(*place, self.values(), actor=actor, condition=self.condition())
 
 
-class ProducerForm(StepForm):
+class ProducerForm(ReasonedForm):
     """A producer."""
 
     known = register_producer.FIELDS
@@ -186,7 +204,13 @@ class ProducerForm(StepForm):
     def write(self, actor: str) -> Registered[Producer]:
         """Create or change it."""
         step = register_producer.patch if self.instance.pk else register_producer.put
-        return step(self.instance.slug, self.values(), actor=actor, condition=self.condition())
+        return step(
+            self.instance.slug,
+            self.values(),
+            actor=actor,
+            condition=self.condition(),
+            reason=self.cleaned_data["reason"],
+        )
 
 
 class ConsumerForm(StepForm):

@@ -42,7 +42,7 @@ class ProducerAdmin(base.Stepped):
     actions_detail = ("see_audit",)
     readonly_fields = ("created_at", "updated_at")
     fieldsets = (
-        (None, {"fields": ("seen", "slug", "description", "team", "disabled")}),
+        (None, {"fields": ("seen", "slug", "description", "team", "disabled", "reason")}),
         (
             "Limits",
             {

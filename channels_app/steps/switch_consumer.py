@@ -8,6 +8,8 @@ from channels_app.rules.registered import Registered
 from channels_app.rules.tenants import OPERATOR, Tenant
 
 State = Consumer.State
+LONGEST_REASON = 200
+"""What a consumer keeps of it; the page of a halted one shows it."""
 
 
 def pause(
@@ -89,7 +91,7 @@ def _switch(
         raise Conflict("consumer_disabled", "The consumer is disabled already; resume it first.")
     before = {"state": consumer.state, "state_reason": consumer.state_reason}
     consumer.state = state
-    consumer.state_reason = "" if state == State.ACTIVE else reason[:200]
+    consumer.state_reason = "" if state == State.ACTIVE else reason[:LONGEST_REASON]
     consumer.state_changed_at = clock.now()
     consumer.save()
     AuditEntry.record(

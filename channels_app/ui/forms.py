@@ -50,6 +50,11 @@ def tried(form: forms.Form, step: Callable[[], T]) -> T | None:
     return None
 
 
+def complaint(form: forms.Form) -> str:
+    """Everything that was said against a form, where it is not shown again."""
+    return " ".join(str(fault) for faults in form.errors.values() for fault in faults)
+
+
 class InviteForm(forms.Form):
     """Who is to join, as what, and how long the link works."""
 

@@ -10,7 +10,7 @@ from channels_app.errors import BrokerError
 from channels_app.models import Channel, Consumer, EventType
 from channels_app.rules import addresses, backoff, filters, names
 from channels_app.rules.fields import MASK
-from channels_app.steps import register_consumer
+from channels_app.steps import register_consumer, switch_consumer
 from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
 
 DEFAULT, CUSTOM = "", "custom"
@@ -193,6 +193,12 @@ class RotateForm(forms.Form):
         initial=DEFAULT_OVERLAP_S,
     )
     reason = forms.CharField(label="Reason", required=False, max_length=LONGEST_REASON)
+
+
+class SwitchForm(forms.Form):
+    """Why a webhook is paused or retired."""
+
+    reason = forms.CharField(required=False, max_length=switch_consumer.LONGEST_REASON)
 
 
 class ReplayForm(forms.Form):

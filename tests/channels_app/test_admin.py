@@ -235,12 +235,25 @@ def test_a_channel_is_made_and_changed_by_its_step(operator: Client) -> None:
     assert channel.content_types == ["text/*", "text/csv"]
     assert audited("channel.create").actor == "user:olga"
     page = console.page_url(channel)
-    operator.post(page, values_of(operator, page) | {"paused": "on", "default_retry": "fast"})
+    changed = {"paused": "on", "default_retry": "fast", "reason": "a flood"}
+    operator.post(page, values_of(operator, page) | changed)
     channel.refresh_from_db()
     assert (channel.paused, channel.default_retry) == (True, "fast")
     entry = audited("channel.update")
     assert entry.after == {"paused": True, "default_retry": "fast"}
+    assert entry.reason == "a flood"
     assert console.look(operator, console.list_url(AuditEntry, "?q=channel:ord"))
+
+
+def test_why_a_producer_is_disabled_stands_in_the_audit_log(operator: Client) -> None:
+    page = console.page_url(ProducerFactory.create())
+
+    too_long = values_of(operator, page) | {"disabled": "on", "reason": "x" * 201}
+    assert "at most 200 characters" in operator.post(page, too_long).content.decode()
+    operator.post(page, values_of(operator, page) | {"disabled": "on", "reason": "it leaked"})
+
+    entry = audited("producer.update")
+    assert (entry.after, entry.reason) == ({"disabled": True}, "it leaked")
 
 
 @pytest.mark.parametrize(
@@ -428,10 +441,12 @@ def test_several_consumers_are_paused_at_once(operator: Client) -> None:
     active, disabled = ConsumerFactory.create(), ConsumerFactory.create(disabled=True)
 
     bulk = {"action": "pause_selected", "_selected_action": [active.pk, disabled.pk]}
+    bulk |= {"reason": "a long night"}
     answer = operator.post(console.list_url(Consumer), bulk, follow=True)
 
     active.refresh_from_db()
-    assert active.state == "paused"
+    assert (active.state, active.state_reason) == ("paused", "a long night")
+    assert audited("consumer.pause").reason == "a long night"
     assert "disabled already" in answer.content.decode()
 
 

@@ -330,12 +330,25 @@ def test_pause_resume_and_retire(owner: Client, orders: Channel, team: Team) -> 
         ("resume", "active", "What waited is being sent"),
         ("retire", "retired", "It gets nothing more"),
     ):
-        answer = owner.post(f"{address}{action}/", follow=True)
+        answer = owner.post(f"{address}{action}/", {"reason": f"{action} it"}, follow=True)
         assert said in text(answer)
         webhook.refresh_from_db()
         assert webhook.state == state
-        assert AuditEntry.objects.filter(action=f"consumer.{action}", actor="user:olga").exists()
+        entry = AuditEntry.objects.get(action=f"consumer.{action}")
+        assert (entry.actor, entry.reason) == ("user:olga", f"{action} it")
     assert owner.get(address).status_code == 404
+
+
+def test_too_long_a_reason_is_said_and_nothing_is_done(
+    owner: Client, orders: Channel, team: Team
+) -> None:
+    webhook = ConsumerFactory.create(channel=orders, client_id="mine", team=team)
+
+    answer = owner.post(f"{ROOT}/orders/mine/retire/", {"reason": "x" * 201}, follow=True)
+
+    assert "at most 200 characters" in text(answer)
+    webhook.refresh_from_db()
+    assert webhook.state == "active"
 
 
 @pytest.mark.trap("a body or an answer that runs as a page")

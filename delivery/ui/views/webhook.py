@@ -13,12 +13,13 @@ from channels_app.models import Consumer
 from channels_app.rules.conditions import Condition
 from channels_app.steps import register_consumer, rotate_secret, switch_consumer
 from channels_app.ui.access import TeamRequest, actor
+from channels_app.ui.forms import complaint, tried
 from delivery.models import Counter, Notice
 from delivery.rules import picture as rules
 from delivery.rules.snippets import snippets
 from delivery.runtime import probe
 from delivery.ui import pages, picture, reach, shapes
-from delivery.ui.forms import RotateForm, WebhookForm, initial
+from delivery.ui.forms import RotateForm, SwitchForm, WebhookForm, initial
 from delivery.ui.pages import Wanted
 from delivery.ui.reach import WebhookView
 
@@ -229,21 +230,23 @@ class SwitchView(WebhookView):
     def post(self, request: TeamRequest, channel: str, client_id: str, action: str) -> HttpResponse:
         """Do it, and say so."""
         webhook = reach.webhook_of(request.team, channel, client_id)
-        step, done = self.steps[action]
-        try:
-            step(
+        (step, said), form = self.steps[action], SwitchForm(request.POST)
+        done = tried(
+            form,
+            lambda: step(
                 channel,
                 client_id,
                 actor=actor(request),
                 tenant=reach.tenant_of(request),
-                reason=request.POST.get("reason", "")[:500],
-            )
-        except BrokerError as error:
-            messages.error(request, error.detail)
+                reason=form.cleaned_data["reason"],
+            ),
+        )
+        if done is None:
+            messages.error(request, complaint(form))
         else:
-            messages.success(request, done)
+            messages.success(request, said)
             reach.hurry(webhook)
-        if action == "retire":
+        if done and action == "retire":
             return redirect("webhooks:index", request.team.slug)
         return redirect("webhooks:deliveries", request.team.slug, channel, client_id)
 
