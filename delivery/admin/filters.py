@@ -1,19 +1,21 @@
 """Filters of the delivery list: they only hold what was chosen; the list reads it by index."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from unfold.contrib.filters.admin import TextFilter
 
 from channels_app.admin.changelist import IndexOrdered
 from channels_app.admin.choices import DropdownFilter, Since, first_id
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
-from delivery.admin.newest import MOST, newest
+from delivery.admin.newest import MOST, Ended, newest
 from delivery.models import Delivery
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
+from delivery.steps.replay import HIGHEST_STATUS
 
 Rows = QuerySet[Delivery]
 
@@ -88,7 +90,18 @@ class OutcomeFilter(_Held):
         return [(outcome.value, outcome.value.replace("_", " ")) for outcome in Outcome]
 
 
-FILTERS = (StateFilter, ChannelFilter, ConsumerFilter, SinceFilter, OutcomeFilter)
+class StatusFilter(TextFilter):
+    """What the last attempt was answered with; looked for as the outcome is."""
+
+    title = f"status code (of the newest {MOST:,})"
+    parameter_name = "status"
+
+    def queryset(self, request: HttpRequest, queryset: Rows) -> Rows:
+        """Unchanged: Chosen carries it out."""
+        return queryset
+
+
+FILTERS = (StateFilter, ChannelFilter, ConsumerFilter, SinceFilter, OutcomeFilter, StatusFilter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +111,32 @@ class Chosen:
     states: tuple[str, ...] | None = None
     consumer_ids: tuple[int, ...] | None = None
     since: int = 0
-    outcome: str = ""
+    ended: Ended = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: HttpRequest, term: str) -> Self:
         """The filters in the address, and a client id in the search field."""
-        state, outcome = request.GET.get("state", ""), request.GET.get("outcome", "")
+        state = request.GET.get("state", "")
         return cls(
             states=(state,) if state in list(DeliveryState) else None,
             consumer_ids=_consumers(request, term),
             since=first_id(request.GET.get("since")),
-            outcome=outcome if outcome in list(Outcome) else "",
+            ended=_ended(request),
         )
 
     def keys(self, most: int) -> list[int] | None:
         """So many of the rows, newest first; None when the table's own order leads to them."""
-        if self.states is None and self.consumer_ids is None and not self.outcome:
+        if self.states is None and self.consumer_ids is None and not self.ended:
             return None
-        return newest(
-            self.consumer_ids, self.states, since=self.since, outcome=self.outcome, most=most
-        )
+        return newest(self.consumer_ids, self.states, since=self.since, ended=self.ended, most=most)
+
+
+def _ended(request: HttpRequest) -> dict[str, str | int]:
+    outcome, status = request.GET.get("outcome", ""), request.GET.get("status", "").strip()
+    found: dict[str, str | int] = {"outcome": outcome} if outcome in list(Outcome) else {}
+    if status.isascii() and status.isdecimal() and len(status) == len(str(HIGHEST_STATUS)):
+        found["status_code"] = int(status)
+    return found
 
 
 class Deliveries(IndexOrdered):

@@ -26,7 +26,7 @@ from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED, DeliveryState
 from delivery.rules.outcome import Outcome
 from delivery.steps import replay
-from delivery.steps.replay import Count, ReplayFilter
+from delivery.steps.replay import HIGHEST_STATUS, LOWEST_STATUS, Count, ReplayFilter
 
 SLOWEST, FASTEST = 0.001, 10_000.0
 ANY = ("", "Any")
@@ -61,6 +61,13 @@ class Wanted(forms.Form):
         required=False,
         widget=UnfoldAdminSelectWidget,
     )
+    status = forms.IntegerField(
+        label="Answered with",
+        required=False,
+        min_value=LOWEST_STATUS,
+        max_value=HIGHEST_STATUS,
+        widget=UnfoldAdminIntegerFieldWidget({"placeholder": "503"}),
+    )
     event_type = forms.CharField(required=False, widget=UnfoldAdminTextInputWidget)
     begins = instant_field("Accepted from")
     ends = instant_field("Accepted before")
@@ -82,6 +89,7 @@ class Wanted(forms.Form):
             "consumer": consumer.client_id if consumer else None,
             "states": [values["state"]],
             "outcomes": [values["outcome"]] if values["outcome"] else None,
+            "status_codes": [values["status"]] if values["status"] else None,
             "event_types": [values["event_type"]] if values["event_type"] else None,
             "from": values["begins"] or None,
             "to": values["ends"] or None,

@@ -5,7 +5,7 @@ sort or scan them. One range per (consumer, state) that the counters say is not 
 a few rows of each whatever the history.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from django.db import connection
@@ -21,13 +21,15 @@ FEWEST = 100
 RANGES = 200
 """Terms of one union; SQLite allows 500."""
 TERM = (
-    "SELECT id FROM (SELECT id{outcome} FROM {table} WHERE {pair}id >= %s "
+    "SELECT id FROM (SELECT id{columns} FROM {table} WHERE {pair}id >= %s "
     "ORDER BY id DESC LIMIT %s) AS t{place}{only}"
 )
 PAIR = "consumer_id = %s AND state = %s AND "
 
 Pair = tuple[int, str] | tuple[()]
 """Consumer and state; empty for the whole table, in the order of its key."""
+Ended = Mapping[str, str | int]
+"""How the last attempt did, by column: outcome and status code."""
 
 
 def newest(
@@ -35,12 +37,12 @@ def newest(
     states: Collection[str] | None,
     *,
     since: int = 0,
-    outcome: str = "",
+    ended: Ended | None = None,
     most: int = MOST,
 ) -> list[int]:
     """Keys of the newest rows, falling. None means any consumer, any state; ``since`` is a key.
 
-    No index serves an outcome: it is looked for among the newest of what the others leave.
+    No index serves ``ended``: it is looked for among the newest of what the others leave.
     """
     pairs = _pairs(consumer_ids, states)
     depth = max(FEWEST, min(MOST, BUDGET // max(1, len(pairs))))
@@ -48,7 +50,7 @@ def newest(
     found: list[int] = []
     for start in range(0, len(pairs), RANGES):
         found += _read(
-            pairs[start : start + RANGES], since, outcome, depth if outcome else limit, limit
+            pairs[start : start + RANGES], since, ended or {}, depth if ended else limit, limit
         )
     return sorted(found, reverse=True)[:limit]
 
@@ -65,11 +67,10 @@ def _pairs(consumer_ids: Collection[int] | None, states: Collection[str] | None)
     return sorted(set(counters.values_list("consumer_id", "state")))
 
 
-def _read(pairs: Sequence[Pair], since: int, outcome: str, depth: int, limit: int) -> list[int]:
+def _read(pairs: Sequence[Pair], since: int, ended: Ended, depth: int, limit: int) -> list[int]:
     """Of each range so many rows, ``depth``, are read, and of all together ``limit`` returned."""
-    only = [outcome] if outcome else []
-    union = " UNION ALL ".join(_term(pair, place, outcome) for place, pair in enumerate(pairs))
-    values: list[Any] = [part for pair in pairs for part in (*pair, since, depth, *only)]
+    union = " UNION ALL ".join(_term(pair, place, ended) for place, pair in enumerate(pairs))
+    values: list[Any] = [part for pair in pairs for part in (*pair, since, depth, *ended.values())]
     with connection.cursor() as cursor:
         # Nothing but TERM, repeated; values are parameters.
         sql = f"SELECT id FROM ({union}) AS u ORDER BY id DESC LIMIT %s"  # noqa: S608
@@ -77,7 +78,7 @@ def _read(pairs: Sequence[Pair], since: int, outcome: str, depth: int, limit: in
         return [row[0] for row in cursor.fetchall()]
 
 
-def _term(pair: Pair, place: int, outcome: str) -> str:
+def _term(pair: Pair, place: int, ended: Ended) -> str:
     table = Delivery._meta.db_table
     if pair and connection.vendor == "mysql":
         table += " FORCE INDEX (delivery_list)"  # the key alone would serve the order, but no range
@@ -85,6 +86,6 @@ def _term(pair: Pair, place: int, outcome: str) -> str:
         table=table,
         pair=PAIR if pair else "",
         place=place,
-        outcome=", outcome" if outcome else "",
-        only=" WHERE outcome = %s" if outcome else "",
+        columns="".join(f", {column}" for column in ended),
+        only=" WHERE " + " AND ".join(f"{column} = %s" for column in ended) if ended else "",
     )

@@ -8,7 +8,13 @@ from delivery.api import bodies
 from delivery.models import Replay
 from delivery.rules.lifecycle import FINISHED, Reason
 from delivery.rules.outcome import Outcome
-from delivery.steps.replay.filters import MAX_EVENT_TYPES, MAX_IDS
+from delivery.steps.replay.filters import (
+    HIGHEST_STATUS,
+    LOWEST_STATUS,
+    MAX_EVENT_TYPES,
+    MAX_IDS,
+    MAX_STATUS_CODES,
+)
 
 Schema = dict[str, Any]
 
@@ -193,6 +199,11 @@ FILTER = component(
                 one_of(sorted(state.value for state in FINISHED)), minItems=1, default=["dead"]
             ),
             "outcomes": list_of(one_of(OUTCOMES), minItems=1),
+            "status_codes": list_of(
+                {"type": "integer", "minimum": LOWEST_STATUS, "maximum": HIGHEST_STATUS},
+                minItems=1,
+                maxItems=MAX_STATUS_CODES,
+            ),
             "event_types": _EVENT_TYPES,
             **_RANGE,
             "ids": list_of(public_id("dlv"), minItems=1, maxItems=MAX_IDS),

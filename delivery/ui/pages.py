@@ -13,7 +13,7 @@ from channels_app.rules import filters, ids
 from delivery.models import Delivery
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
-from delivery.steps.replay.filters import SKEW, id_at, of_types
+from delivery.steps.replay.filters import HIGHEST_STATUS, LOWEST_STATUS, SKEW, id_at, of_types
 
 LIMIT = 25
 LOOKS = (500, 1500)
@@ -31,7 +31,8 @@ STATES: dict[str, tuple[str, Q]] = {
 """What the filter offers: stored state, and what else must be true."""
 SPANS = {"1h": 3600, "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 OUTCOMES = [outcome.value for outcome in Outcome]
-FILTERS = ("state", "outcome", "since", "event_type")
+STATUSES = [str(status) for status in range(LOWEST_STATUS, HIGHEST_STATUS + 1)]
+FILTERS = ("state", "outcome", "status", "since", "event_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Wanted:
 
     state: str = ""
     outcome: str = ""
+    status: str = ""
     since: str = ""
     event_type: str = ""
 
@@ -50,6 +52,7 @@ class Wanted:
         return cls(
             state=state or _known(query.get("state", ""), STATES),
             outcome=_known(query.get("outcome", ""), OUTCOMES),
+            status=_known(query.get("status", "").strip(), STATUSES),
             since=_known(query.get("since", ""), SPANS),
             event_type="" if filters.validate_pattern(event_type) else event_type,
         )
@@ -68,6 +71,8 @@ class Wanted:
         wanted = STATES[self.state][1] if self.state else Q()
         if self.outcome:
             wanted &= Q(outcome=self.outcome)
+        if self.status:
+            wanted &= Q(status_code=int(self.status))
         if self.event_type:
             wanted &= of_types([self.event_type])
         if begin := self.begin(now):

@@ -134,7 +134,7 @@ def test_filters_find_what_they_say(operator: Client) -> None:
     dead = DeliveryFactory.create(consumer=billing, dead=True)
     sent = DeliveryFactory.create(consumer=billing, delivered=True)
     waits = DeliveryFactory.create(consumer=crm)
-    other = DeliveryFactory.create(dead=True, outcome="timeout")
+    other = DeliveryFactory.create(dead=True, outcome="timeout", status_code=503)
     every = {str(row) for row in (dead, sent, waits, other)}
     channel = f"channel={billing.channel_id}"
 
@@ -145,6 +145,9 @@ def test_filters_find_what_they_say(operator: Client) -> None:
     assert shown(operator, f"?consumer={billing.pk}") == {str(dead), str(sent)}
     assert shown(operator, f"?consumer={billing.pk}&state=dead&since=24") == {str(dead)}
     assert shown(operator, "?outcome=timeout") == {str(other)}
+    assert shown(operator, "?status=503") == {str(other)}
+    assert shown(operator, "?status=503&outcome=gone") == set()
+    assert shown(operator, "?status=abc") == shown(operator, "?status=99") == every
     assert shown(operator, f"?{channel}&outcome=timeout") == set()
     assert shown(operator, "?q=billing") == {str(dead), str(sent)}
     assert shown(operator, "?q=billing&state=delivered") == {str(sent)}

@@ -37,7 +37,7 @@ def counted(client: Client, query: str) -> int | None:
 def test_counting_takes_what_the_lists_filters_say(operator: Client) -> None:
     billing = ConsumerFactory.create(client_id="billing")
     crm = ConsumerFactory.create(client_id="crm", channel=billing.channel)
-    make_deliveries(billing, 2)
+    make_deliveries(billing, 2, status_code=503)
     make_deliveries(billing, 3, outcome="timeout")
     make_deliveries(crm, 4)
     DeliveryFactory.create(dead=True)
@@ -46,6 +46,8 @@ def test_counting_takes_what_the_lists_filters_say(operator: Client) -> None:
     assert counted(operator, here) == 9
     assert counted(operator, f"?consumer={crm.pk}") == 4
     assert counted(operator, f"?consumer={billing.pk}&outcome=timeout") == 3
+    assert counted(operator, f"?consumer={billing.pk}&status=503") == 2
+    assert counted(operator, f"?consumer={billing.pk}&status=503&outcome=timeout") == 0
     assert counted(operator, "?q=crm&state=dead") == 4
     assert counted(operator, f"{here}&state=delivered") == 0
     assert counted(operator, f"{here}&state=queued") == 9, "only what is finished can be replayed"

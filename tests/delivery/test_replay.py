@@ -353,6 +353,19 @@ def test_a_filter_that_matches_little_costs_bounded_slices(
     assert run(job) == 1
 
 
+def test_only_what_was_answered_so_is_replayed() -> None:
+    consumer = ConsumerFactory.create()
+    for status in (503, 404, None):
+        make_deliveries(consumer, 2, status_code=status)
+    wanted = replay.parse(of(consumer, status_codes=[503, 500]))
+    assert replay.count(wanted, [consumer], clock.now()).number == 2
+
+    assert run(start(of(consumer, status_codes=[503, 500]))) == 2
+
+    rows = Delivery.objects.filter(state="queued").values_list("status_code", flat=True)
+    assert list(rows) == [503, 503]
+
+
 def test_run_due_takes_one_slice_of_every_running_replay() -> None:
     consumers = [ConsumerFactory.create(), ConsumerFactory.create()]
     for consumer in consumers:
@@ -493,6 +506,9 @@ def test_ids_name_deliveries_one_by_one() -> None:
         ({"states": ["dead", "dead"]}, "states"),
         ({"outcomes": ["moon"]}, "outcomes"),
         ({"outcomes": [None]}, "outcomes"),
+        ({"status_codes": ["503"]}, "status_codes"),
+        ({"status_codes": [99]}, "status_codes"),
+        ({"status_codes": []}, "status_codes"),
         ({"event_types": ["a..b"]}, "event_types"),
         ({"event_types": ["a" * 200]}, "event_types"),
         ({"event_types": [f"a.b{n}" for n in range(101)]}, "event_types"),
@@ -530,6 +546,7 @@ def test_a_filter_survives_being_stored() -> None:
         "consumer": "b",
         "states": ["delivered", "dead"],
         "outcomes": ["timeout"],
+        "status_codes": [503, 404],
         "event_types": ["order.*"],
         "from": "2026-01-01T00:00:00.5+02:00",
         "to": 1767225600000,

@@ -52,11 +52,14 @@ def pages_of_several_tables(large: World) -> list[str]:
         page_url(dead),
         page_url(dead.message),
         list_url(Delivery, "?state=dead&outcome=timeout&since=24"),
+        list_url(Delivery, "?status=503"),
+        list_url(Delivery, f"?channel={large.consumer.channel_id}&state=dead&status=503"),
         list_url(Delivery, f"?channel={large.consumer.channel_id}&state=queued"),
         reverse("admin:delivery_delivery_causes"),
         f"{reverse('admin:delivery_delivery_matching')}?consumer={large.consumer.pk}",
         f"{reverse('admin:delivery_delivery_matching')}?channel={large.consumer.channel_id}"
         "&outcome=timeout&since=24",
+        f"{reverse('admin:delivery_delivery_matching')}?consumer={large.consumer.pk}&status=503",
         reverse("admin:delivery_replay_progress", args=[Replay.objects.latest("pk").pk]),
     ]
 

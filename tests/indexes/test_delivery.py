@@ -86,6 +86,7 @@ def test_what_people_repair(large: World) -> None:
 
 FORMS: list[dict[str, object]] = [
     {"outcomes": ["gone"], "states": ["dead", "delivered"]},
+    {"status_codes": [503]},
     {"event_types": ["x.*"]},
     {"kind": "missing"},
     {"from": "2026-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z"},

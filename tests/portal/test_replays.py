@@ -248,6 +248,8 @@ def test_every_page_holds_what_its_filter_says_in_order_and_once(
         "?state=delivered&event_type=order.paid": lambda row: (
             row.state == "delivered" and row.event_type == "order.paid"
         ),
+        "?status=503": lambda row: row.status_code == 503,
+        "?status=%C2%B2": lambda row: True,
         "?outcome=dns_error": lambda row: False,
         "?state=nonsense": lambda row: True,
     }

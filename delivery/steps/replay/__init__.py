@@ -10,6 +10,8 @@ while replay.run_due(now, slot):
 
 from delivery.steps.replay.filters import (
     BACKFILL_FIELDS,
+    HIGHEST_STATUS,
+    LOWEST_STATUS,
     ReplayFilter,
     load,
     parse,
@@ -21,6 +23,8 @@ from delivery.steps.replay.slices import run_due, run_each, run_slice
 
 __all__ = [
     "BACKFILL_FIELDS",
+    "HIGHEST_STATUS",
+    "LOWEST_STATUS",
     "Count",
     "ReplayFilter",
     "cancel",

@@ -14,6 +14,9 @@ from delivery.rules.lifecycle import FINISHED
 from delivery.rules.outcome import Outcome
 
 MAX_EVENT_TYPES = 100
+MAX_STATUS_CODES = 100
+LOWEST_STATUS, HIGHEST_STATUS = 100, 999
+"""What an answer can carry, known or not."""
 MAX_IDS = 1000
 SKEW = timedelta(minutes=5)
 """Keys carry the clock of the process that made them: so far it may be off from the database's.
@@ -36,6 +39,8 @@ class ReplayFilter:
     states: tuple[str, ...] = ("dead",)
     outcomes: tuple[str, ...] = ()
     """Of the last attempt."""
+    status_codes: tuple[int, ...] = ()
+    """That it was answered with."""
     event_types: tuple[str, ...] = ()
     """Names and patterns, as consumers have them (channels_app/rules/filters.py)."""
     accepted_from: datetime | None = None
@@ -49,7 +54,12 @@ class ReplayFilter:
     def is_plain(self) -> bool:
         """Whether nothing but consumer and state decides."""
         return not (
-            self.outcomes or self.event_types or self.accepted_from or self.accepted_to or self.ids
+            self.outcomes
+            or self.status_codes
+            or self.event_types
+            or self.accepted_from
+            or self.accepted_to
+            or self.ids
         )
 
     @property
@@ -69,6 +79,8 @@ class ReplayFilter:
         wanted = self._common(now)
         if self.outcomes:
             wanted &= Q(outcome__in=self.outcomes)
+        if self.status_codes:
+            wanted &= Q(status_code__in=self.status_codes)
         if self.ids:
             wanted &= Q(id__in=self.ids)
         return wanted
@@ -94,6 +106,7 @@ class ReplayFilter:
             "consumer": self.consumer,
             "states": [] if missing else list(self.states),
             "outcomes": list(self.outcomes),
+            "status_codes": list(self.status_codes),
             "event_types": list(self.event_types),
             "from": self.accepted_from and self.accepted_from.isoformat(),
             "to": self.accepted_to and self.accepted_to.isoformat(),
@@ -218,6 +231,7 @@ FIELDS: dict[str, Field] = {
     "consumer": Field(fields.nullable(fields.slug)),
     "states": Field(_some(_finished, len(_FINISHED))),
     "outcomes": Field(_some(fields.choice(*_OUTCOMES), len(_OUTCOMES))),
+    "status_codes": Field(_some(fields.whole(LOWEST_STATUS, HIGHEST_STATUS), MAX_STATUS_CODES)),
     "event_types": Field(_some(_EVENT_TYPE, MAX_EVENT_TYPES)),
     "from": Field(fields.nullable(instant)),
     "to": Field(fields.nullable(instant)),

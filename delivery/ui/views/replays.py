@@ -143,6 +143,7 @@ def _filter(request: TeamRequest, webhook: Consumer) -> ReplayFilter:
     begin = wanted.begin(clock.now())
     form |= {
         "outcomes": [Outcome(wanted.outcome).value] if wanted.outcome else None,
+        "status_codes": [int(wanted.status)] if wanted.status else None,
         "event_types": [wanted.event_type] if wanted.event_type else None,
         "from": times.text(begin) if begin else None,
     }
