@@ -17,13 +17,16 @@ from django.db import connection
 
 from broker_site import backlog, health
 from channels_app.conf import conf, keyring
-from channels_app.models import Consumer, ConsumerSecret, Membership, MessageBody
+from channels_app.models import Consumer, Membership, MessageBody
+from channels_app.steps import reseal
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
 
 Level = Literal["error", "warning", "info"]
 OLDEST_BODIES = 200
 """Bodies looked at for old encryption keys: the oldest ones are resealed, or pruned, first."""
+OLDEST_FACTORS = 1000
+"""Second factors looked at; as long as one of them is old, reencrypt was not run."""
 MOST_DRIFT_S = 1.0
 LITTLE_DISK = 1024**3
 NO_DISK = 100 * 1024**2
@@ -184,7 +187,7 @@ def encryption() -> Iterable[Finding]:
     """Rows that an old key sealed."""
     primary = keyring().primary_id
     oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[:OLDEST_BODIES]
-    used = {*oldest, *ConsumerSecret.objects.values_list("key_id", flat=True).distinct()}
+    used = {*oldest, *reseal.used_keys(OLDEST_FACTORS)}
     if old := sorted(used - {"", primary}):
         yield Finding(
             "warning",

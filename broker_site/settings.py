@@ -188,7 +188,8 @@ EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.get("EMAIL_USE_TLS", False), _mail.get("EMA
 EMAIL_TIMEOUT = 10
 
 CACHES = {
-    # Counts of wrong passwords: the same for all web processes on all hosts.
+    # Counts of wrong passwords: the same for all web processes on all hosts. Each write counts the
+    # rows; the sweep `tries` keeps only those that live, and only who signs in writes.
     "default": {
         "BACKEND": "django.core.cache.backends.db.DatabaseCache",
         "LOCATION": "hookstation_cache",

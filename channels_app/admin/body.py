@@ -10,6 +10,8 @@ from channels_app.models import Message, MessageBody
 from channels_app.rules import curl, payload
 from channels_app.rules.encryption import Unreadable
 
+HIDDEN = "Only who may view messages sees it."
+
 
 @dataclass(frozen=True, slots=True)
 class BodyView(payload.Shown):
@@ -48,11 +50,14 @@ def view(message: Message) -> BodyView:
     )
 
 
+def may_see(request: HttpRequest) -> bool:
+    """Whether this person sees bodies: of messages, and of what consumers answered to them."""
+    return bool(request.user.has_perm("channels_app.view_message"))
+
+
 def shown_to(request: HttpRequest, message: Message) -> BodyView:
     """The body for a page that is not the message's own: only for who may see that one."""
-    if request.user.has_perm("channels_app.view_message"):
-        return view(message)
-    return BodyView(message.body_bytes, note="Only who may view messages sees it.")
+    return view(message) if may_see(request) else BodyView(message.body_bytes, note=HIDDEN)
 
 
 def publishing(message: Message, data: bytes) -> str:

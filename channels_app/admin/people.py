@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
@@ -13,6 +14,10 @@ from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.models import AuditEntry, DirectoryVersion, Invitation, Membership, Team
+
+SECRET = ("password", "payload", "secret", "token")
+"""Whose names hold one of these words stay out of the books; a task's payload may hold anything."""
+LONGEST_VALUE = 500
 
 
 class Audited(base.Page):
@@ -39,13 +44,31 @@ class Audited(base.Page):
         """Delete, and write that down."""
         with transaction.atomic():
             target, team_id = self.audit_target(obj), self.team_id_of(obj)
+            before = self.described(request, obj)
             super().delete_model(request, obj)
-            AuditEntry.record(base.actor(request), f"{self.noun}.delete", target, team_id=team_id)
+            AuditEntry.record(
+                base.actor(request),
+                f"{self.noun}.delete",
+                target,
+                team_id=team_id,
+                before=before,
+            )
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """One after the other, so that each has its line."""
         for obj in queryset:
             self.delete_model(request, obj)
+
+    def described(self, request: HttpRequest, obj: Model) -> dict[str, Any]:
+        """What the page shows of a row's own fields, for the books."""
+        shown = flatten_fieldsets(self.get_fieldsets(request, obj))
+        several = {row.name for row in obj._meta.many_to_many}
+        known = {row.name for row in obj._meta.concrete_fields} | several
+        return {
+            name: said(name, getattr(obj, name).all() if name in several else getattr(obj, name))
+            for name in shown
+            if name in known
+        }
 
     def title_of(self, obj: Model) -> str:
         """The row's name behind its noun."""
@@ -193,12 +216,12 @@ class DirectoryVersionAdmin(base.ReadOnly):
 
 
 def said(name: str, value: Any) -> Any:
-    """A form's value for the books: no password, and rows by their names."""
-    if "password" in name:
+    """A value for the books: no secret, rows by their names, and of a long text the beginning."""
+    if any(word in name for word in SECRET):
         return "(not kept)"
     if isinstance(value, QuerySet | list | tuple):
         return sorted(str(row) for row in value)
-    return value if value is None or isinstance(value, bool) else str(value)
+    return value if value is None or isinstance(value, bool) else str(value)[:LONGEST_VALUE]
 
 
 def _shown(value: Any) -> str:

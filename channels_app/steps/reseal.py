@@ -1,6 +1,7 @@
 """Reseal: after a key rotation, seal with the primary key what older keys sealed."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +17,8 @@ from channels_app.rules import ids
 from channels_app.rules.encryption import Unreadable
 
 BATCH = 500
+_SECRETS = {"secret", "seed"}
+"""Of a second factor: of an app on a phone, and of recovery codes."""
 BODIES_AT_ONCE = 20
 """Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
 
@@ -48,6 +51,28 @@ def kinds() -> tuple[Kind, ...]:
         Kind("second factor", _factors().count, partial(_batches, _second_factors)),
         Kind("message body", MessageBody.objects.count, partial(_batches, _bodies)),
     )
+
+
+def used_keys(most_factors: int) -> set[str]:
+    """Ids of the keys that sealed signing secrets, header sets, and the oldest second factors.
+
+    Rows that no key can have sealed are left to ``reseal``, which names them.
+    """
+    headers = Consumer.objects.exclude(headers_sealed=b"").values_list("headers_sealed", flat=True)
+    factors = _factors().order_by("id").values_list("data", flat=True)[:most_factors]
+    readers = [
+        *(partial(keyring().key_id, bytes(envelope)) for envelope in headers),
+        *(
+            partial(sealing.sealed_with, data[name])
+            for data in factors
+            for name in data.keys() & _SECRETS
+        ),
+    ]
+    used = set(ConsumerSecret.objects.values_list("key_id", flat=True).distinct())
+    for read in readers:
+        with suppress(Unreadable):
+            used.add(read())
+    return used
 
 
 _Slice = tuple[int | None, Progress]
@@ -123,7 +148,7 @@ def _second_factors(after: int) -> _Slice:
     for row in rows:
         data = dict(row.data)
         try:
-            for name in data.keys() & {"secret", "seed"}:
+            for name in data.keys() & _SECRETS:
                 if sealing.sealed_with(data[name]) != keyring().primary_id:
                     data[name] = sealing.seal_second_factor(sealing.open_second_factor(data[name]))
         except Unreadable as error:

@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 
-from channels_app.admin import base
+from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.choices import DropdownFilter, Since
 from channels_app.rules import ids
@@ -61,6 +61,11 @@ class AttemptAdmin(base.BigList):
         "worker",
     )
     readonly_fields = ("name", "shown_delivery", "started", "ended", "where", "answer")
+
+    def get_fields(self, request: HttpRequest, obj: Attempt | None = None) -> Any:
+        """The answer's bytes only for who may see bodies."""
+        fields = super().get_fields(request, obj)
+        return [name for name in fields if name != "answer" or body.may_see(request)]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str

@@ -127,7 +127,7 @@ class DeliveryAdmin(base.BigList):
                 "body": shown,
                 "curl": self._curl(delivery, shown.data) if shown.data else "",
                 "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
-                "moments": moments(delivery),
+                "moments": moments(delivery, may_see=body.may_see(request)),
                 "most_shown": MOST_SHOWN,
                 "may_replay": may and state in FINISHED,
                 "may_cancel": may and state is DeliveryState.QUEUED,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from channels_app.admin import body
 from delivery.admin import request
 from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
@@ -29,16 +30,21 @@ class Moment:
     """Status line, headers and the first bytes of the answer as text."""
 
 
-def moments(delivery: Delivery) -> Sequence[Moment]:
-    """From accepted to now; attempts beyond MOST_SHOWN are left out, oldest first."""
+def moments(delivery: Delivery, *, may_see: bool) -> Sequence[Moment]:
+    """From accepted to now; attempts beyond MOST_SHOWN are left out, oldest first.
+
+    ``may_see`` says whether what consumers answered is shown, which may repeat what was sent.
+    """
     newest = delivery.attempts.order_by("-number")[:MOST_SHOWN]
-    attempts = [_of(delivery, attempt) for attempt in reversed(newest)]
+    attempts = [_of(delivery, attempt, may_see=may_see) for attempt in reversed(newest)]
     return [Moment("calm", "Accepted", delivery.accepted_at), *attempts, *_ahead(delivery)]
 
 
-def _of(delivery: Delivery, attempt: Attempt) -> Moment:
+def _of(delivery: Delivery, attempt: Attempt, *, may_see: bool) -> Moment:
     outcome = Outcome(attempt.outcome)
     excerpt = bytes(attempt.answer_excerpt).decode("utf-8", errors="replace")
+    if excerpt and not may_see:
+        excerpt = body.HIDDEN
     tone = "good" if outcome.is_success else "bad" if outcome.charged else "wait"
     return Moment(
         tone=tone,

@@ -56,6 +56,8 @@ SWEEPS = (
     Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),
     Sweep("retention", 300.0, lambda: retention.prune(clock.now(), SLOT)),
     Sweep("old notices", 3600.0, lambda: retention.forget_notices(clock.now())),
+    Sweep("sessions", 3600.0, lambda: retention.forget_sessions(clock.now())),
+    Sweep("tries", 60.0, _once(lambda: retention.forget_tries(clock.now()))),
     Sweep("counters", 60.0, _once(recount.mend)),
     Sweep("traffic", 15.0, lambda: traffic.fold(clock.now())),
     Sweep("old traffic", 3600.0, _once(lambda: traffic.forget(clock.now()))),

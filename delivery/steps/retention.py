@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from random import sample
 
+from django.conf import settings
+from django.contrib.sessions.models import Session
+from django.db import connection
 from django.db.models import Exists, OuterRef, QuerySet, Subquery
 
 from channels_app import transactions
@@ -50,6 +53,29 @@ def forget_notices(now: datetime) -> Iterator[int]:
             return
         Notice.objects.filter(id__in=old).delete()
         yield len(old)
+
+
+def forget_sessions(now: datetime) -> Iterator[int]:
+    """Delete sessions of people that are over; yields the number of each step."""
+    while lapsed := list(
+        Session.objects.filter(expire_date__lt=now)
+        .order_by("expire_date")
+        .values_list("session_key", flat=True)[:BATCH]
+    ):
+        Session.objects.filter(session_key__in=lapsed, expire_date__lt=now).delete()
+        yield len(lapsed)
+
+
+def forget_tries(now: datetime) -> int:
+    """Delete counts of tries to sign in that do not count any more.
+
+    Each write counts the cache's rows (Django's own culling): so there are only those that live.
+    """
+    table = connection.ops.quote_name(settings.CACHES["default"]["LOCATION"])
+    before = connection.ops.adapt_datetimefield_value(now.replace(microsecond=0))
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {table} WHERE expires < %s", [before])  # noqa: S608 - ours
+        return int(cursor.rowcount)
 
 
 def prune(now: datetime, slot: int) -> Iterator[int]:

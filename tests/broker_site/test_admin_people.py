@@ -55,7 +55,8 @@ def test_what_a_person_may_do_is_written_down_before_and_after(operator: Client)
 
 
 def test_a_new_password_and_an_end_are_written_down(operator: Client) -> None:
-    nina = User.objects.create_user("nina")
+    nina = User.objects.create_user("nina", email="nina@example.com")
+    nina.groups.add(Group.objects.create(name="night shift"))
     form = {"password1": PASSWORD, "password2": PASSWORD, "usable_password": "true"}
     operator.post(reverse("admin:auth_user_password_change", args=[nina.pk]), form)
     operator.post(reverse("admin:auth_user_delete", args=[nina.pk]), {"post": "yes"})
@@ -63,6 +64,11 @@ def test_a_new_password_and_an_end_are_written_down(operator: Client) -> None:
     actions = AuditEntry.objects.order_by("id").values_list("action", "target")
     assert list(actions) == [("user.set_password", "user:nina"), ("user.delete", "user:nina")]
     assert not User.objects.filter(username="nina").exists()
+    before = AuditEntry.objects.get(action="user.delete").before
+    assert before is not None
+    assert before["email"] == "nina@example.com"
+    assert before["groups"] == ["night shift"]
+    assert before["password"] == "(not kept)"
 
 
 def written() -> list[tuple[str, str, str]]:

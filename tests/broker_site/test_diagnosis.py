@@ -17,7 +17,8 @@ from django.utils import timezone
 from broker_site import diagnosis
 from broker_site.diagnosis import Finding
 from channels_app.conf import conf
-from channels_app.models import ConsumerSecret, Membership
+from channels_app.models import Consumer, ConsumerSecret, Membership
+from channels_app.rules.encryption import Keyring, generate_key
 from delivery.models import ConsumerHealth, Counter, PumpSlot
 from tests.factories import ConsumerFactory, DeliveryFactory, TeamFactory
 
@@ -102,6 +103,17 @@ def test_a_rotation_that_is_not_finished() -> None:
     ConsumerSecret.objects.update(key_id="0badcafe")
 
     assert found(diagnosis.encryption) == [("warning", "key_rotation")]
+
+
+def test_a_rotation_that_left_out_a_consumer_s_headers() -> None:
+    consumer = ConsumerFactory.create()
+    former = Keyring.from_texts([generate_key()])
+    Consumer.objects.filter(pk=consumer.pk).update(headers_sealed=former.seal(b"{}", b"x"))
+
+    assert found(diagnosis.encryption) == [("warning", "key_rotation")]
+
+    Consumer.objects.filter(pk=consumer.pk).update(headers_sealed=b"nonsense")
+    assert found(diagnosis.encryption) == []
 
 
 @pytest.mark.parametrize(

@@ -228,12 +228,23 @@ def test_a_delivery_reads_as_a_timeline(operator: Client) -> None:
 def test_a_body_is_for_who_may_see_messages() -> None:
     delivery = DeliveryFactory.create(dead=True)
     page = console.page_url(delivery)
-    assert "--data-binary" in console.look(console.onlooker(), page)
+    attempt = AttemptFactory.create(
+        delivery=delivery, number=1, answer_headers="Server: x", answer_excerpt=b"repeated it"
+    )
+    seen = console.onlooker()
+    assert "--data-binary" in console.look(seen, page)
+    assert "repeated it" in console.look(seen, page)
+    assert "repeated it" in console.look(seen, console.page_url(attempt))
     clerk = User.objects.create_user("clerk", is_staff=True)
-    clerk.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
+    clerk.user_permissions.set(
+        Permission.objects.filter(codename__in=["view_delivery", "view_attempt"])
+    )
     client = Client()
     client.force_login(clerk)
     text = console.look(client, page)
+    assert "Server: x" in text
+    for place in (page, console.page_url(attempt)):
+        assert "repeated it" not in console.look(client, place)
     assert "Only who may view messages sees it." in text
     assert "--data-binary" not in text
     assert "hs-hex" not in text

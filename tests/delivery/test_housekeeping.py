@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
+from django.contrib.sessions.models import Session
+from django.core.cache import cache
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django_q.models import Schedule
@@ -306,3 +308,23 @@ def test_the_watch_notices_a_queue_that_runs_no_tasks(monkeypatch: pytest.Monkey
     tasks.sweep()
     monkeypatch.setattr(slots, "STANDSTILL_S", 0.02)
     assert watch()
+
+
+def test_sessions_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    now = clock.now()
+    for number in range(4):
+        ends = now + timedelta(seconds=number - 3)
+        Session.objects.create(session_key=f"s{number}", session_data="", expire_date=ends)
+
+    assert list(retention.forget_sessions(now)) == [2, 1]
+    assert Session.objects.get().session_key == "s3"
+
+
+def test_tries_that_do_not_count_any_more_are_deleted() -> None:
+    cache.set("over", 1, timeout=1)
+    cache.set("counts", 1, timeout=300)
+
+    assert retention.forget_tries(clock.now() + timedelta(seconds=60)) == 1
+    assert cache.get("counts") == 1
+    assert retention.forget_tries(clock.now() + timedelta(seconds=400)) == 1
