@@ -187,7 +187,7 @@ EMAIL_HOST_PASSWORD = _mail["EMAIL_HOST_PASSWORD"] or ""
 EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.get("EMAIL_USE_TLS", False), _mail.get("EMAIL_USE_SSL", False)
 EMAIL_TIMEOUT = 10
 
-CACHES = {
+CACHES: dict[str, dict[str, Any]] = {
     # Counts of wrong passwords: the same for all web processes on all hosts. Each write counts the
     # rows; the sweep `tries` keeps only those that live, and only who signs in writes.
     "default": {

@@ -131,9 +131,10 @@ def _explained(sql: str, params: Any) -> list[dict[str, Any]]:
 
 
 def _sorts_little(sql: str) -> bool:
-    """Whether what is sorted was cut to a limit before: merged ranges, or a slice that is added
-    up."""
-    return "UNION ALL" in sql or re.search(r"LIMIT %s\s*\) AS slice\s+GROUP BY", sql) is not None
+    """Whether what is sorted was cut to a limit before: merged ranges, the only one of them, or a
+    slice that is added up."""
+    cut = r"LIMIT %s\s*\) AS (?:slice\s+GROUP BY|t0 )"
+    return "UNION ALL" in sql or re.search(cut, sql) is not None
 
 
 def _table(plan: str) -> str:
