@@ -187,12 +187,13 @@ EMAIL_HOST_PASSWORD = _mail["EMAIL_HOST_PASSWORD"] or ""
 EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.get("EMAIL_USE_TLS", False), _mail.get("EMAIL_USE_SSL", False)
 EMAIL_TIMEOUT = 10
 
-CACHES: dict[str, dict[str, Any]] = {
+TRIES_TABLE = "hookstation_cache"
+CACHES = {
     # Counts of wrong passwords: the same for all web processes on all hosts. Each write counts the
     # rows; the sweep `tries` keeps only those that live, and only who signs in writes.
     "default": {
         "BACKEND": "django.core.cache.backends.db.DatabaseCache",
-        "LOCATION": "hookstation_cache",
+        "LOCATION": TRIES_TABLE,
         "OPTIONS": {"MAX_ENTRIES": 100_000},
     },
     "process": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},

@@ -71,7 +71,7 @@ def forget_tries(now: datetime) -> int:
 
     Each write counts the cache's rows (Django's own culling): so there are only those that live.
     """
-    table = connection.ops.quote_name(settings.CACHES["default"]["LOCATION"])
+    table = connection.ops.quote_name(settings.TRIES_TABLE)
     before = connection.ops.adapt_datetimefield_value(now.replace(microsecond=0))
     with connection.cursor() as cursor:
         cursor.execute(f"DELETE FROM {table} WHERE expires < %s", [before])  # noqa: S608 - ours
