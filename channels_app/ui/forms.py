@@ -33,10 +33,15 @@ ALL = "*"
 
 
 def refuse(form: forms.Form, refused: BrokerError) -> None:
-    """Put what a step refused to where it belongs; everything typed stays."""
+    """Put what a step refused to where it belongs; everything typed stays.
+
+    ``form.places`` names fields that the step calls otherwise.
+    """
+    places: Mapping[str, str] = getattr(form, "places", {})
     faults = [(fault.field, fault.detail) for fault in refused.faults]
     for name, detail in faults or [(refused.field, refused.detail)]:
-        form.add_error(name if name in form.fields else None, detail)
+        place = places.get(name, name)
+        form.add_error(place if place in form.fields else None, detail)
 
 
 def tried(form: forms.Form, step: Callable[[], T]) -> T | None:

@@ -101,8 +101,7 @@ class AttemptAdmin(base.BigList):
     def ended(self, attempt: Attempt) -> str:
         """How it ended."""
         outcome = Outcome(attempt.outcome)
-        tone = "good" if outcome.is_success else "bad" if outcome.charged else "wait"
-        return base.label(outcome.value.replace("_", " "), tone)
+        return base.label(outcome.words, outcome.tone)
 
     @display(description="Took")
     def took(self, attempt: Attempt) -> str:

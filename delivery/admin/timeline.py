@@ -45,10 +45,9 @@ def _of(delivery: Delivery, attempt: Attempt, *, may_see: bool) -> Moment:
     excerpt = bytes(attempt.answer_excerpt).decode("utf-8", errors="replace")
     if excerpt and not may_see:
         excerpt = body.HIDDEN
-    tone = "good" if outcome.is_success else "bad" if outcome.charged else "wait"
     return Moment(
-        tone=tone,
-        title=outcome.value.replace("_", " "),
+        tone=outcome.tone,
+        title=outcome.words,
         at=attempt.started_at,
         detail=attempt.error,
         timings=timings(attempt),

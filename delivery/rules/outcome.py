@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from typing import Literal
 
 RETRY_AFTER_CAP_S = 86_400.0
 """A consumer may ask for a pause of up to one day; a longer wish is cut to this."""
@@ -67,6 +68,16 @@ class Outcome(StrEnum):
     def charged(self) -> bool:
         """Whether this failure uses up one of the delivery's attempts."""
         return self not in _SUCCESSES and self not in _BROKERS_OWN
+
+    @property
+    def words(self) -> str:
+        """Its name as people read it."""
+        return self.value.replace("_", " ")
+
+    @property
+    def tone(self) -> Literal["good", "bad", "wait"]:
+        """The colour in which people see it: a failure of the broker's own only has to wait."""
+        return "good" if self.is_success else "bad" if self.charged else "wait"
 
     @property
     def slows_down(self) -> bool:

@@ -1,12 +1,12 @@
 """Forms of webhooks: what people type, turned into what steps/register_consumer takes."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from django import forms
 from django.utils.safestring import SafeString
 
 from channels_app.conf import conf
-from channels_app.errors import BrokerError
 from channels_app.models import Channel, Consumer, EventType
 from channels_app.rules import addresses, backoff, filters, names
 from channels_app.rules.fields import MASK
@@ -15,16 +15,16 @@ from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
 
 DEFAULT, CUSTOM = "", "custom"
 LONGEST_REASON = 500
-_FORM_FIELDS = {
-    "rate_limit": "rate_per_second",
-    "event_types": "patterns",
-    "headers": "headers",
-}
-"""Where a fault of a registered field is shown, when the form calls it otherwise."""
 
 
 class WebhookForm(forms.Form):
     """An existing webhook's settings."""
+
+    places: ClassVar[Mapping[str, str]] = {
+        "rate_limit": "rate_per_second",
+        "event_types": "patterns",
+    }
+    """What the step calls otherwise."""
 
     url = forms.CharField(
         label="Address",
@@ -146,14 +146,6 @@ class WebhookForm(forms.Form):
         if given["retry"] != CUSTOM:
             values["retry"] = given["retry"] or None
         return values
-
-    def refused(self, error: BrokerError) -> None:
-        """Show a step's refusal beside the fields that it is about."""
-        if not error.faults:
-            self.add_error(None, error.detail)
-        for fault in error.faults:
-            name = _FORM_FIELDS.get(fault.field, fault.field)
-            self.add_error(name if name in self.fields else None, fault.detail)
 
 
 class RegisterForm(WebhookForm):

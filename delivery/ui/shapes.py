@@ -151,9 +151,10 @@ def timeline(row: Delivery, attempts: Sequence[Attempt]) -> list[Moment]:
     for one in attempts:
         answer = attempt(one)
         outcome = Outcome(one.outcome)
-        colour = "good" if outcome.is_success else "bad" if outcome.charged else "wait"
         moments.append(
-            Moment(colour, words(one.outcome), one.started_at, one.error, answer, number=one.number)
+            Moment(
+                outcome.tone, outcome.words, one.started_at, one.error, answer, number=one.number
+            )
         )
     if row.state == DeliveryState.QUEUED:
         moments.append(Moment("busy", "Next attempt", row.due_at, "Not before this instant."))

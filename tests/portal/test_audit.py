@@ -35,11 +35,6 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def team() -> Team:
-    return TeamFactory.create(slug="acme")
-
-
-@pytest.fixture
 def viewer(team: Team) -> Client:
     return people.person("vera", team, "viewer")
 

@@ -20,16 +20,6 @@ TEXT = re.compile(r"hsk_[a-z2-7]{16}_[a-z2-7]{52}")
 
 
 @pytest.fixture
-def team() -> Team:
-    return TeamFactory.create(slug="acme", name="Acme")
-
-
-@pytest.fixture
-def editor(team: Team) -> Client:
-    return people.person("eddy", team, "editor")
-
-
-@pytest.fixture
 def orders() -> Channel:
     return ChannelFactory.create(slug="orders", external=True)
 

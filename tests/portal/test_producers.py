@@ -16,16 +16,6 @@ LIST = "/portal/acme/producers/"
 NEW = f"{LIST}-/new/"
 
 
-@pytest.fixture
-def team() -> Team:
-    return TeamFactory.create(slug="acme", name="Acme")
-
-
-@pytest.fixture
-def editor(team: Team) -> Client:
-    return people.person("eddy", team, "editor")
-
-
 def wish(**changes: Any) -> dict[str, Any]:
     return {"name": "till", "description": "The till", "default_priority": "4", **changes}
 

@@ -28,11 +28,6 @@ PASSWORD = "correct horse battery"
 
 
 @pytest.fixture
-def team() -> Team:
-    return TeamFactory.create(slug="acme", name="Acme")
-
-
-@pytest.fixture
 def owner(team: Team) -> Client:
     return people.person("olive", team, "owner")
 

@@ -29,11 +29,6 @@ ROOT = "/portal/acme/webhooks"
 
 
 @pytest.fixture
-def team() -> Team:
-    return TeamFactory.create(slug="acme", name="Acme")
-
-
-@pytest.fixture
 def owner(team: Team) -> Client:
     return people.person("olga", team, "owner")
 

@@ -15,7 +15,7 @@ from django.views.decorators.debug import sensitive_variables
 from channels_app.errors import BrokerError
 from channels_app.steps import accept_invitation, found_team
 from channels_app.ui.access import PersonRequest, PersonView, actor
-from channels_app.ui.forms import TeamForm, refuse
+from channels_app.ui.forms import TeamForm, tried
 
 
 @method_decorator(never_cache, name="dispatch")
@@ -60,14 +60,13 @@ class FoundView(PersonView):
     def post(self, request: PersonRequest) -> HttpResponse:
         """Make it."""
         form = TeamForm(request.POST)
-        if form.is_valid():
-            try:
-                team = found_team.found(form.values(), founder=request.user, actor=actor(request))
-            except BrokerError as refused:
-                refuse(form, refused)
-            else:
-                return redirect("portal:home", team.slug)
-        return self.page("portal/found.html", {"form": form}, status=422)
+        team = tried(
+            form,
+            lambda: found_team.found(form.values(), founder=request.user, actor=actor(request)),
+        )
+        if team is None:
+            return self.page("portal/found.html", {"form": form}, status=422)
+        return redirect("portal:home", team.slug)
 
 
 def may_found(user: User) -> bool:

@@ -9,12 +9,12 @@ from django.shortcuts import redirect
 from django.views.decorators.debug import sensitive_variables
 
 from channels_app import clock
-from channels_app.errors import BrokerError, NotFound
+from channels_app.errors import NotFound
 from channels_app.models import ApiKey
 from channels_app.rules.registered import Registered
 from channels_app.steps import issue_key
 from channels_app.ui.access import TeamRequest, TeamView, actor
-from channels_app.ui.forms import KeyForm, RotateForm, refuse
+from channels_app.ui.forms import KeyForm, RotateForm, tried
 
 MOST_SHOWN = 200
 """Working keys are always shown; those that are over only as far as this."""
@@ -58,20 +58,16 @@ class NewKeyView(KeyView):
     @sensitive_variables()
     def post(self, request: TeamRequest) -> HttpResponse:
         """Make it."""
-        form = KeyForm(request.team, request.POST)
-        if form.is_valid():
-            try:
-                done = issue_key.issue_within(
-                    request.team.slug,
-                    form.values(),
-                    actor=actor(request),
-                    producer=form.producer(),
-                )
-            except BrokerError as refused:
-                refuse(form, refused)
-            else:
-                return self.show(done)
-        return self.page("portal/key_new.html", {"form": form}, status=422)
+        form, team = KeyForm(request.team, request.POST), request.team.slug
+        done = tried(
+            form,
+            lambda: issue_key.issue_within(
+                team, form.values(), actor=actor(request), producer=form.producer()
+            ),
+        )
+        if done is None:
+            return self.page("portal/key_new.html", {"form": form}, status=422)
+        return self.show(done)
 
 
 class RotateView(KeyView):
@@ -85,16 +81,15 @@ class RotateView(KeyView):
     def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
         """Make it."""
         key, form = self._key(request, key_id), RotateForm(request.POST)
-        if form.is_valid():
-            try:
-                done = issue_key.rotate(
-                    key_id, form.cleaned_data, actor=actor(request), team=request.team.slug
-                )
-            except BrokerError as refused:
-                refuse(form, refused)
-            else:
-                return self.show(done, old=ApiKey.objects.get(pk=key.pk))
-        return self._ask(form, key, status=422)
+        done = tried(
+            form,
+            lambda: issue_key.rotate(
+                key_id, form.cleaned_data, actor=actor(request), team=request.team.slug
+            ),
+        )
+        if done is None:
+            return self._ask(form, key, status=422)
+        return self.show(done, old=ApiKey.objects.get(pk=key.pk))
 
     def _ask(self, form: RotateForm, key: ApiKey, status: int = 200) -> HttpResponse:
         return self.page("portal/key_rotate.html", {"form": form, "key": key}, status=status)

@@ -15,7 +15,7 @@ from channels_app.models import Invitation
 from channels_app.steps import change_membership, invite
 from channels_app.ui import mail
 from channels_app.ui.access import TeamRequest, TeamView, actor
-from channels_app.ui.forms import InviteForm, RoleForm, refuse
+from channels_app.ui.forms import InviteForm, RoleForm, tried
 
 
 class MembersView(TeamView):
@@ -50,18 +50,17 @@ class InviteView(TeamView):
     def post(self, request: TeamRequest) -> HttpResponse:
         """Make it; its link stands on this one page and nowhere else."""
         form = InviteForm(request.POST)
-        if not form.is_valid():
-            return self.page("portal/invite.html", {"form": form}, status=422)
-        try:
-            done = invite.invite(
+        done = tried(
+            form,
+            lambda: invite.invite(
                 request.team.slug,
                 form.cleaned_data,
                 actor=actor(request),
                 inviter=request.user.get_username(),
-            )
-        except BrokerError as refused:
-            refuse(form, refused)
-            return self.page("portal/invite.html", {"form": form}, status=refused.status)
+            ),
+        )
+        if done is None:
+            return self.page("portal/invite.html", {"form": form}, status=422)
         link = settings.PUBLIC_URL + reverse("portal:join", args=done.secrets)
         return self.page("portal/invited.html", self._told(request, done.row, link))
 

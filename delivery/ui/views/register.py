@@ -12,6 +12,7 @@ from channels_app.models import Channel, EventType
 from channels_app.rules.conditions import Condition
 from channels_app.steps import register_consumer
 from channels_app.ui.access import TeamRequest, actor
+from channels_app.ui.forms import refuse
 from delivery.rules.snippets import snippets
 from delivery.runtime import probe
 from delivery.ui import reach, shapes
@@ -86,7 +87,7 @@ class RegisterView(WebhookView):
             form.add_error("client_id", TAKEN)
             return self._form(found, form, status=409)
         except BrokerError as error:
-            form.refused(error)
+            refuse(form, error)
             return self._form(found, form, status=error.status)
         (secret,) = done.secrets
         context = {

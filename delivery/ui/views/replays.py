@@ -12,6 +12,7 @@ from channels_app.errors import BrokerError
 from channels_app.models import Consumer
 from channels_app.rules import ids, times
 from channels_app.ui.access import TeamRequest
+from channels_app.ui.forms import tried
 from delivery.models import Replay
 from delivery.rules.outcome import Outcome
 from delivery.steps import replay
@@ -40,20 +41,20 @@ class ReplayStartView(WebhookView):
         """Begin."""
         webhook = reach.webhook_of(request.team, channel, client_id)
         form = ReplayForm(request.POST)
-        if not form.is_valid():
-            return self._ask(request, webhook, form, status=422)
-        try:
+
+        def begin() -> Replay:
             wanted = _filter(request, webhook)
-            row = replay.create(
+            return replay.create(
                 wanted,
                 replay.consumers_of(wanted, tenant=reach.tenant_of(request)),
                 reach.asker_of(request, form.cleaned_data["reason"]),
                 now=clock.now(),
                 rate_per_second=form.cleaned_data["rate_per_second"],
             )
-        except BrokerError as error:
-            form.add_error(None, error.detail)
-            return self._ask(request, webhook, form, status=error.status)
+
+        row = tried(form, begin)
+        if row is None:
+            return self._ask(request, webhook, form, status=422)
         return redirect("webhooks:replay", request.team.slug, channel, client_id, _public(row))
 
     def _ask(

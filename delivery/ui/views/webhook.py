@@ -132,21 +132,20 @@ class SettingsView(WebhookView):
         """Change them, unless somebody else did meanwhile."""
         webhook = reach.webhook_of(request.team, channel, client_id)
         form = WebhookForm(webhook.channel, request.POST, stored=webhook.retry)
-        if not form.is_valid():
-            return self._form(webhook, form, status=422)
         seen = request.POST.get("version", "")
-        try:
-            done = register_consumer.patch(
+        done = tried(
+            form,
+            lambda: register_consumer.patch(
                 channel,
                 client_id,
                 form.values(),
                 actor=actor(request),
                 tenant=reach.tenant_of(request),
                 condition=Condition(frozenset({int(seen)} if seen.isdecimal() else ())),
-            )
-        except BrokerError as error:
-            form.refused(error)
-            return self._form(webhook, form, status=error.status)
+            ),
+        )
+        if done is None:
+            return self._form(webhook, form, status=422)
         messages.success(request, "Saved." if done.changed else "Nothing was different.")
         return redirect("webhooks:settings", request.team.slug, channel, client_id)
 
@@ -167,20 +166,19 @@ class SecretView(WebhookView):
         """Make a new one, and show it once."""
         webhook = reach.webhook_of(request.team, channel, client_id)
         form = RotateForm(request.POST)
-        if not form.is_valid():
-            return self._show(webhook, form, "", status=422)
-        try:
-            done = rotate_secret.rotate(
+        done = tried(
+            form,
+            lambda: rotate_secret.rotate(
                 channel,
                 client_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},
                 actor=actor(request),
                 tenant=reach.tenant_of(request),
                 reason=form.cleaned_data["reason"],
-            )
-        except BrokerError as error:
-            form.add_error(None, error.detail)
-            return self._show(webhook, form, "", status=error.status)
+            ),
+        )
+        if done is None:
+            return self._show(webhook, form, "", status=422)
         return self._show(done.row, RotateForm(), done.secrets[0])
 
     def _show(
