@@ -32,6 +32,7 @@ def owner(large: World, monkeypatch: pytest.MonkeyPatch) -> Client:
     Consumer.objects.update(team=team)
     Replay.objects.update(team_id=team.id)
     monkeypatch.setattr(replays, "LAST", 2)
+    monkeypatch.setattr(replays, "LOOK", 100)
     Channel.objects.update(exposure="external")
     return people.person("olga", team, "owner")
 

@@ -134,24 +134,47 @@ def test_a_replay_is_cancelled_half_way(
     assert "cancelled already" in text(owner.post(f"{page}cancel/", follow=True))
 
 
+def asked(team_id: int | None, consumer_id: int) -> Replay:
+    now = clock.now()
+    return Replay(
+        id=key_at(now),
+        filter={},
+        consumer_ids=[consumer_id],
+        team_id=team_id,
+        requested_by="user:x",
+        upper_id=1,
+        next_due_at=now,
+        created_at=now,
+    )
+
+
+def test_no_number_of_other_replays_of_the_team_hides_one(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "LAST", 2)
+    monkeypatch.setattr(replays, "LOOK", 3)
+    another = ConsumerFactory.create(channel=webhook.channel, team=webhook.team)
+    order = (webhook, *[another] * 4, webhook, webhook, webhook)
+    rows = [asked(webhook.team_id, consumer.id) for consumer in order]
+    Replay.objects.bulk_create(rows)
+    mine = [str(row) for row in reversed(rows) if row.consumer_ids == [webhook.id]]
+
+    found, query = [], ""
+    for _ in range(len(rows)):
+        html = text(owner.get(f"{root(webhook)}/replays/{query}"))
+        found.append(re.findall(r">(rpl_\w+)</a>", html))
+        older = re.search(r'href="(\?before=[^"]+)"', html)
+        if not older:
+            break
+        query = older[1]
+
+    assert found == [mine[:2], mine[2:3], mine[3:], []]
+
+
 def test_what_others_replay_pushes_nothing_out_of_the_list(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replays, "LAST", 1)
-    now = clock.now()
-
-    def asked(team_id: int | None, consumer_id: int) -> Replay:
-        return Replay(
-            id=key_at(now),
-            filter={},
-            consumer_ids=[consumer_id],
-            team_id=team_id,
-            requested_by="user:x",
-            upper_id=1,
-            next_due_at=now,
-            created_at=now,
-        )
-
+    monkeypatch.setattr(replays, "LOOK", 50)
     mine = asked(webhook.team_id, webhook.id)
     mine.save()
     Replay.objects.bulk_create(asked(None, webhook.id) for _ in range(60))

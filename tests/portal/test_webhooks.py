@@ -290,7 +290,7 @@ def test_settings_keep_what_was_not_touched(owner: Client, orders: Channel, team
     )
     assert webhook.event_types == ["order.created", "stock.*", "audit"]
     stale = owner.post(page, form | {"url": "http://127.0.0.1:9/c"})
-    assert stale.status_code == 412
+    assert stale.status_code == 422
     assert "http://127.0.0.1:9/c" in text(stale)
     assert AuditEntry.objects.get(action="consumer.update").actor == "user:olga"
 

@@ -24,7 +24,9 @@ from delivery.ui.reach import WebhookView
 from delivery.ui.views.webhook import tab
 
 LAST = 20
-"""Replays in the list."""
+"""Replays on a page."""
+LOOK = 50 * LAST
+"""Of the team's that one page looks at, to find those of this webhook."""
 
 
 class ReplayStartView(WebhookView):
@@ -84,12 +86,21 @@ class ReplaysView(WebhookView):
     """What was replayed before."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
-        """The last ones that the team asked for."""
+        """The last ones that the team asked for, or those before one of them."""
         webhook = reach.webhook_of(request.team, channel, client_id)
+        mine = Replay.objects.filter(team_id=webhook.team_id)
+        if before := ids.from_public(ids.REPLAY, request.GET.get("before", "")):
+            mine = mine.filter(id__lt=before)
         # Newest first by key; those of the team's other webhooks are passed over, within a bound.
-        mine = Replay.objects.filter(team_id=webhook.team_id).order_by("-id")[: LAST * 50]
-        rows = [row for row in mine if row.consumer_ids == [webhook.id]][:LAST]
-        context = {"replays": [_shown(row) for row in rows]}
+        looked = list(mine.order_by("-id")[:LOOK])
+        rows = [row for row in looked if row.consumer_ids == [webhook.id]]
+        # The last one that is shown, or looked at: what is older goes on from there.
+        last = rows[LAST - 1] if len(rows) > LAST else looked[-1] if len(looked) == LOOK else None
+        context = {
+            "replays": [_shown(row) for row in rows[:LAST]],
+            "older": _public(last) if last else "",
+            "is_partial": bool(last) and len(rows) <= LAST,
+        }
         return self.page("portal/webhooks/replays.html", tab(webhook, "dead", context))
 
 
