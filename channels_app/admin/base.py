@@ -161,7 +161,7 @@ class ReasonActionForm(ActionForm):
         max_length=LONGEST_REASON,
         required=False,
         widget=UnfoldAdminTextInputWidget(
-            attrs={"aria-label": "Reason", "placeholder": "Reason, optional", "x-show": "action"}
+            attrs={"aria-label": "Reason", "placeholder": "Reason", "x-show": "action"}
         ),
     )
 
