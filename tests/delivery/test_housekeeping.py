@@ -322,6 +322,7 @@ def test_sessions_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyP
 
 
 def test_tries_that_do_not_count_any_more_are_deleted() -> None:
+    cache.clear()
     cache.set("over", 1, timeout=1)
     cache.set("counts", 1, timeout=300)
 

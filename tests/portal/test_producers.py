@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from channels_app.errors import NotFound
 from channels_app.models import AuditEntry, Producer, Team
 from channels_app.steps import register_producer
 from tests.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
@@ -153,6 +154,8 @@ def test_another_team_s_producer_does_not_exist(editor: Client) -> None:
     for slug in ("bank", "free", "none"):
         assert editor.get(f"{LIST}{slug}/").status_code == 404
         assert editor.post(f"{LIST}{slug}/", wish()).status_code == 404
+        with pytest.raises(NotFound):
+            register_producer.change_within("acme", slug, {}, actor="user:eddy")
 
 
 def test_a_viewer_looks_and_changes_nothing(team: Team) -> None:
