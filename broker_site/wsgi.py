@@ -7,22 +7,17 @@ from typing import Any
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "broker_site.settings")
 
 from django.core.wsgi import get_wsgi_application
-from django.db import connections
-
-ANSWER_S = 60
-"""Longest wait for the database's answer, more than it waits for a lock. Callers share a commit:
-one answer that never came (a query killed, a host that vanished) would hold them all."""
 
 people = get_wsgi_application()
-for database in connections.settings.values():
-    if database["ENGINE"] == "broker_site.mysql":
-        database["OPTIONS"].setdefault("read_timeout", ANSWER_S)
 
 # Loading the views takes half a second: before the first request, not in it. After the line above,
 # which loads the apps.
 from broker_site import urls  # noqa: E402, F401
 from broker_site.lean import LeanHandler  # noqa: E402
+from channels_app import transactions  # noqa: E402
 
+# Callers share a commit: one answer that never came would hold them all.
+transactions.limit_answers()
 programs = LeanHandler()
 
 

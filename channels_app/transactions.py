@@ -9,6 +9,7 @@ from django.db import (
     InterfaceError,
     OperationalError,
     connection,
+    connections,
     transaction,
 )
 
@@ -18,8 +19,22 @@ from channels_app.models import raw
 T = TypeVar("T")
 
 ATTEMPTS = 4
+ANSWER_S = 60
+"""Longest wait for the database's answer, more than it waits for a lock."""
 UNDONE = {1205, 1213, 3101}
 """MySQL: lock wait timeout, deadlock, group replication rolled back at certification."""
+
+
+def limit_answers() -> None:
+    """Let no statement of this process wait for an answer for ever.
+
+    For processes that live long. Without, a server that vanished with its host, of whose end nobody
+    is told, would hold them until the kernel gives the connection up: two hours. Management commands
+    may wait: a migration of large tables takes its time.
+    """
+    for database in connections.settings.values():
+        if database["ENGINE"] == "broker_site.mysql":
+            database["OPTIONS"].setdefault("read_timeout", ANSWER_S)
 
 
 def run(

@@ -3,6 +3,8 @@
 import json
 import logging
 import math
+import threading
+import time
 from http import HTTPStatus
 from typing import Any
 
@@ -19,6 +21,8 @@ from channels_app.errors import BrokerError, Busy
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
 """What a caller waits while storage is unavailable, or others are before him."""
+LINE_S = 1.0
+"""How often a process says that storage is unavailable."""
 log = logging.getLogger(__name__)
 
 
@@ -70,13 +74,38 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     if body["status"] == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(context["view"].allowed_methods)
     set_rollback()
-    return Response(body, status=body["status"], headers=headers, content_type=CONTENT_TYPE)
+    response = Response(body, status=body["status"], headers=headers, content_type=CONTENT_TYPE)
+    if body["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+        # Django's own mark: it would write a line of level ERROR for each, and _outage says it.
+        response._has_been_logged = True
+    return response
 
 
 def answer(status: int, code: str, detail: str) -> HttpResponse:
     """A problem outside of DRF."""
     body = json.dumps(document(status, code, detail))
     return HttpResponse(body, status=status, content_type=CONTENT_TYPE)
+
+
+class _Outage:
+    """Tells the log of refusals by their number: thousands a second must not fill the disk."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told_at = float("-inf")
+        self._untold = 0
+
+    def tell(self, error: Exception) -> None:
+        """One more request that could not be served."""
+        with self._lock:
+            self._untold += 1
+            if time.monotonic() - self._told_at < LINE_S:
+                return
+            count, self._untold, self._told_at = self._untold, 0, time.monotonic()
+        log.warning("storage is unavailable (requests refused: %d): %s", count, error)
+
+
+_outage = _Outage()
 
 
 def _printable(text: str) -> str:
@@ -91,7 +120,7 @@ def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]
             error.status, error.code, error.detail, field=error.field, faults=error.faults
         ), headers
     if isinstance(error, OperationalError | InterfaceError):
-        log.warning("storage is unavailable: %s", error)
+        _outage.tell(error)
         detail = "Nothing was stored: the database is unavailable. Send the request again."
         return document(503, "storage_unavailable", detail), {"Retry-After": str(RETRY_AFTER_S)}
     if isinstance(error, RequestDataTooBig):

@@ -19,7 +19,7 @@ from django_q.cluster import Cluster
 from django_q.signals import post_spawn
 from setproctitle import setproctitle
 
-from channels_app import clock, failpoints
+from channels_app import clock, failpoints, transactions
 from channels_app.garbage import spare_what_is_loaded
 from delivery.conf import conf
 from delivery.models import PumpSlot
@@ -53,6 +53,7 @@ def run(cluster_name: str | None = None) -> int:
     """
     global _cluster
     _cluster = cluster_name or uuid.uuid4().hex
+    transactions.limit_answers()
     schedules.ensure()
     slots.note_task()
     sweeps.orphans()

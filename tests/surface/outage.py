@@ -3,6 +3,7 @@
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Self
@@ -40,6 +41,8 @@ class Proxy:
     """MariaDB, MySQL: a way to the server that can be cut; connections through it die with it."""
 
     can_read = False
+    delay_s = 0.0
+    """How much longer everything takes, each way."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -59,17 +62,18 @@ class Proxy:
     def __exit__(self, *exception: object) -> None:
         self._open.clear()
         self._listener.close()
-        self._cut()
+        self.cut()
 
     @contextmanager
     def away(self) -> Iterator[None]:
         """There is no server in here."""
         self._open.clear()
-        self._cut()
+        self.cut()
         yield
         self._open.set()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        """End what is open; new connections find the way."""
         for sock in list(self._sockets):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -91,6 +95,7 @@ class Proxy:
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                time.sleep(self.delay_s)
                 target.sendall(data)
         for sock in (source, target):
             with suppress(OSError):

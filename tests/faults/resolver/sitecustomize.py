@@ -1,0 +1,19 @@
+"""Stands in for the machine's resolver in the broker's processes: a file says which names lead."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+_real = socket.getaddrinfo
+
+
+def _look_up(host: Any, *rest: Any, **options: Any) -> Any:
+    if not str(host).endswith(".test"):
+        return _real(host, *rest, **options)
+    if host not in Path(os.environ["NAMES_THAT_LEAD_HERE"]).read_text().split():
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    return _real("127.0.0.1", *rest, **options)
+
+
+socket.getaddrinfo = _look_up
