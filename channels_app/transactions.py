@@ -28,8 +28,8 @@ UNDONE = {1205, 1213, 3101}
 def limit_answers() -> None:
     """Let no statement of this process wait for an answer for ever.
 
-    For processes that live long. Without, a server that vanished with its host, of whose end nobody
-    is told, would hold them until the kernel gives the connection up: two hours. Management commands
+    For processes that live long: a server that vanished with its host, of whose end nobody is told,
+    would hold them until the kernel gives the connection up, after two hours. Management commands
     may wait: a migration of large tables takes its time.
     """
     for database in connections.settings.values():

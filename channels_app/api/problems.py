@@ -77,7 +77,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     response = Response(body, status=body["status"], headers=headers, content_type=CONTENT_TYPE)
     if body["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
         # Django's own mark: it would write a line of level ERROR for each, and _outage says it.
-        response._has_been_logged = True
+        response._has_been_logged = True  # type: ignore[attr-defined]  # its types leave it out
     return response
 
 

@@ -12,7 +12,6 @@ import pytest
 from django.db import IntegrityError, OperationalError, ProgrammingError, connection, transaction
 from MySQLdb.connections import Connection
 
-from broker_site import wsgi
 from channels_app import transactions
 from channels_app.models import Team
 from tests.delivery import books
@@ -184,14 +183,31 @@ def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
     assert Team.objects.count() == 1
 
 
-def test_a_web_process_does_not_wait_for_ever() -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import broker_site.wsgi",
+        # Up to the first question: what it needs for that is missing.
+        "django.setup(); from delivery.runtime import cluster; del cluster.schedules\n"
+        "with contextlib.suppress(NameError): cluster.run()",
+        "django.setup(); from delivery.management.commands import broker; del broker.Supervisor\n"
+        "with contextlib.suppress(NameError): "
+        "broker.Command().handle(bind='127.0.0.1:0', role='worker')",
+    ],
+    ids=["web", "worker", "supervisor"],
+)
+def test_a_process_that_lives_long_does_not_wait_for_ever(start: str) -> None:
     script = (
-        "import broker_site.wsgi; from django.db import connection; "
+        f"import contextlib, django\n{start}\nfrom django.db import connection\n"
         "print(connection.get_connection_params()['read_timeout'])"
     )
-    environment = {**os.environ, "DATABASE_URL": books.database_url()}
+    environment = {
+        **os.environ,
+        "DATABASE_URL": books.database_url(),
+        "DJANGO_SETTINGS_MODULE": "broker_site.settings",
+    }
     printed = subprocess.check_output([sys.executable, "-c", script], env=environment)
-    assert int(printed) == wsgi.ANSWER_S
+    assert int(printed.split()[-1]) == transactions.ANSWER_S
 
 
 def test_an_answer_that_does_not_come_is_a_lost_connection(

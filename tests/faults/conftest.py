@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import run
+from sys import executable
 
 import pytest
 
-from tests.broker import Broker
+from tests.broker import ROOT, Broker, wait_until
 from tests.receiver import Receiver
 
 PATH = "/orders"
+BOOKS_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +24,7 @@ def consumer() -> Iterator[Receiver]:
 def installed(
     folder: Path, url: str, consumer: Receiver, *, path: str = PATH, **settings: str
 ) -> Iterator[Broker]:
-    """A running broker with a channel and that consumer."""
+    """A running broker with a channel and that consumer; in the end its books must agree."""
     broker = Broker(folder, url, **settings)
     broker.set_up()
     try:
@@ -30,7 +33,14 @@ def installed(
         target = {"url": consumer.url(path), "max_in_flight": 16}
         broker.call("PUT", "/channels/orders/consumers/shop", 201, json=target)
         yield broker
+        wait_until(lambda: _books_agree(broker), BOOKS_S, "the books do not agree", broker.log)
     finally:
         broker.http.close()
         if broker.process is not None and broker.process.poll() is None:
             broker.stop()
+
+
+def _books_agree(broker: Broker) -> bool:
+    """Whether everything that was accepted is accounted for, without grace for what is open."""
+    command = [executable, "manage.py", "audit", "--grace", "0s"]
+    return run(command, cwd=ROOT, env=broker.environment, capture_output=True).returncode == 0

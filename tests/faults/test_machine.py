@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from django.db import connection
 
-from tests.broker import ROOT, Broker, heard_ids, wait_until
+from tests.broker import ROOT, Broker
 from tests.faults.conftest import PATH, installed
 from tests.faults.disk import Disk
 from tests.faults.traffic import RECOVERY_S, Traffic, all_arrived, calm, processes
@@ -99,9 +99,9 @@ def test_without_wake_ups_and_announcements_everything_is_found_by_looking(
     installation: Installation,
 ) -> None:
     broker, consumer, disk, _ = installation
-    with closing(sqlite3.connect(disk.folder / "broker.sqlite3", timeout=RECOVERY_S)) as database:
-        with database:
-            database.execute("UPDATE delivery_pumpslot SET wake_address = '127.0.0.1 9'")
+    file = disk.folder / "broker.sqlite3"
+    with closing(sqlite3.connect(file, timeout=RECOVERY_S, isolation_level=None)) as database:
+        database.execute("UPDATE delivery_pumpslot SET wake_address = '127.0.0.1 9'")
     announcement = disk.folder / "configuration-changed"
     announcement.unlink()
     announcement.mkdir()  # nobody can write to it, not even root

@@ -51,6 +51,7 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._sockets: set[socket.socket] = set()
+        self._lost: set[socket.socket] = set()
         port = self._listener.getsockname()[1]
         place = f"{parts.username}:{parts.password}@127.0.0.1:{port}"
         self.url = parts._replace(netloc=place).geturl()
@@ -71,6 +72,10 @@ class Proxy:
         self.cut()
         yield
         self._open.set()
+
+    def vanish(self) -> None:
+        """Nobody tells those who are connected that they will never hear anything again."""
+        self._lost |= self._sockets
 
     def cut(self) -> None:
         """End what is open; new connections find the way."""
@@ -96,11 +101,13 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(65536):
                 time.sleep(self.delay_s)
-                target.sendall(data)
+                if source not in self._lost:
+                    target.sendall(data)
         for sock in (source, target):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         self._sockets.discard(source)
+        self._lost.discard(source)
         source.close()
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
+from channels_app import transactions
 from delivery.conf import conf
 from delivery.runtime import children
 from delivery.runtime.processes import Child
