@@ -1,0 +1,321 @@
+"""Whatever happens in whatever order, the tables say what docs/states.md says."""
+
+from collections import Counter as Tally
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from channels_app import clock
+from channels_app.errors import BrokerError, Conflict, NotFound
+from channels_app.models import Consumer
+from channels_app.rules.backoff import PRESETS
+from channels_app.steps import switch_consumer
+from delivery.models import Attempt, Counter, Delivery
+from delivery.rules import lifecycle
+from delivery.rules.asker import Asker
+from delivery.rules.claimed import Claimed
+from delivery.rules.outcome import Outcome
+from delivery.steps import cancel, claim, dispatch, health, release, replay, settle
+from delivery.steps.claim import Want
+from delivery.steps.dispatch import Leave, Taker
+from delivery.steps.settle import Result
+from tests.pumping import make_channel, make_consumer, publish
+from tests.stateful.model import CANCELLED, DEAD, IN_FLIGHT, QUEUED, Books, Row
+
+NOWHERE = "http://127.0.0.1:9/"
+ALICE = Asker("user:alice", "a test")
+LEASE_MS = 10_000
+MAX_ATTEMPTS = 3
+ENDS = [
+    Outcome.DELIVERED,
+    Outcome.SERVER_ERROR,
+    Outcome.TIMEOUT,
+    Outcome.GONE,
+    Outcome.INTERRUPTED,
+]
+PICK = st.integers(0, 1 << 16)
+"""Which of those that there are, by what is left of a division."""
+OWNER = st.sampled_from([1, 2])
+State = Consumer.State
+
+
+class Deliveries(RuleBasedStateMachine):
+    """Real steps on the real database, beside a model of what they should do."""
+
+    @initialize()
+    def begin(self) -> None:
+        """A channel with two consumers; what other runs left behind is not looked at."""
+        self.channel = make_channel()
+        self.consumers = [make_consumer(self.channel, NOWHERE) for _ in range(2)]
+        self.states = {consumer.id: State.ACTIVE for consumer in self.consumers}
+        self.books = Books()
+        self.accepted: dict[int, datetime | None] = {}
+        self.messages: list[int] = []
+        self.held: list[Claimed] = []
+        """All that was ever claimed: who holds it may come back at any time."""
+        self.now = clock.now() + timedelta(seconds=1)
+
+    # -- what happens --------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([1, 4, 11, 60]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule(count=st.integers(1, 3), lasts=st.sampled_from([None, None, 5, 30]))
+    def accept(self, count: int, lasts: int | None) -> None:
+        expires_at = self.now + timedelta(seconds=lasts) if lasts else None
+        for message in publish(self.channel, *[b"x"] * count, expires_at=expires_at):
+            self.accepted[message] = expires_at
+            self.messages.append(message)
+
+    @rule()
+    def fan_out(self) -> None:
+        dispatch.dispatch(1000, slot=0)
+        self._learn([])
+
+    @rule(limit=st.integers(0, 2), owner=OWNER)
+    def fan_out_to_a_taker(self, limit: int, owner: int) -> None:
+        idle = [key for key in self._active() if not self.books.of([key], QUEUED, IN_FLIGHT)]
+        leaves = {key: Leave(limit, LEASE_MS) for key in idle}
+        taker = Taker(
+            owner, self.now, lambda counts: {key: leaves[key] for key in leaves if key in counts}
+        )
+        claimed = dispatch.dispatch(1000, slot=1, taker=taker).claimed
+        mine = [row for row in claimed if row.consumer_id in self.states]
+        assert all(count <= limit for count in Tally(row.consumer_id for row in mine).values())
+        self._learn(mine, owner)
+
+    @rule(pick=PICK, limit=st.integers(1, 3), owner=OWNER)
+    def claim(self, pick: int, limit: int, owner: int) -> None:
+        active = self._active()
+        if not active:
+            return
+        consumer = active[pick % len(active)]
+        until = self.now + timedelta(milliseconds=LEASE_MS)
+        wanted = self.books.claim(consumer, limit, self.now, owner, until)
+        want = Want(consumer, limit, LEASE_MS)
+        taken = claim.claim([want], now=self.now, owner=owner, slot=owner).rows
+        assert {(row.id, row.attempt) for row in taken} == wanted
+        self.held += taken
+
+    @precondition(lambda self: self.held)
+    @rule(picks=st.lists(PICK, min_size=1, max_size=3), outcome=st.sampled_from(ENDS))
+    def settle(self, picks: list[int], outcome: Outcome) -> None:
+        """In time or late, together with others, and perhaps for the second time."""
+        chosen = {id(row): row for row in (self.held[pick % len(self.held)] for pick in picks)}
+        results = [self._result(row, outcome) for row in chosen.values()]
+        ours = 0
+        for result in results:
+            row = self.books.rows[result.claimed.id]
+            if row.state is IN_FLIGHT and row.attempts == result.claimed.attempt:
+                row.settle(result.transition, self.now)
+                ours += 1
+        assert settle.settle(results, now=self.now, slot=3, worker="test") == ours
+
+    @rule(owner=OWNER)
+    def a_pump_dies(self, owner: int) -> None:
+        for row in self.books.of(self.states, IN_FLIGHT):
+            if row.owner == owner:
+                row.give_back(self.now)
+        release.release_owner(owner, now=self.now, slot=4)
+
+    @rule()
+    def sweep_what_is_switched_off(self) -> None:
+        off = self.states.keys() - set(self._active())
+        for row in self.books.of(off, IN_FLIGHT):
+            if row.is_due(self.now):
+                row.give_back(self.now)
+        release.release_lapsed(now=self.now, slot=5)
+
+    @rule()
+    def sweep_what_was_retired(self) -> None:
+        for row in self.books.of(self._in(State.RETIRED), QUEUED):
+            row.finish(CANCELLED)
+        for row in self.books.of(self._in(State.RETIRED), IN_FLIGHT):
+            if row.is_due(self.now):
+                row.give_back(self.now, interrupted=False)
+        cancel.cancel_retired(self.now, slot=6, batch=1000)
+
+    # -- what people do ------------------------------------------------------------------------
+
+    @precondition(lambda self: self.books.rows)
+    @rule(pick=PICK)
+    def replay_one(self, pick: int) -> None:
+        row = self._row(pick)
+        if self.books.replayable(row, self._in(State.RETIRED), self.now):
+            row.replay(self.now)
+            replay.replay_one(row.id, ALICE, now=self.now, slot=7)
+        else:
+            with pytest.raises(Conflict):
+                replay.replay_one(row.id, ALICE, now=self.now, slot=7)
+
+    @rule()
+    def replay_the_dead(self) -> None:
+        retired = self._in(State.RETIRED)
+        for row in self.books.of(self.states, DEAD):
+            if self.books.replayable(row, retired, self.now):
+                row.replay(self.now)
+        wanted = replay.parse({"channel": self.channel.slug})
+        job = replay.create(wanted, replay.consumers_of(wanted), ALICE, now=self.now)
+        while job.state == "running":
+            replay.run_slice(job, self.now, 1000, 8)
+            job.refresh_from_db()
+
+    @precondition(lambda self: self.books.rows)
+    @rule(pick=PICK)
+    def cancel_one(self, pick: int) -> None:
+        row = self._row(pick)
+        if row.state is QUEUED:
+            row.finish(CANCELLED)
+            cancel.cancel_one(row.id, ALICE, now=self.now, slot=9)
+        else:
+            with pytest.raises(Conflict):
+                cancel.cancel_one(row.id, ALICE, now=self.now, slot=9)
+
+    @precondition(lambda self: self.messages)
+    @rule(pick=PICK)
+    def cancel_message(self, pick: int) -> None:
+        message = self.messages[pick % len(self.messages)]
+        self.accepted.pop(message, None)
+        for row in self.books.of(self.states, QUEUED):
+            if row.message == message:
+                row.finish(CANCELLED)
+        cancel.cancel_message(message, ALICE, now=self.now, slot=10)
+
+    @rule(pick=PICK)
+    def pause(self, pick: int) -> None:
+        refused: dict[State, type[BrokerError]] = {
+            State.RETIRED: NotFound,
+            State.DISABLED: Conflict,
+        }
+        self._switch(pick, switch_consumer.pause, State.PAUSED, refused)
+
+    @rule(pick=PICK)
+    def resume(self, pick: int) -> None:
+        self._switch(pick, switch_consumer.resume, State.ACTIVE, {State.RETIRED: NotFound})
+
+    @precondition(lambda self: len(self.messages) > 4)
+    @rule(pick=PICK)
+    def retire(self, pick: int) -> None:
+        self._switch(pick, switch_consumer.retire, State.RETIRED, {State.RETIRED: NotFound})
+
+    @rule(pick=PICK)
+    def disable(self, pick: int) -> None:
+        consumer = self.consumers[pick % 2].id
+        was_active = self.states[consumer] is State.ACTIVE
+        assert health.disable(consumer, reason="gone", now=self.now) is was_active
+        if was_active:
+            self.states[consumer] = State.DISABLED
+
+    # -- what must be true ---------------------------------------------------------------------
+
+    @invariant()
+    def rows_are_as_they_should_be(self) -> None:
+        names = ("attempt_count", "failure_count", "interruption_count", "due_at", "lease_owner")
+        found = Delivery.objects.filter(channel=self.channel).values_list("id", "state", *names)
+        assert {key: tuple(rest) for key, *rest in found} == {
+            row.id: row.shown for row in self.books.rows.values()
+        }
+
+    @invariant()
+    def counters_are_true(self) -> None:
+        assert Counter.read(self.states) == {key: self.books.counts(key) for key in self.states}
+
+    @invariant()
+    def every_attempt_is_recorded_once_and_no_delivery_is_delivered_twice(self) -> None:
+        found = Attempt.objects.filter(delivery_id__in=list(self.books.rows))
+        numbers: dict[int, list[int]] = {key: [] for key in self.books.rows}
+        delivered: Tally[int] = Tally()
+        for key, number, outcome in found.values_list("delivery_id", "number", "outcome"):
+            numbers[key].append(number)
+            delivered[key] += outcome == Outcome.DELIVERED
+        for row in self.books.rows.values():
+            closed = row.attempts - (row.state is IN_FLIGHT)
+            assert sorted(numbers[row.id]) == list(range(1, closed + 1))
+            assert delivered[row.id] <= row.chances
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _active(self) -> list[int]:
+        return sorted(self._in(State.ACTIVE))
+
+    def _in(self, state: State) -> set[int]:
+        return {key for key, known in self.states.items() if known is state}
+
+    def _row(self, pick: int) -> Row:
+        rows = list(self.books.rows.values())
+        return rows[pick % len(rows)]
+
+    def _learn(self, claimed: list[Claimed], owner: int = 0) -> None:
+        """Every accepted message has one row for each consumer now, and no other message has."""
+        found = {
+            (message, consumer): (key, accepted_at)
+            for key, message, consumer, accepted_at in Delivery.objects.filter(
+                message_id__in=list(self.accepted)
+            ).values_list("id", "message_id", "consumer_id", "accepted_at")
+        }
+        wanting = self.states.keys() - self._in(State.RETIRED)
+        assert found.keys() == {(message, key) for message in self.accepted for key in wanting}
+        leased = {row.id: row for row in claimed}
+        for (message, consumer), (key, accepted_at) in found.items():
+            row = Row(key, message, consumer, accepted_at, self.accepted[message])
+            if key in leased:
+                assert not row.is_over(self.now)
+                row.take(owner, self.now + timedelta(milliseconds=LEASE_MS))
+            self.books.rows[key] = row
+        self.accepted.clear()
+        self.held += claimed
+
+    def _result(self, row: Claimed, outcome: Outcome) -> Result:
+        move = lifecycle.after_attempt(
+            outcome,
+            failure_count=row.failure_count,
+            attempt_count=row.failure_count + row.interruption_count + 1,
+            max_attempts=MAX_ATTEMPTS,
+            policy=PRESETS["fast"],
+            retry_after=None,
+            jitter=0.5,
+        )
+        return Result(row, move, outcome, datetime.now(UTC))
+
+    def _switch(
+        self,
+        pick: int,
+        step: Callable[..., object],
+        to: State,
+        refused: dict[State, type[BrokerError]],
+    ) -> None:
+        consumer = self.consumers[pick % 2]
+        state = self.states[consumer.id]
+        if error := refused.get(state):
+            with pytest.raises(error):
+                step(self.channel.slug, consumer.client_id, actor="user:alice")
+            return
+        step(self.channel.slug, consumer.client_id, actor="user:alice")
+        self.states[consumer.id] = to
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_tables_agree_with_the_model_whatever_happens() -> None:
+    run_state_machine_as_test(
+        Deliveries,
+        settings=settings(
+            max_examples=15,
+            stateful_step_count=30,
+            deadline=None,
+            # To make a failure small takes minutes on a database; 30 steps can be read.
+            phases=[Phase.explicit, Phase.reuse, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
