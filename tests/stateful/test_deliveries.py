@@ -3,6 +3,7 @@
 from collections import Counter as Tally
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -48,6 +49,17 @@ PICK = st.integers(0, 1 << 16)
 """Which of those that there are, by what is left of a division."""
 OWNER = st.sampled_from([1, 2])
 State = Consumer.State
+Switch: TypeAlias = tuple[Callable[..., object], State, dict[State, type[BrokerError]]]
+SWITCHES: dict[str, Switch] = {
+    "pause": (
+        switch_consumer.pause,
+        State.PAUSED,
+        {State.RETIRED: NotFound, State.DISABLED: Conflict},
+    ),
+    "resume": (switch_consumer.resume, State.ACTIVE, {State.RETIRED: NotFound}),
+    "retire": (switch_consumer.retire, State.RETIRED, {State.RETIRED: NotFound}),
+}
+"""What a switch does, where it leads, and which states refuse it."""
 
 
 class Deliveries(RuleBasedStateMachine):
@@ -55,7 +67,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """A channel with two consumers; what other runs left behind is not looked at."""
+        """Two consumers with work waiting; what other runs left behind is not looked at."""
         self.channel = make_channel()
         self.consumers = [make_consumer(self.channel, NOWHERE) for _ in range(2)]
         self.states = {consumer.id: State.ACTIVE for consumer in self.consumers}
@@ -65,6 +77,8 @@ class Deliveries(RuleBasedStateMachine):
         self.held: list[Claimed] = []
         """All that was ever claimed: who holds it may come back at any time."""
         self.now = clock.now() + timedelta(seconds=1)
+        self.accept(3, None)
+        self.fan_out()
 
     # -- what happens --------------------------------------------------------------------------
 
@@ -113,13 +127,17 @@ class Deliveries(RuleBasedStateMachine):
     @rule(picks=st.lists(PICK, min_size=1, max_size=3), outcome=st.sampled_from(ENDS))
     def settle(self, picks: list[int], outcome: Outcome) -> None:
         """In time or late, together with others, and perhaps for the second time."""
-        chosen = {id(row): row for row in (self.held[pick % len(self.held)] for pick in picks)}
+        chosen: dict[int, Claimed] = {}
+        for pick in picks:
+            some = self.held[-4:] if pick % 4 else self.held
+            row = some[pick % len(some)]
+            chosen[id(row)] = row
         results = [self._result(row, outcome) for row in chosen.values()]
         ours = 0
         for result in results:
-            row = self.books.rows[result.claimed.id]
-            if row.state is IN_FLIGHT and row.attempts == result.claimed.attempt:
-                row.settle(result.transition, self.now)
+            delivery = self.books.rows[result.claimed.id]
+            if delivery.state is IN_FLIGHT and delivery.attempts == result.claimed.attempt:
+                delivery.settle(result.transition, self.now)
                 ours += 1
         assert settle.settle(results, now=self.now, slot=3, worker="test") == ours
 
@@ -193,30 +211,22 @@ class Deliveries(RuleBasedStateMachine):
                 row.finish(CANCELLED)
         cancel.cancel_message(message, ALICE, now=self.now, slot=10)
 
-    @rule(pick=PICK)
-    def pause(self, pick: int) -> None:
-        refused: dict[State, type[BrokerError]] = {
-            State.RETIRED: NotFound,
-            State.DISABLED: Conflict,
-        }
-        self._switch(pick, switch_consumer.pause, State.PAUSED, refused)
-
-    @rule(pick=PICK)
-    def resume(self, pick: int) -> None:
-        self._switch(pick, switch_consumer.resume, State.ACTIVE, {State.RETIRED: NotFound})
-
-    @precondition(lambda self: len(self.messages) > 4)
-    @rule(pick=PICK)
-    def retire(self, pick: int) -> None:
-        self._switch(pick, switch_consumer.retire, State.RETIRED, {State.RETIRED: NotFound})
-
-    @rule(pick=PICK)
-    def disable(self, pick: int) -> None:
-        consumer = self.consumers[pick % 2].id
-        was_active = self.states[consumer] is State.ACTIVE
-        assert health.disable(consumer, reason="gone", now=self.now) is was_active
-        if was_active:
-            self.states[consumer] = State.DISABLED
+    @rule(pick=PICK, what=st.sampled_from(["pause", "resume", "resume", "disable", "retire"]))
+    def switch(self, pick: int, what: str) -> None:
+        consumer = self.consumers[pick % 2]
+        state = self.states[consumer.id]
+        if what == "disable":
+            disabled = health.disable(consumer.id, reason="gone", now=self.now)
+            assert disabled is (state is State.ACTIVE)
+            self.states[consumer.id] = State.DISABLED if disabled else state
+            return
+        step, to, refused = SWITCHES[what]
+        if error := refused.get(state):
+            with pytest.raises(error):
+                step(self.channel.slug, consumer.client_id, actor="user:alice")
+            return
+        step(self.channel.slug, consumer.client_id, actor="user:alice")
+        self.states[consumer.id] = to
 
     # -- what must be true ---------------------------------------------------------------------
 
@@ -289,32 +299,16 @@ class Deliveries(RuleBasedStateMachine):
         )
         return Result(row, move, outcome, datetime.now(UTC))
 
-    def _switch(
-        self,
-        pick: int,
-        step: Callable[..., object],
-        to: State,
-        refused: dict[State, type[BrokerError]],
-    ) -> None:
-        consumer = self.consumers[pick % 2]
-        state = self.states[consumer.id]
-        if error := refused.get(state):
-            with pytest.raises(error):
-                step(self.channel.slug, consumer.client_id, actor="user:alice")
-            return
-        step(self.channel.slug, consumer.client_id, actor="user:alice")
-        self.states[consumer.id] = to
-
 
 @pytest.mark.django_db(transaction=True)
 def test_the_tables_agree_with_the_model_whatever_happens() -> None:
     run_state_machine_as_test(
         Deliveries,
         settings=settings(
-            max_examples=15,
-            stateful_step_count=30,
+            max_examples=40,
+            stateful_step_count=40,
             deadline=None,
-            # To make a failure small takes minutes on a database; 30 steps can be read.
+            # To make a failure small takes minutes on a database; 40 steps can be read.
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),
