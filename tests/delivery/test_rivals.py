@@ -230,5 +230,5 @@ def test_a_key_that_is_revoked_in_use_is_dead_everywhere_within_a_second(
         for user in users:
             user.join()
     for place in answers:
-        assert place[0][1] == 202
+        assert 202 in {status for began, status in place if began < revoked_at}
         assert {status for began, status in place if began > revoked_at + REVOKED_S} == {401}
