@@ -21,6 +21,7 @@ from channels_app.models import Consumer, Membership, MessageBody
 from channels_app.steps import reseal
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
+from delivery.runtime import audits
 
 Level = Literal["error", "warning", "info"]
 OLDEST_BODIES = 200
@@ -105,6 +106,15 @@ def books() -> Iterable[Finding]:
             "The sweep `counters` mends them within a minute; if it does not, look at its last "
             "error on the console's page of sweeps.",
         )
+    for span, report in audits.newest().items():
+        if report.gap:
+            yield Finding(
+                "warning",
+                f"audit_{span}",
+                f"The last audit ({span}, {report.finished_at:%Y-%m-%d %H:%M} UTC) found "
+                f"{report.gap} rows that do not add up: {', '.join(sorted(report.checks))}.",
+                "Run `manage.py audit`: it names them, what that means and the way out.",
+            )
     if dead := now.by_state[DeliveryState.DEAD]:
         yield Finding(
             "info",

@@ -31,6 +31,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("expected a whole number, 0 or above")
+    return number
+
+
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
@@ -175,6 +182,18 @@ class Environment:
     )
     dead_retention_days: int = _hook(
         "DEAD_RETENTION_DAYS", 90, _positive, "Days dead letters stay."
+    )
+    audit_minutes: int = _hook(
+        "AUDIT_MINUTES", 15, _not_negative, "How often the last hours are audited; 0 never."
+    )
+    audit_recent_hours: int = _hook(
+        "AUDIT_RECENT_HOURS", 2, _positive, "How many hours that audit looks back."
+    )
+    audit_full_hours: int = _hook(
+        "AUDIT_FULL_HOURS", 24, _not_negative, "How often everything is audited; 0 never."
+    )
+    audit_grace_s: int = _hook(
+        "AUDIT_GRACE_S", 300, _positive, "What is under way for longer is late to an audit."
     )
     metrics_dir: str = _setting(
         "PROMETHEUS_MULTIPROC_DIR", "", str, "Folder that processes share metrics in."

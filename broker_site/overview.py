@@ -18,7 +18,7 @@ from channels_app.models import Consumer, Message
 from delivery.models.traffic import MINUTE_S
 from delivery.rules.latency import in_words, quantile_ms
 from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import slots
+from delivery.runtime import audits, slots
 from delivery.steps import traffic
 
 STATES = (
@@ -134,14 +134,32 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
             queued,
             alarm=late_s > backlog.LATE_S,
         ),
-        _card(
-            "Accounting gap",
-            waiting.gap,
-            "made minus all states; must be 0",
-            reverse("admin:delivery_counter_changelist"),
-            alarm=waiting.gap != 0,
-        ),
+        _books(waiting.gap),
     ]
+
+
+def _books(gap: int) -> dict[str, Any]:
+    """Whether all that was accepted is accounted for: by the counters, and by the last audits."""
+    reports = audits.newest().values()
+    found = max((report.gap for report in reports), default=0)
+    if gap or not found:
+        text = "made minus all states; must be 0"
+        link = reverse("admin:delivery_counter_changelist")
+        if not gap and reports:
+            last = max(report.finished_at for report in reports)
+            text, link = (
+                f"by counters, and by the audit of {last:%d %b %H:%M}",
+                reverse("admin:delivery_accountingreport_changelist"),
+            )
+        return _card("Accounting gap", gap, text, link, alarm=gap != 0)
+    text = "rows that the last audit found off; must be 0"
+    return _card(
+        "Accounting gap",
+        intcomma(found),
+        text,
+        reverse("admin:delivery_accountingreport_changelist"),
+        alarm=True,
+    )
 
 
 def _states(waiting: backlog.Backlog) -> list[dict[str, Any]]:

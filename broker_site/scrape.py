@@ -16,8 +16,10 @@ from broker_site.metric_files import Files
 # Counters exist, as zeros, from the first scrape on: not only once something was counted.
 from channels_app import metrics as accepting  # noqa: F401
 from delivery import metrics as delivering  # noqa: F401
+from delivery.models import AccountingReport
+from delivery.rules.accounting import Check
 from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import slots
+from delivery.runtime import audits, slots
 
 
 class Tables(Collector):
@@ -73,8 +75,30 @@ def _read() -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(slots.living())
     )
+    yield from _audits(now.gap)
+
+
+def _audits(gap: int) -> Iterator[Metric]:
+    """What does not add up: by the counters as they are now, and by what the last audits found."""
+    reports = audits.newest()
     yield GaugeMetricFamily(
         "hookstation_accounting_gap",
-        "Deliveries made minus the sum of all states; must be 0.",
-        value=now.gap,
+        "Rows that do not add up, by the counters now or by the last audit; must be 0.",
+        value=max(abs(gap), *(report.gap for report in reports.values()), 0),
     )
+    found = GaugeMetricFamily(
+        "hookstation_audit_findings", "Rows that the last audits found off.", labels=["check"]
+    )
+    for check in Check:
+        of_each = (report.checks.get(check.value, 0) for report in reports.values())
+        found.add_metric([check.value], max(of_each, default=0))
+    yield found
+    ended = GaugeMetricFamily(
+        "hookstation_audit_timestamp_seconds",
+        "When the last audit of each span ended; 0: there was none.",
+        labels=["span"],
+    )
+    for span in AccountingReport.Span.values:
+        report = reports.get(span)
+        ended.add_metric([span], report.finished_at.timestamp() if report else 0)
+    yield ended

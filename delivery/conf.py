@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 
 from django.conf import settings
@@ -30,6 +31,11 @@ class Conf:
     wake: bool
     wake_bind: str
     grace_s: int
+    audit_every: timedelta
+    """Zero: never."""
+    audit_back: timedelta
+    audit_full_every: timedelta
+    audit_grace: timedelta
     allowed_targets: Networks
     ca_file: str
     user_agent: str
@@ -58,6 +64,10 @@ def conf() -> Conf:
         wake=environment.wake,
         wake_bind=environment.wake_bind,
         grace_s=environment.grace_s,
+        audit_every=timedelta(minutes=environment.audit_minutes),
+        audit_back=timedelta(hours=environment.audit_recent_hours),
+        audit_full_every=timedelta(hours=environment.audit_full_hours),
+        audit_grace=timedelta(seconds=environment.audit_grace_s),
         allowed_targets=parse_networks(environment.allowed_targets),
         ca_file=environment.ca_file,
         user_agent=f"Hookstation/{settings.VERSION}",

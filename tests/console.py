@@ -18,10 +18,13 @@ from channels_app.models import (
     ProducerRate,
     new_id,
 )
+from channels_app.rules import ids
 from channels_app.steps import invite
 from delivery.models import (
+    AccountingReport,
     ConsumerHealth,
     Notice,
+    Pruned,
     PumpSlot,
     Replay,
     Standing,
@@ -29,6 +32,7 @@ from delivery.models import (
     Traffic,
     TrafficMark,
 )
+from delivery.rules.accounting import Check
 from delivery.rules.latency import BUCKETS
 from tests.factories import (
     ApiKeyFactory,
@@ -97,6 +101,25 @@ def fill() -> None:
     )
     ConsumerHealth.objects.create(consumer=consumer, circuit="open", consecutive_failures=3)
     SweepRun.objects.create(name="orphans", next_at=now)
+    Pruned.objects.create(channel_id=channel.id, message_id=1)
+    accounted = {"until": now, "started_at": now, "finished_at": now}
+    AccountingReport.objects.create(span="recent", since=now, **accounted)
+    AccountingReport.objects.create(
+        **{"span": "everything", **accounted, "gap": len(Check), "delivery_count": 2},
+        checks=dict.fromkeys(Check, 1),
+        findings=[
+            {
+                "check": check,
+                "place": [channel.id, consumer.id],
+                "channel": channel.slug,
+                "consumer": consumer.client_id,
+                "count": 2,
+                "ids": [ids.to_public(ids.DELIVERY, dead.id)],
+                "sentence": "2 deliveries: each is off.",
+            }
+            for check in Check
+        ],
+    )
     Standing.objects.create(consumer=consumer, since=now, looked_at=now)
     Notice.objects.create(consumer=consumer, kind="failing", at=now)
     TrafficMark.objects.create(message_id=1, attempt_id=1)

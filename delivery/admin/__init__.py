@@ -1,5 +1,23 @@
 """The console's pages of deliveries and of what carries them; importing them registers them."""
 
-from delivery.admin import attempt, consumer, delivery, notice, replay, runtime, traffic
+from delivery.admin import (
+    accounting,
+    attempt,
+    consumer,
+    delivery,
+    notice,
+    replay,
+    runtime,
+    traffic,
+)
 
-__all__ = ["attempt", "consumer", "delivery", "notice", "replay", "runtime", "traffic"]
+__all__ = [
+    "accounting",
+    "attempt",
+    "consumer",
+    "delivery",
+    "notice",
+    "replay",
+    "runtime",
+    "traffic",
+]

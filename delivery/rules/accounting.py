@@ -8,6 +8,10 @@ from typing import NamedTuple
 
 from delivery.rules.lifecycle import DeliveryState
 
+STATES = tuple(state.value for state in DeliveryState)
+SENDABLE = frozenset(STATES) - {DeliveryState.DELIVERED.value, DeliveryState.CANCELLED.value}
+"""Deliveries that need their message's body: a dead one may be replayed."""
+
 
 class Check(StrEnum):
     """What an audit looks at; also the names under which findings are stored and exported."""
@@ -17,13 +21,18 @@ class Check(StrEnum):
     MISSING = "missing"
     ATTEMPTS = "attempts"
     COUNTERS = "counters"
+    LEASES = "leases"
+    LATE = "late"
+    BODIES = "bodies"
+    ORPHANS = "orphans"
 
 
 class Explanation(NamedTuple):
     """For people."""
 
+    row: str
+    """What is counted and listed."""
     rows: str
-    """What is counted and listed: one of them."""
     meaning: str
     way_out: str
 
@@ -31,12 +40,14 @@ class Explanation(NamedTuple):
 EXPLANATIONS: dict[Check, Explanation] = {
     Check.UNDISPATCHED: Explanation(
         "message",
+        "messages",
         "was accepted and is still not fanned out: no consumer will get it before that.",
         "Start `manage.py broker` or a worker; if one runs, look at the last error of the sweep "
         "`undispatched` on the console's page System.",
     ),
     Check.FAN_OUT: Explanation(
         "message",
+        "messages",
         "has more or fewer deliveries than its fan-out wrote down: a row was lost or added "
         "behind the broker's back.",
         "Make what is missing up with a backfill of the consumer that lacks it "
@@ -44,12 +55,14 @@ EXPLANATIONS: dict[Check, Explanation] = {
     ),
     Check.MISSING: Explanation(
         "message",
+        "messages",
         "should have gone to this consumer, whose filter lets it through, and has no delivery.",
         "A backfill of this consumer makes them: "
         "POST /api/v1/channels/{channel}/consumers/{client_id}/backfill.",
     ),
     Check.ATTEMPTS: Explanation(
         "delivery",
+        "deliveries",
         "has other attempts in its history than it counts: numbers must be 1 to attempt_count, "
         "without the one in flight. What was sent or not sent is not in doubt, its record is.",
         "Nothing repairs a history. Look at these deliveries and at what wrote to the tables "
@@ -57,12 +70,52 @@ EXPLANATIONS: dict[Check, Explanation] = {
     ),
     Check.COUNTERS: Explanation(
         "counter",
+        "counters",
         "says another number of deliveries than there are rows: figures shown to people are wrong, "
         "deliveries are not.",
         "`manage.py recount` counts the rows and mends the counters.",
     ),
+    Check.LEASES: Explanation(
+        "delivery",
+        "deliveries",
+        "is held by a worker beyond the end of its lease, or longer than any lease: nobody sends "
+        "it while it is.",
+        "A running `manage.py broker` gives it back within seconds: start it, or look at the last "
+        "errors of the sweeps `orphans` and `lapsed` on the console's page System.",
+    ),
+    Check.LATE: Explanation(
+        "delivery",
+        "deliveries",
+        "is due and nobody takes it, although its consumer is active, not failing, not limited "
+        "and has nothing in flight.",
+        "Start `manage.py broker` or a worker; if one runs, look at its log, and at `pumps` in "
+        "/readyz.",
+    ),
+    Check.BODIES: Explanation(
+        "message",
+        "messages",
+        "may still be sent, or replayed, and its body is gone: its deliveries will end as dead "
+        "letters of the outcome body_unreadable.",
+        "Restore the body from a backup of the table of bodies, or ask the producer to publish it "
+        "again.",
+    ),
+    Check.ORPHANS: Explanation(
+        "row",
+        "rows",
+        "belongs to something that is gone: a delivery to a message or consumer, a message to a "
+        "channel, an attempt to a delivery, a body to a message. Nothing will be sent of it.",
+        "Run `manage.py delete_channel` again if one was broken off. Otherwise something wrote to "
+        "the tables besides the broker: restore what is missing, or delete the rows.",
+    ),
 }
-"""A finding reads: number, ``rows``, ``meaning``; then ``way_out``."""
+"""A finding reads: number, ``row`` or ``rows``, ``meaning``; then ``way_out``."""
+
+
+class Place(NamedTuple):
+    """Where something was found: ids of channel and consumer, 0 for none."""
+
+    channel_id: int = 0
+    consumer_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +123,7 @@ class Finding:
     """Rows of one channel and consumer that one check found to be off."""
 
     check: Check
+    place: Place
     channel: str
     """Its name; empty where the rows belong to none."""
     consumer: str
@@ -77,6 +131,14 @@ class Finding:
     count: int
     ids: tuple[str, ...]
     """The first of them, as people write them."""
+
+    @property
+    def sentence(self) -> str:
+        """How many rows are off, and what that means."""
+        explained = EXPLANATIONS[self.check]
+        return f"{self.count:,} {explained.row if self.count == 1 else explained.rows}: each " + (
+            explained.meaning
+        )
 
 
 @dataclass(slots=True)
@@ -99,13 +161,6 @@ class Inflow:
     states: Tally[str] = field(default_factory=Tally)
     recorded: int = 0
     """Deliveries that the fan-out wrote down."""
-
-
-class Place(NamedTuple):
-    """Where something was found: ids of channel and consumer, 0 for none."""
-
-    channel_id: int = 0
-    consumer_id: int = 0
 
 
 @dataclass(slots=True)
@@ -165,6 +220,3 @@ class Books:
         for (check, _), off in self.off.items():
             found[check] += off.count
         return found
-
-
-STATES = tuple(state.value for state in DeliveryState)

@@ -1,18 +1,24 @@
 """Auditor: the steps of an audit in order, each short, so that one may pause between them."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from channels_app.directory import ConsumerView, directory
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
-from delivery.models import Pruned
+from delivery.conf import conf
+from delivery.models import Counter, Pruned
 from delivery.rules.accounting import Books, Check, Finding, Place
-from delivery.steps import audit, recount
+from delivery.rules.lifecycle import DeliveryState
+from delivery.runtime import slots
+from delivery.steps import audit, horizon, recount
 
-GRACE = timedelta(minutes=5)
-MOST_WAITING = 1000
-"""Messages that are told to wait for their fan-out; where nobody fans out there may be millions."""
+APART_S = 2.0
+"""Between the two looks at what seems to stand still."""
+NAP_S = 0.05
+LARGEST = (1 << 63) - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +31,37 @@ class Wanted:
     channel: Channel | None = None
     consumers: tuple[Consumer, ...] | None = None
     """None: all of the channel, or of all channels."""
-    grace: timedelta = GRACE
-    """How long something may be under way before it is called late."""
+    grace: timedelta | None = None
+    """How long something may be under way before it is called late; None: the installation's."""
+    counters: bool = True
+    """Whether rows are counted for them: all there are, however short the time asked for."""
+    most_counted: int | None = None
+    """Counters of consumers with more deliveries are left alone: their rows are counted at once."""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether some channels or consumers are left out."""
+        return self.channel is not None or self.consumers is not None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing is left out."""
+        return not (self.is_narrow or self.since or self.until)
+
+
+Still = Mapping[int, tuple[datetime, dict[str, int]]]
+"""By consumer that seems to stand still: what is due longest, and its counters."""
 
 
 class Auditor:
     """One run. ``steps`` does the work; then ``books`` and ``findings`` hold what came out."""
 
     def __init__(self, wanted: Wanted, *, now: datetime, most_ids: int) -> None:
-        self._wanted = wanted
-        self._parties = audit.Parties(wanted.grace)
+        self.wanted = wanted
+        self._now = now
+        self._grace = conf().audit_grace if wanted.grace is None else wanted.grace
+        self.parties = audit.Parties(self._grace)
+        """Names of channels and consumers, as the last step knew them."""
         self.books = Books(most_ids)
         newest = audit.newest()
         self.scope = audit.Scope(
@@ -42,64 +69,131 @@ class Auditor:
             last=min(newest, _id_at(wanted.until) - 1) if wanted.until else newest,
             channel_ids=_channel_ids(wanted),
             consumer_ids=_consumer_ids(wanted),
-            before=now - wanted.grace,
+            before=now - self._grace,
         )
 
     def steps(self) -> Iterator[float]:
         """Look at everything, step by step; yields how much of it is done, from 0 to 1."""
         with audit.snapshot():
-            self._parties.refresh()
-            audit.waiting(self.books, self.scope, MOST_WAITING)
+            self.parties.refresh()
+        second_look = time.monotonic() + APART_S
+        still = self._still() if self._is_served() else {}
         yield 0.0
         yield from self._messages()
-        yield from self._counters()
+        yield from self._orphans()
+        if self.wanted.counters:
+            yield from self._counters()
+        if self._is_served():
+            audit.late.messages(self.books, self.scope)
+            audit.late.leases(
+                self.books, self._meant(), before=self.scope.before, latest=self._latest()
+            )
+            yield 1.0
+            while still and time.monotonic() < second_look:
+                time.sleep(NAP_S)
+                yield 1.0
+            self._late(still)
+        yield 1.0
 
     def findings(self) -> list[Finding]:
         """What is off, in the order of the checks, with names for ids."""
         found = [
-            Finding(check, *self._names(place), off.count, tuple(off.ids))
+            Finding(check, place, *self._names(place), off.count, tuple(off.ids))
             for (check, place), off in self.books.off.items()
         ]
         order = list(Check)
         return sorted(found, key=lambda it: (order.index(it.check), it.channel, it.consumer))
-
-    @property
-    def parties(self) -> audit.Parties:
-        """Names of channels and consumers, as the last step knew them."""
-        return self._parties
 
     def _messages(self) -> Iterator[float]:
         first, last = self.scope.first, self.scope.last
         begins = first
         while first <= last:
             with audit.snapshot():
-                self._parties.refresh()
+                self.parties.refresh()
                 stretch = audit.next_stretch(self.scope, first)
-                audit.look(self.books, self.scope, stretch, self._parties)
+                audit.look(self.books, self.scope, stretch, self.parties)
             first = stretch.last + 1
             begins = begins or stretch.first
             yield (first - begins) / (last - begins + 1)
 
+    def _orphans(self) -> Iterator[float]:
+        if self.wanted.is_narrow:
+            return  # an attempt or a body says not whose it is
+        last = _id_at(self.wanted.until) - 1 if self.wanted.until else LARGEST
+        for table in audit.orphans.TABLES:
+            first = self.scope.first
+            while first <= last:
+                with audit.snapshot():
+                    first = audit.orphans.walk(self.books, table, first, last)
+                yield 1.0
+
     def _counters(self) -> Iterator[float]:
-        for party in list(self._parties.by_id.values()):
+        for consumer_id in self._meant():
+            party = self.parties.by_id[consumer_id]
             # While a channel is being deleted, its counters stay to the end.
-            if not self._is_meant(party) or Pruned.is_all(party.channel_id):
+            if Pruned.is_all(party.channel_id) or self._is_too_large(consumer_id):
                 continue
-            wrong = recount.difference(party.id)
+            wrong = recount.difference(consumer_id)
             names = [f"{state} {number:+,}" for (_, state), number in sorted(wrong.items())]
             self.books.note(Check.COUNTERS, party.place, names)
             yield 1.0
 
-    def _is_meant(self, party: audit.Party) -> bool:
+    def _is_too_large(self, consumer_id: int) -> bool:
+        most = self.wanted.most_counted
+        return most is not None and Counter.read([consumer_id])[consumer_id]["made"] > most
+
+    def _is_served(self) -> bool:
+        """Whether what is late is to be judged: not while workers have only just begun."""
+        pumps = slots.living()
+        return not pumps or any(pump.started_at < self.scope.before for pump in pumps)
+
+    def _still(self) -> Still:
+        """Consumers that could be sent to and have something due too long, and none in flight."""
+        views = directory.consumers()
+        calm = [
+            consumer_id
+            for consumer_id in self._meant()
+            if consumer_id in views and self._may_be_called(views[consumer_id])
+        ]
+        overdue = {
+            consumer_id: at
+            for consumer_id, at in horizon.next_due(audit.late.free(calm, self._now)).items()
+            if at < self.scope.before
+        }
+        counts = Counter.read(overdue)
+        held = DeliveryState.IN_FLIGHT.value
+        return {key: (at, counts[key]) for key, at in overdue.items() if not counts[key][held]}
+
+    def _may_be_called(self, view: ConsumerView) -> bool:
+        if view.mode != Consumer.Mode.PUSH or view.halted or view.rate is not None:
+            return False
+        party, lane = self.parties.by_id[view.id], self.parties.lanes.get(view.channel_id)
+        # One that was resumed a moment ago has what waited for it until then.
+        return lane is not None and max(party.since, lane.since) < _id_at(self._now)
+
+    def _late(self, first: Still) -> None:
+        """What is found twice, unchanged, stands still; a consumer that is served has moved."""
+        for consumer_id, known in self._still().items() if first else ():
+            if first.get(consumer_id) == known:
+                place = self.parties.by_id[consumer_id].place
+                audit.late.due(self.books, place, self.scope.before)
+
+    def _latest(self) -> datetime:
+        """After which no lease that is given now ends."""
+        longest = max((view.timeout_ms for view in directory.consumers().values()), default=0)
+        return self._now + timedelta(milliseconds=longest + conf().lease_grace_ms) + self._grace
+
+    def _meant(self) -> list[int]:
         channels = self.scope.channel_ids
-        return self.scope.has(party.id) and (channels is None or party.channel_id in channels)
+        return [
+            party.id
+            for party in self.parties.by_id.values()
+            if self.scope.has(party.id) and (channels is None or party.channel_id in channels)
+        ]
 
     def _names(self, place: Place) -> tuple[str, str]:
-        party = self._parties.by_id.get(place.consumer_id)
-        return (
-            self._parties.slugs.get(place.channel_id, ""),
-            party.client_id if party else "",
-        )
+        party = self.parties.by_id.get(place.consumer_id)
+        return self.parties.slug(place.channel_id), party.client_id if party else ""
 
 
 def _channel_ids(wanted: Wanted) -> frozenset[int] | None:

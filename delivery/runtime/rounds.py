@@ -29,6 +29,8 @@ class Sweep:
     """Short steps, each with the number of rows it touched; no transaction is open in between."""
     idle_s: float = 0.0
     """A longer rhythm for as long as there is nothing to do."""
+    pause_s: float = 0.0
+    """Between two slices of a long run that is in no hurry."""
 
 
 @dataclass(slots=True)
@@ -114,7 +116,7 @@ class Rounds:
             self._due[sweep.name] = max(ticks, run.started + rhythm)
             self._report(sweep, run)
             return
-        self._due[sweep.name] = ticks
+        self._due[sweep.name] = ticks + sweep.pause_s
         if run.held_until - ticks < sweep.every_s / 2:
             run.held_until = ticks + sweep.every_s
             later = clock.now() + timedelta(seconds=sweep.every_s)

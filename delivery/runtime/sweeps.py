@@ -6,13 +6,15 @@ from datetime import timedelta
 
 from channels_app import clock, failpoints
 from delivery.conf import conf
-from delivery.runtime import notices, slots
+from delivery.runtime import audits, notices, slots
 from delivery.runtime.rounds import Rounds, Sweep
 from delivery.steps import cancel, dispatch, recount, release, replay, retention, traffic
 
 BATCH = 500
 BELT_S = 30.0
 """How long the second belt works before it leaves the rest to the next time."""
+AUDIT_PAUSE_S = 0.9
+"""Between two tenths of a second of an audit: it is in no hurry."""
 SLOT = 15
 """The sweeps' share of the counters, apart from the pumps'."""
 
@@ -64,15 +66,23 @@ SWEEPS = (
 )
 
 
+AUDITS = (
+    Sweep("audit", 60.0, audits.recent, pause_s=AUDIT_PAUSE_S),
+    Sweep("audit of everything", 60.0, audits.everything, pause_s=AUDIT_PAUSE_S),
+    Sweep("old audits", 3600.0, _once(lambda: audits.forget(clock.now()))),
+)
+"""They look and mend nothing: the second belt, which has no time, leaves them to the steward."""
+
+
 def rounds() -> Rounds:
     """The steward's way to run them all, turn by turn."""
-    return Rounds(SWEEPS)
+    return Rounds((*SWEEPS, *AUDITS))
 
 
 def run_due() -> int:
     """The second belt: every sweep that is due and that nobody else runs; returns how many."""
     end = time.monotonic() + BELT_S
-    mine = rounds()
+    mine = Rounds(SWEEPS)
     began = mine.turn()
     while mine.is_busy and time.monotonic() < end:
         began += mine.turn()

@@ -15,9 +15,12 @@ from channels_app import clock
 from channels_app.models import Channel, Consumer
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted
+from delivery.models import AccountingReport
 from delivery.rules.accounting import EXPLANATIONS, STATES, Finding
-from delivery.runtime.auditor import GRACE, Auditor, Wanted
+from delivery.runtime import audits
+from delivery.runtime.auditor import Auditor, Wanted
 
+Span = AccountingReport.Span
 WIDTH = 76
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 LENGTH = re.compile(r"(\d+)([smhd])")
@@ -54,10 +57,15 @@ class Command(BaseCommand):
         parser.add_argument(
             "--grace",
             type=_length,
-            default=GRACE,
             metavar="TIME",
             help="what is under way for less is not late, and clocks may differ by it: 0s, 90s "
-            "(default: 5m)",
+            "(default: HOOKSTATION_AUDIT_GRACE_S)",
+        )
+        parser.add_argument(
+            "--keep",
+            action="store_true",
+            help="keep the report as if the broker had audited everything by itself: the console "
+            "shows it, and an alarm that has been seen to ends",
         )
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
         parser.add_argument(
@@ -68,13 +76,18 @@ class Command(BaseCommand):
             help="ids to name of each finding (default: %(default)s)",
         )
 
-    def handle(self, *, json: bool, limit_ids: int, **options: Any) -> None:
+    def handle(self, *, json: bool, limit_ids: int, keep: bool, **options: Any) -> None:
         """Exit code 1 when anything is off."""
-        auditor = Auditor(_wanted(options), now=clock.now(), most_ids=max(0, limit_ids))
+        wanted, now = _wanted(options), clock.now()
+        if keep and not wanted.is_everything:
+            raise Error("--keep goes with an audit of everything alone.")
+        auditor = Auditor(wanted, now=now, most_ids=max(0, limit_ids))
         progress = Progress(self.stdout, 0 if json else 1, "messages and deliveries")
         for share in auditor.steps():
             progress.show(auditor.books.looked.total(), share)
         progress.close()
+        if keep:
+            audits.keep(auditor, Span.EVERYTHING, now)
         if json:
             self._print_json(auditor)
         else:
@@ -104,11 +117,10 @@ class Command(BaseCommand):
     def _print_finding(self, finding: Finding) -> None:
         explained = EXPLANATIONS[finding.check]
         where = "/".join(name for name in (finding.channel, finding.consumer) if name)
-        sentence = f"{counted(finding.count, explained.rows)}: each {explained.meaning}"
         head = f"{finding.check.value}" + (f" in {where}" if where else "")
         self.stdout.write("\n" + self.style.ERROR(head))
         for line in [
-            *textwrap.wrap(sentence, WIDTH),
+            *textwrap.wrap(finding.sentence, WIDTH),
             *textwrap.wrap(f"-> {explained.way_out}", WIDTH, subsequent_indent="   "),
             *textwrap.wrap(" ".join(finding.ids), WIDTH, break_on_hyphens=False),
         ]:
@@ -124,7 +136,7 @@ def _document(auditor: Auditor) -> dict[str, Any]:
         party = parties.by_id.get(consumer_id)
         consumers.append(
             {
-                "channel": parties.slugs.get(party.channel_id, "?") if party else "?",
+                "channel": parties.slug(party.channel_id) if party else "",
                 "consumer": party.client_id if party else f"({consumer_id})",
                 "accepted": account.accepted,
                 **{state: account.states[state] for state in STATES},
@@ -137,7 +149,7 @@ def _document(auditor: Auditor) -> dict[str, Any]:
         "deliveries": books.looked["deliveries"],
         "channels": [
             {
-                "channel": parties.slugs.get(channel_id, "?"),
+                "channel": parties.slug(channel_id),
                 "messages": inflow.states.total(),
                 **dict(inflow.states),
                 "fanned_out": inflow.recorded,

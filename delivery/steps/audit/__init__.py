@@ -12,8 +12,7 @@ while first <= scope.last:
 """
 
 from delivery.rules.accounting import Books
-from delivery.steps.audit import attempts, fan_out
-from delivery.steps.audit.fan_out import waiting
+from delivery.steps.audit import attempts, fan_out, late, orphans
 from delivery.steps.audit.scope import Parties, Party, Scope, Stretch, snapshot
 from delivery.steps.audit.stretches import newest
 from delivery.steps.audit.stretches import next_one as next_stretch
@@ -23,15 +22,17 @@ __all__ = [
     "Party",
     "Scope",
     "Stretch",
+    "late",
     "look",
     "newest",
     "next_stretch",
+    "orphans",
     "snapshot",
-    "waiting",
 ]
 
 
 def look(books: Books, scope: Scope, stretch: Stretch, parties: Parties) -> None:
     """Everything that is asked of one stretch of messages. Inside a snapshot."""
-    fan_out.look(books, scope, stretch, parties)
+    sums = fan_out.look(books, scope, stretch, parties)
+    orphans.look(books, scope, stretch, parties, sums)
     attempts.look(books, scope, stretch)

@@ -2,11 +2,12 @@
 
 from collections import Counter as Tally
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from channels_app.models import Message, raw
 from channels_app.rules import ids
 from delivery.models import Delivery, Pruned
-from delivery.rules.accounting import Books, Check, Place
+from delivery.rules.accounting import SENDABLE, Books, Check, Place
 from delivery.steps.audit.scope import Parties, Party, Scope, Stretch
 
 DISPATCHED = Message.State.DISPATCHED.value
@@ -18,13 +19,13 @@ DELIVERIES = Delivery._meta.db_table
 SENT = f"""
     SELECT channel_id, event_type, state, COUNT(*), SUM(consumer_count) FROM (
         SELECT channel_id, event_type, state, consumer_count FROM {MESSAGES} AS m
-        WHERE id BETWEEN %s AND %s{{narrowed}} ORDER BY id LIMIT {NO_END}
+        WHERE id BETWEEN %s AND %s{{narrowed}} ORDER BY id LIMIT %s
     ) AS slice GROUP BY channel_id, event_type, state
 """
 MADE = f"""
     SELECT consumer_id, event_type, state, COUNT(*) FROM (
         SELECT consumer_id, event_type, state FROM {DELIVERIES} AS d
-        WHERE message_id BETWEEN %s AND %s{{narrowed}} ORDER BY message_id LIMIT {NO_END}
+        WHERE message_id BETWEEN %s AND %s{{narrowed}} ORDER BY message_id LIMIT %s
     ) AS slice GROUP BY consumer_id, event_type, state
 """
 NOT_PRUNED = f"""m.id > COALESCE(
@@ -43,45 +44,57 @@ LACKING = f"""
         SELECT 1 FROM {DELIVERIES} AS d WHERE d.message_id = m.id AND d.consumer_id = %s
     ) AND {NOT_PRUNED}
 """
-WAITING = f"""
-    SELECT id, channel_id FROM {MESSAGES} AS m
-    WHERE state = '{Message.State.ACCEPTED.value}' AND id BETWEEN %s AND %s
-    AND accepted_at < %s{{narrowed}} ORDER BY id LIMIT %s
-"""
 
 
-def look(books: Books, scope: Scope, stretch: Stretch, parties: Parties) -> None:
+@dataclass(slots=True)
+class Sums:
+    """What one stretch came to, for whoever looks at it next."""
+
+    channel_ids: set[int] = field(default_factory=set)
+    consumer_ids: set[int] = field(default_factory=set)
+    recorded: int = 0
+    made: int = 0
+    off: int = 0
+    sendable: bool = False
+    """Whether a message of it may still be sent."""
+
+    @property
+    def agree(self) -> bool:
+        """Whether there is no delivery besides those that messages have."""
+        return self.recorded == self.made and not self.off
+
+
+def look(books: Books, scope: Scope, stretch: Stretch, parties: Parties) -> Sums:
     """Add up one stretch and note what is off. Inside a snapshot."""
     ends = [stretch.first, stretch.last]
-    sent: Tally[tuple[int, str]] = Tally()
     of_channels = scope.narrowed("m", to_consumers=False)
+    sums = Sums()
+    sent: Tally[tuple[int, str]] = Tally()
     for channel_id, event_type, state, number, recorded in raw.read(
-        SENT.format(narrowed=of_channels), ends
+        SENT.format(narrowed=of_channels), [*ends, NO_END]
     ):
         books.count_messages(channel_id, state, number, int(recorded))
+        sums.channel_ids.add(channel_id)
+        sums.recorded += int(recorded)
+        sums.sendable |= state == Message.State.ACCEPTED
         if state == DISPATCHED:
             sent[channel_id, event_type] += number
     made: Tally[tuple[int, str]] = Tally()
     for consumer_id, event_type, state, number in raw.read(
-        MADE.format(narrowed=scope.narrowed("d")), ends
+        MADE.format(narrowed=scope.narrowed("d")), [*ends, NO_END]
     ):
         books.count_deliveries(consumer_id, state, number)
+        sums.consumer_ids.add(consumer_id)
+        sums.made += number
+        sums.sendable |= state in SENDABLE
         made[consumer_id, event_type] += number
     for message_id, channel_id in raw.read(OFF.format(narrowed=of_channels), ends):
         books.note(Check.FAN_OUT, Place(channel_id), [_public(message_id)])
+        sums.off += 1
     for party in parties.by_id.values():
         if scope.has(party.id) and not party.is_retired:
             _compare(books, stretch, party, sent, made)
-
-
-def waiting(books: Books, scope: Scope, most: int) -> None:
-    """Messages that nobody has fanned out for too long."""
-    rows = raw.read(
-        WAITING.format(narrowed=scope.narrowed("m", to_consumers=False)),
-        [scope.first, scope.last, raw.text(scope.before), most],
-    )
-    for message_id, channel_id in rows:
-        books.note(Check.UNDISPATCHED, Place(channel_id), [_public(message_id)])
+    return sums
 
 
 def _compare(

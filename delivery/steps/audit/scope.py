@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db import connection, transaction
 
@@ -68,6 +69,14 @@ class Party:
         return filters.matches(self.event_types, event_type)
 
 
+class Lane(NamedTuple):
+    """A channel as an audit knows it."""
+
+    slug: str
+    since: int
+    """The first key that was made when it was as it is now."""
+
+
 class Parties:
     """Channels and consumers, read anew in each snapshot in which they have changed.
 
@@ -77,7 +86,7 @@ class Parties:
     def __init__(self, grace: timedelta) -> None:
         self._grace = grace
         self._number = -1
-        self.slugs: dict[int, str] = {}
+        self.lanes: dict[int, Lane] = {}
         self.by_id: dict[int, Party] = {}
 
     def refresh(self) -> None:
@@ -86,21 +95,29 @@ class Parties:
         if number == self._number:
             return
         self._number = number
-        self.slugs = dict(Channel.objects.values_list("id", "slug"))
+        channels = Channel.objects.values_list("id", "slug", "updated_at")
+        self.lanes = {row[0]: Lane(row[1], self._settled(row[2])) for row in channels}
         self.by_id = {row.id: self._party(row) for row in Consumer.objects.order_by("id")}
 
     def _party(self, row: Consumer) -> Party:
-        # Clocks of hosts differ, and a message that is being fanned out while its consumer changes
-        # may go either way.
-        since = row.updated_at + self._grace
         return Party(
             id=row.id,
             client_id=row.client_id,
             channel_id=row.channel_id,
             event_types=tuple(row.event_types),
             is_retired=row.state == Consumer.State.RETIRED,
-            since=ids.first_id_at(int(since.timestamp() * 1000)),
+            since=self._settled(row.updated_at),
         )
+
+    def slug(self, channel_id: int) -> str:
+        """A channel's name; empty for none, and for one that is gone."""
+        lane = self.lanes.get(channel_id)
+        return lane.slug if lane else ""
+
+    def _settled(self, changed_at: datetime) -> int:
+        # Clocks of hosts differ, and a message that is being fanned out while its consumer changes
+        # may go either way.
+        return ids.first_id_at(int((changed_at + self._grace).timestamp() * 1000))
 
 
 @contextmanager
