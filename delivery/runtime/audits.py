@@ -14,7 +14,7 @@ Span = AccountingReport.Span
 MOST_IDS = 20
 MOST_FINDINGS = 200
 """Of one report: consumers may be many. How many rows are off is told of all."""
-MOST_COUNTED = 5_000_000
+MOST_COUNTED = 1_000_000
 """Deliveries of a consumer up to which its counters are compared: about a second's work, during
 which the steward does nothing else. The command compares them all."""
 KEPT = {Span.RECENT: timedelta(days=7), Span.EVERYTHING: timedelta(days=400)}

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from channels_app import clock
-from channels_app.models import Consumer
+from channels_app.models import Consumer, raw
 from delivery.models import Delivery
+from delivery.rules.accounting import Place
 from delivery.runtime.auditor import Auditor, Wanted
 from delivery.steps import audit, recount
 from delivery.steps.audit import stretches
@@ -32,9 +33,7 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
             assert auditor.books.looked["deliveries"]
         judge.where = "what nobody takes"
         Delivery.objects.filter(state="queued").update(due_at=clock.now())
-        party = audit.Parties(Wanted().grace or clock.now() - clock.now())
-        party.refresh()
-        place = party.by_id[large.consumer.id].place
+        place = Place(large.consumer.channel_id, large.consumer.id)
         audit.late.due(auditor.books, place, clock.now())
     judge.accept()
 
@@ -50,14 +49,14 @@ def test_what_is_fetched_does_not_grow_with_the_tables(
 ) -> None:
     monkeypatch.setattr(stretches, "SLICE", SLICE)
     fetched: list[int] = []
-    read = audit.scope.raw.read
+    read = raw.read
 
     def counting(sql: str, values: Any = ()) -> Any:
         rows = read(sql, values)
         fetched.append(len(rows))
         return rows
 
-    monkeypatch.setattr(audit.scope.raw, "read", counting)
+    monkeypatch.setattr(raw, "read", counting)
     # No finding, whose rows are counted one by one.
     Consumer.objects.filter(id=large.consumer.id).update(event_types=[])
     auditor = Auditor(Wanted(counters=False), now=clock.now(), most_ids=3)
