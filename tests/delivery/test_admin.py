@@ -218,6 +218,7 @@ def test_a_delivery_reads_as_a_timeline(operator: Client) -> None:
 
     text = console.look(operator, console.page_url(delivery))
 
+    assert f">{delivery}</a>" in text  # an id keeps its letters, in the heading too
     assert text.index("Accepted") < text.index("Attempt 1") < text.index("Attempt 2")
     assert "connect 3 ms, total 41 ms" in text
     assert "The consumer answered 500." in text
