@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, OperationalError, ProgrammingError, connection, transaction
-from MySQLdb.connections import Connection
 
 from channels_app import transactions
 from channels_app.models import Team
@@ -49,16 +48,17 @@ def rename() -> None:
 def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is sent over this connection, packet by packet."""
     sent: list[str] = []
+    kind = type(connection.connection)
 
     def tap(name: str) -> None:
-        real = getattr(Connection, name)
+        real = getattr(kind, name)
 
-        def spy(driver: Connection, *packet: Any) -> Any:
+        def spy(driver: Any, *packet: Any) -> Any:
             text = packet[0] if packet else name.upper()
             sent.append(text.decode() if isinstance(text, bytes) else text)
             return real(driver, *packet)
 
-        patch.setattr(Connection, name, spy)
+        patch.setattr(kind, name, spy)
 
     with monkeypatch.context() as patch:
         for name in ("query", "commit", "rollback"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import broker as brokers
-from tests.broker import Broker, wait_until
+from tests.broker import Broker
 from tests.receiver import Receiver, Reply
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True)]
@@ -54,8 +54,6 @@ def test_what_moves_is_no_fault(receiver: Receiver, tmp_path: Path) -> None:
         assert "OFF" not in said, said
         assert "All is accounted for" in said
         assert len(receiver.requests("/well")) > AUDITS
-        wait_until(lambda: not waiting(broker), 120.0, "not all came to an end")
-        broker.manage("audit", "--grace", "0s")
 
 
 def publish(broker: Broker, done: threading.Event) -> None:
@@ -69,15 +67,3 @@ def publish(broker: Broker, done: threading.Event) -> None:
             broker.call("POST", "/replays", 202, json={"filter": {"channel": "orders"}})
             name = answer["items"][0]["id"]
             broker.http.delete(f"{broker.base}/messages/{name}", timeout=20)
-
-
-def waiting(broker: Broker) -> str:
-    """What is not finished yet, as /metrics says."""
-    text = broker.http.get(f"http://127.0.0.1:{broker.port}/metrics", timeout=20).text
-    depths = [line for line in text.splitlines() if line.startswith("hookstation_queue_depth{")]
-    return "\n".join(
-        line
-        for line in depths
-        if any(f'"{state}"' in line for state in ("queued", "in_flight"))
-        and not line.endswith(" 0.0")
-    )

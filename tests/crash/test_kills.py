@@ -134,7 +134,8 @@ def test_a_stop_under_load_gives_everything_back_in_time(
         assert time.monotonic() - began < GRACE_S
         held = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'in_flight'"
         assert books.number(held) == 0
-        assert books.number("SELECT COUNT(*) FROM delivery_pumpslot") == 0
+        # Nobody may have taken the killed steward's place yet: it is left to its heartbeat.
+        assert books.number("SELECT COUNT(*) FROM delivery_pumpslot WHERE kind = 'pump'") == 0
         broker.start()
         traffic.wait_for_more(10)
     assert check(broker, receiver, traffic.acknowledged) == 0
