@@ -25,11 +25,11 @@ TEAM, EMPTY, FOREIGN = "harbour", "pier", "quay"
 """Teams of the owner: with everything, with nothing, and one that she may only look at."""
 CHANNEL = "shipments"
 STEADY, FAILING, PAUSED, DISABLED, FRESH = (
-    "billing",
+    "invoices",
     "warehouse",
-    "archive",
+    "old-ledger",
     "customs-and-excise-declarations-gateway",
-    "website",
+    "homepage",
 )
 PILE = 60
 EXAMPLE = {
@@ -75,7 +75,7 @@ def fill(receiver: str) -> None:
              state_reason="moving to a new host, back on Monday")  # fmt: skip
     _webhook(channel, team, DISABLED, f"https://customs.example/{'declarations/' * 6}incoming",
              state="disabled", state_reason="it answered 410 Gone")  # fmt: skip
-    _webhook(channel, team, FRESH, f"{receiver}/website")
+    _webhook(channel, team, FRESH, f"{receiver}/homepage")
 
 
 def channels() -> Channel:

@@ -27,7 +27,7 @@ def walk(house: House) -> Stops:
     yield "webhooks-empty-as-viewer", owner.open(f"/portal/{FOREIGN}/webhooks/")
     yield "webhooks", owner.open(PLACE)
     yield from catalogue(owner, house.broker)
-    yield from registering(owner, house.consumer.url("/website"))
+    yield from registering(owner, house.consumer.url("/tour"))
     yield from one(owner)
     yield from tests(owner, house.consumer.url("/ok"))
     yield from deliveries(owner)
@@ -177,6 +177,6 @@ def replays(owner: Person) -> Stops:
 
 
 def _send(page: Page, reason: str) -> None:
-    page.get_by_label("Reason").fill(reason)
+    page.get_by_role("textbox", name="Reason", exact=True).fill(reason)
     page.get_by_role("button", name="again").last.click()
     page.locator("[data-live-url]").wait_for()
