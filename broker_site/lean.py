@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +16,8 @@ from django.utils.log import log_response
 
 from broker_site import security
 from channels_app.api import publishing
+from channels_app.api.authentication import Caller
+from channels_app.api.places import bodies
 from channels_app.api.views.publish import RefusalView
 
 StartResponse = Callable[..., Any]
@@ -159,13 +160,19 @@ def _leaves_body(request: LeanRequest) -> bool:
     announced = meta.get("CONTENT_LENGTH") or "0"
     if announced == "0":
         return "HTTP_TRANSFER_ENCODING" in meta
+    if not (announced.isdecimal() and int(announced) <= MOST_DROPPED):
+        return True
     # Waiting for a body takes a thread: callers with a key may do that, strangers may not.
-    is_known = getattr(request, "user", None) is not None
-    if is_known and announced.isdecimal() and int(announced) <= MOST_DROPPED:
-        with suppress(UnreadablePostError):
-            request.read()
-            return False
-    return True
+    caller: Caller | None = getattr(request, "user", None)
+    if caller is None or not bodies.take(caller.owner, waits=False):
+        return True
+    try:
+        request.read()
+    except UnreadablePostError:
+        return True
+    finally:
+        bodies.give_back(caller.owner)
+    return False
 
 
 @lru_cache(MOST_PATHS)

@@ -15,9 +15,14 @@ people = get_wsgi_application()
 from broker_site import urls  # noqa: E402, F401
 from broker_site.lean import LeanHandler  # noqa: E402
 from channels_app import transactions  # noqa: E402
+from channels_app.api.places import bodies  # noqa: E402
+from delivery.runtime import children  # noqa: E402
 
 # Callers share a commit: one answer that never came would hold them all.
 transactions.limit_answers()
+# Half of the threads may wait for programs' bodies and a quarter for people's forms (forms.py); the
+# others answer whatever comes.
+bodies.limit(max(1, children.web_threads() // 2))
 programs = LeanHandler()
 
 

@@ -45,6 +45,15 @@ class Caller:
         """Whose objects exist for it."""
         return Tenant(self.key.team_id, everything="admin" in self.key.scopes)
 
+    @property
+    def owner(self) -> tuple[str, int]:
+        """Who alone is hurt by what it does too much of: its team, its producer, or itself."""
+        if self.key.team_id is not None:
+            return "team", self.key.team_id
+        if self.key.producer is not None:
+            return "producer", self.key.producer.id
+        return "key", self.key.id
+
     def may(self, *scopes: str) -> bool:
         """Whether it has one of these scopes."""
         return any(keys.allows(self.key.scopes, scope) for scope in scopes)

@@ -13,12 +13,14 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
-from channels_app.api.problems import ApiProblem
+from channels_app.api.places import bodies
+from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.models import Versioned
 from channels_app.rules import times
 
 MOST_BYTES = 1024 * 1024
 """Of a request that is no message."""
+TOO_MANY = "Too many bodies are on their way and come slowly; nothing of this one was read."
 
 
 class Always(BaseContentNegotiation):
@@ -86,10 +88,10 @@ class ApiView(APIView):
 def json_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
     """The request's body, a JSON object; nothing is one too where it is ``optional``.
 
-    Raises ApiProblem: 415 for another content type, 413 above ``MOST_BYTES``, 400 for what is
-    not JSON.
+    Raises ApiProblem: 415 for another content type, 400 for what is not JSON, and what `read_body`
+    raises, above ``MOST_BYTES``.
     """
-    body = read_body(request.META, request._request.read, MOST_BYTES)
+    body = read_body(caller_of(request), request.META, request._request.read, MOST_BYTES)
     if optional and not body:
         return {}
     kind = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
@@ -117,16 +119,19 @@ def parse_json(body: bytes) -> Any:
     raise ApiProblem(400, "malformed_body", detail[:300])
 
 
-def read_body(meta: Mapping[str, Any], read: Callable[[int], bytes], most: int) -> bytes:
+def read_body(
+    caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], most: int
+) -> bytes:
     """The body's exact bytes, whose length was announced and is at most ``most``.
 
     Raises ApiProblem: 411 for a body without an announced length, since the server cannot tell us
     then whether the connection broke in the middle, and half a message must not be stored; 413
-    from the announcement alone; 400 for a body that ends early.
+    from the announcement alone; 429, unread, for a caller who has too many slow ones on the way;
+    400 for a body that ends early.
     """
     announced = meta.get("CONTENT_LENGTH") or ""
     if not announced:
-        if _has_body(meta):
+        if _has_body(caller, meta):
             raise ApiProblem(
                 411,
                 "length_required",
@@ -139,8 +144,9 @@ def read_body(meta: Mapping[str, Any], read: Callable[[int], bytes], most: int) 
     if len(announced) > 15 or int(announced) > most:
         detail = f"The body is larger than {most} bytes."
         raise ApiProblem(413, "body_too_large", detail, field="Content-Length")
-    body = _read(read, int(announced))
-    if len(body) < int(announced):
+    size = int(announced)
+    body = _await(caller, read, size) if size else b""
+    if len(body) < size:
         raise ApiProblem(400, "broken_request", "The body ended before its Content-Length.")
     return body
 
@@ -154,12 +160,25 @@ def stamps(row: Versioned) -> dict[str, Any]:
     }
 
 
-def _has_body(meta: Mapping[str, Any]) -> bool:
+def _has_body(caller: Caller, meta: Mapping[str, Any]) -> bool:
     if "HTTP_TRANSFER_ENCODING" in meta:
         return True
     # HTTP/2 needs no length. Only a server that marks the end itself may be asked: elsewhere the
     # read would wait for the next request.
-    return bool(meta.get("wsgi.input_terminated")) and bool(meta["wsgi.input"].read(1))
+    return bool(meta.get("wsgi.input_terminated")) and bool(
+        _await(caller, meta["wsgi.input"].read, 1)
+    )
+
+
+def _await(caller: Caller, read: Callable[[int], bytes], size: int) -> bytes:
+    # The server waits for a body as long as its sender likes, in our thread.
+    owner = caller.owner
+    if not bodies.take(owner):
+        raise ApiProblem(429, "too_many_bodies", TOO_MANY, retry_after_s=RETRY_AFTER_S)
+    try:
+        return _read(read, size)
+    finally:
+        bodies.give_back(owner)
 
 
 def _read(read: Callable[[int], bytes], size: int) -> bytes:

@@ -176,7 +176,9 @@ def operation(
     for status, schema in answers.items():
         described = OpenApiResponse(schema, description=HTTPStatus(status).phrase)
         responses[(status, JSON) if schema else status] = described
-    for status in sorted({401, 403, 503, *errors}):
+    # Whoever reads a body may have to leave it unread.
+    unread = {429} if 411 in errors else set()
+    for status in sorted({401, 403, 503, *unread, *errors}):
         described = OpenApiResponse(PROBLEM, description=REASONS[status])
         responses[status, "application/problem+json"] = described
     return extend_schema(

@@ -59,7 +59,7 @@ def publish(
     producer = caller.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     check_rate(producer, 1)
-    body = read_body(meta, read, view.max_body_bytes)
+    body = read_body(caller, meta, read, view.max_body_bytes)
     message = publication.with_body(message, body, view)
     (result,) = accept.accept(view, producer.id if producer else None, [message])
     if result.conflict:

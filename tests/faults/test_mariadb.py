@@ -48,6 +48,7 @@ def installation(
         server.end(signal.SIGKILL)
 
 
+@pytest.mark.trap("connected at the start and never again")
 @pytest.mark.parametrize("fault", ["stopped", "killed", "read_only", "crowded"])
 def test_nothing_is_acknowledged_that_is_not_stored_and_all_comes_back_by_itself(
     installation: Installation, fault: str
@@ -89,6 +90,7 @@ def test_a_server_that_says_nothing_for_a_while_costs_only_time(
     assert processes(broker) == before
 
 
+@pytest.mark.trap("connected at the start and never again")
 def test_outages_leave_no_connection_and_no_file_open(installation: Installation) -> None:
     broker, consumer, server = installation
 

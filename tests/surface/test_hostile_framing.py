@@ -5,12 +5,10 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from delivery.runtime import children
 from tests.surface.conftest import SECRET, Door
 from tests.surface.wire import HEADERS_MS, Wire, request
 
 pytestmark = pytest.mark.e2e
-THREADS = children.web_threads()
 CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(SECRET), SECRET)
 ALIVE = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
@@ -143,18 +141,6 @@ def test_headers_that_never_end_cost_nobody_else_anything(door: Door) -> None:
         assert time.monotonic() - begun < HEADERS_MS / 1000
         for wire in slow:
             assert wire.is_closed()
-
-
-def test_bodies_that_never_end_hold_no_more_than_a_thread_each(door: Door) -> None:
-    """Fewer than the server has threads: everybody else is served, and nothing is stored."""
-    with ExitStack() as stack:
-        slow = [stack.enter_context(Wire(door.web.port)) for _ in range(THREADS - 1)]
-        for wire in slow:
-            wire.send(head(door, f"Content-Length: {len(SECRET) + 1}") + SECRET)
-        for _ in range(3):
-            answer = door.publish(body=b"served")
-            assert answer.status == 202
-            door.stored.append(b"served")
 
 
 @pytest.mark.parametrize(

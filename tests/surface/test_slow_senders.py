@@ -7,7 +7,7 @@ import pytest
 
 from delivery.runtime import children
 from tests.broker import wait_until
-from tests.surface.conftest import Door
+from tests.surface.conftest import SECRET, Door
 from tests.surface.wire import Reply, Wire, request
 
 pytestmark = pytest.mark.e2e
@@ -57,6 +57,85 @@ def test_a_caller_that_vanished_is_noticed(door: Door) -> None:
     with Wire(door.web.port) as wire:
         slow_form(wire)
         wait_until(lambda: KEEPALIVE in timers(door.web.port), 5, "nobody asks the other side")
+
+
+@pytest.mark.trap("senders that never end")
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("/messages", "X-Kind: read as a message"),
+        ("/messages/batch", "Content-Type: application/json"),
+        ("/messages", "Content-Encoding: gzip"),
+    ],
+    ids=["message", "batch", "refused"],
+)
+def test_bodies_of_one_key_that_never_end_stop_nobody_else(
+    door: Door, other: str, place: str, line: str
+) -> None:
+    """More of them than the server has threads. A refused one is waited for to be dropped."""
+    with ExitStack() as stack:
+        for _ in range(2 * THREADS):
+            slow_body(stack.enter_context(Wire(door.web.port)), door.path + place, other, line)
+        for _ in range(5):
+            assert door.publish(body=b"served").status == 202
+            door.stored.append(b"served")
+        late = stack.enter_context(Wire(door.web.port))
+        slow_body(late, f"{door.path}/messages", other)
+        answer = late.read()
+        assert (answer.status, answer.code) == (429, "too_many_bodies")
+        assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
+    # They are gone, and so are those that nobody read: the key is as good as before.
+    wait_until(lambda: publish(door, other, b"again") == 202, 5, "the key does not recover")
+    door.stored.append(b"again")
+
+
+def test_many_connections_of_one_key_are_served(door: Door) -> None:
+    """All at once, and whole: nobody is slow."""
+    with ExitStack() as stack:
+        wires = [stack.enter_context(Wire(door.web.port)) for _ in range(2 * THREADS)]
+        for wire in wires:
+            begin(wire, f"{door.path}/messages", door.web.key, 1024, b"x" * 1024)
+        assert [wire.read().status for wire in wires] == [202] * len(wires)
+    door.stored.extend([b"x" * 1024] * len(wires))
+
+
+def test_a_quarter_of_the_threads_is_for_large_bodies_that_take_their_time(door: Door) -> None:
+    """All of them are in the middle at once, in one process perhaps, and none is refused."""
+    half = b"y" * 2**19
+    with ExitStack() as stack:
+        wires = [stack.enter_context(Wire(door.web.port)) for _ in range(max(1, THREADS // 4))]
+        for wire in wires:
+            begin(wire, f"{door.path}/messages", door.web.key, 2 * len(half), half)
+        for wire in wires:
+            wire.send(half)
+        assert [wire.read().status for wire in wires] == [202] * len(wires)
+    door.stored.extend([2 * half] * len(wires))
+
+
+@pytest.fixture
+def other(door: Door) -> str:
+    """The key of a producer."""
+    name = f"/producers/of-{door.channel}"
+    door.web.call("PUT", name, 201)
+    return str(door.web.call("POST", f"{name}/keys", 201, json={"scopes": ["publish"]})["key"])
+
+
+def begin(wire: Wire, path: str, key: str, size: int, body: bytes, *lines: str) -> None:
+    """A request with as much of its body as is given."""
+    known = ("Host: 127.0.0.1", f"Authorization: Bearer {key}", f"Content-Length: {size}")
+    wire.send(request("POST", path, *known, *lines) + body)
+
+
+def slow_body(wire: Wire, path: str, key: str, *lines: str) -> None:
+    """A request whose last byte never comes."""
+    begin(wire, path, key, len(SECRET) + 1, SECRET, *lines)
+
+
+def publish(door: Door, key: str, body: bytes) -> int:
+    """The status of a message that is all there."""
+    with Wire(door.web.port) as wire:
+        begin(wire, f"{door.path}/messages", key, len(body), body)
+        return wire.read().status
 
 
 def sign_in(door: Door) -> Reply:

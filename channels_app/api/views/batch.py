@@ -8,6 +8,7 @@ from rest_framework.response import Response
 
 from channels_app import clock
 from channels_app.api import openapi, problems, publication, publishing
+from channels_app.api.authentication import caller_of
 from channels_app.api.base import ApiView, parse_json, read_body
 from channels_app.api.problems import ApiProblem
 from channels_app.api.views.publish import RECORD
@@ -116,7 +117,8 @@ def _items(request: Request) -> Iterable[Any]:
     if kind != "application/json" and kind not in LINES:
         detail = "Send application/json (an array) or application/x-ndjson (an object per line)."
         raise ApiProblem(415, "unsupported_media_type", detail, field="Content-Type")
-    body = read_body(request.META, request._request.read, conf().max_batch_bytes)
+    most = conf().max_batch_bytes
+    body = read_body(caller_of(request), request.META, request._request.read, most)
     items = _lines(body) if kind in LINES else parse_json(body)
     if not isinstance(items, list):
         raise ApiProblem(400, "malformed_body", "A JSON array of messages is needed.")
