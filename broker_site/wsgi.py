@@ -20,9 +20,10 @@ from delivery.runtime import children  # noqa: E402
 
 # Callers share a commit: one answer that never came would hold them all.
 transactions.limit_answers()
-# Half of the threads may wait for programs' bodies and a quarter for people's forms (forms.py); the
-# others answer whatever comes.
-bodies.limit(max(1, children.web_threads() // 2))
+# So many of the threads may wait for programs' bodies, and a quarter for people's forms (forms.py);
+# an eighth answers whatever comes. Fewer would slow down who publishes fast: of 32 threads that do
+# nothing else up to ten are between asking for a body and holding it.
+bodies.limit(max(1, children.web_threads() * 5 // 8))
 programs = LeanHandler()
 
 

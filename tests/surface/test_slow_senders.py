@@ -99,7 +99,7 @@ def test_many_connections_of_one_key_are_served(door: Door) -> None:
     door.stored.extend([b"x" * 1024] * len(wires))
 
 
-def test_a_quarter_of_the_threads_is_for_large_bodies_that_take_their_time(door: Door) -> None:
+def test_large_bodies_that_take_their_time_may_have_a_quarter_of_the_threads(door: Door) -> None:
     """All of them are in the middle at once, in one process perhaps, and none is refused."""
     half = b"y" * 2**19
     with ExitStack() as stack:
