@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Hashable
 
-PAUSES_S = tuple(0.00025 * 2**number for number in range(10))
+PAUSES_S = tuple(0.00025 * 2.0**number for number in range(10))
 """Who finds no place looks again after each of them: a quarter of a second in all."""
 PATIENCE_S = sum(PAUSES_S)
 
