@@ -27,6 +27,7 @@ class Migration(migrations.Migration):
                 ('channel_id', models.BigIntegerField(primary_key=True, serialize=False)),
                 ('message_id', models.BigIntegerField(default=0)),
             ],
+            options={'verbose_name_plural': 'pruned'},
         ),
         migrations.CreateModel(
             name='AccountingReport',

@@ -50,6 +50,9 @@ class Pruned(models.Model):
     """Never falls, also when retention is made longer later; ``ALL`` while the channel is being
     deleted (steps/erase)."""
 
+    class Meta:
+        verbose_name_plural = "pruned"
+
     def __str__(self) -> str:
         return f"{self.channel_id}: {self.message_id}"
 
