@@ -11,6 +11,7 @@ from email.utils import format_datetime
 
 import pytest
 
+from channels_app import clock
 from delivery.rules.outcome import Outcome
 from tests.receiver import Receiver, Reply
 from tests.sending import EXCERPT_BYTES, MAX_ANSWER_BYTES, Loop, a_call
@@ -232,6 +233,18 @@ def test_retry_after_in_seconds_and_as_a_date(loop: Loop, receiver: Receiver) ->
     assert (seconds.outcome, seconds.retry_after) == (Outcome.THROTTLED, 7.0)
     assert date.retry_after == pytest.approx(120, abs=3)
     assert fine.retry_after is None
+
+
+def test_a_date_is_read_by_the_databases_clock(
+    loop: Loop, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is counted by that clock; the machine's own may be an hour off."""
+    databases = datetime.now(UTC) - timedelta(hours=1)
+    monkeypatch.setattr(clock, "now", lambda: databases)
+    then = format_datetime(databases + timedelta(seconds=120), usegmt=True)
+    receiver.script("/date", [Reply(503, headers=(("Retry-After", then),))])
+
+    assert loop.post(receiver.url("/date")).retry_after == pytest.approx(120, abs=1)
 
 
 def test_interim_answers_leave_no_trace(loop: Loop, receiver: Receiver) -> None:

@@ -5,11 +5,11 @@ import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import pycurl
 
+from channels_app import clock
 from channels_app.rules import addresses
 from channels_app.rules.addresses import Networks
 from delivery.rules import outcome
@@ -266,4 +266,5 @@ def _retry_after(headers: bytes) -> float | None:
     found = _RETRY_AFTER.search(headers)
     if found is None:
         return None
-    return outcome.parse_retry_after(found[1].decode("latin-1"), datetime.now(UTC))
+    # A date is compared with the clock that the wait is counted by, not with this machine's.
+    return outcome.parse_retry_after(found[1].decode("latin-1"), clock.now())
