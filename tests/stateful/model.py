@@ -28,6 +28,8 @@ class Row:
     owner: int | None = None
     chances: int = 1
     """How often it may be delivered: once, and once more for each replay."""
+    forgotten: set[int] = field(default_factory=set)
+    """Attempts that somebody has deleted from the history."""
 
     @property
     def shown(self) -> tuple[object, ...]:
@@ -85,14 +87,17 @@ class Books:
         wanted = set(consumers)
         return [row for row in self.rows.values() if row.consumer in wanted and row.state in states]
 
+    def due(self, consumer: int, now: datetime) -> list[Row]:
+        """What may be taken of one consumer's, oldest first."""
+        due = [row for row in self.of([consumer], QUEUED, IN_FLIGHT) if row.is_due(now)]
+        return sorted(due, key=lambda row: (row.due or now, row.id))
+
     def claim(
         self, consumer: int, limit: int, now: datetime, owner: int, until: datetime
     ) -> set[tuple[int, int]]:
         """Take the oldest that are due; returns which were leased, with their attempts."""
-        due = [row for row in self.of([consumer], QUEUED, IN_FLIGHT) if row.is_due(now)]
-        due.sort(key=lambda row: (row.due or now, row.id))
         taken: set[tuple[int, int]] = set()
-        for row in due[:limit]:
+        for row in self.due(consumer, now)[:limit]:
             row.interruptions += row.state is IN_FLIGHT  # its lease lapsed
             if row.is_over(now):
                 row.finish(CANCELLED)

@@ -1,7 +1,8 @@
 """Whatever happens in whatever order, the tables say what docs/states.md says."""
 
+import os
 from collections import Counter as Tally
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
@@ -37,6 +38,8 @@ from tests.stateful.model import CANCELLED, DEAD, IN_FLIGHT, QUEUED, Books, Row
 NOWHERE = "http://127.0.0.1:9/"
 ALICE = Asker("user:alice", "a test")
 LEASE_MS = 10_000
+AFTER_THE_LEASE_S = 11
+EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "40"))
 MAX_ATTEMPTS = 3
 ENDS = [
     Outcome.DELIVERED,
@@ -82,7 +85,7 @@ class Deliveries(RuleBasedStateMachine):
 
     # -- what happens --------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([1, 4, 11, 60]))
+    @rule(seconds=st.sampled_from([1, 4, AFTER_THE_LEASE_S, 60]))
     def time_passes(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
 
@@ -100,7 +103,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @rule(limit=st.integers(0, 2), owner=OWNER)
     def fan_out_to_a_taker(self, limit: int, owner: int) -> None:
-        idle = [key for key in self._active() if not self.books.of([key], QUEUED, IN_FLIGHT)]
+        idle = [key for key in self._active() if not self.books.due(key, self.now)]
         leaves = {key: Leave(limit, LEASE_MS) for key in idle}
         taker = Taker(
             owner, self.now, lambda counts: {key: leaves[key] for key in leaves if key in counts}
@@ -123,6 +126,23 @@ class Deliveries(RuleBasedStateMachine):
         assert {(row.id, row.attempt) for row in taken} == wanted
         self.held += taken
 
+    @rule(pick=PICK, owner=OWNER, outcome=st.sampled_from(ENDS), is_forgotten=st.booleans())
+    def a_slow_worker_comes_back(
+        self, pick: int, owner: int, outcome: Outcome, is_forgotten: bool
+    ) -> None:
+        """Its lease lapsed and another has the row, whether or not the tables know of its try."""
+        self.claim(pick, 3, owner)
+        self.time_passes(AFTER_THE_LEASE_S)
+        self.claim(pick, 3, 3 - owner)
+        late = [row for row in self.held if self._is_overtaken(row)]
+        if not late:
+            return
+        row = late[pick % len(late)]
+        if is_forgotten:
+            Attempt.objects.filter(delivery_id=row.id, number=row.attempt).delete()
+            self.books.rows[row.id].forgotten.add(row.attempt)
+        self._settle([row], outcome)
+
     @precondition(lambda self: self.held)
     @rule(picks=st.lists(PICK, min_size=1, max_size=3), outcome=st.sampled_from(ENDS))
     def settle(self, picks: list[int], outcome: Outcome) -> None:
@@ -132,14 +152,28 @@ class Deliveries(RuleBasedStateMachine):
             some = self.held[-4:] if pick % 4 else self.held
             row = some[pick % len(some)]
             chosen[id(row)] = row
-        results = [self._result(row, outcome) for row in chosen.values()]
-        ours = 0
-        for result in results:
-            delivery = self.books.rows[result.claimed.id]
-            if delivery.state is IN_FLIGHT and delivery.attempts == result.claimed.attempt:
-                delivery.settle(result.transition, self.now)
-                ours += 1
-        assert settle.settle(results, now=self.now, slot=3, worker="test") == ours
+        self._settle(chosen.values(), outcome)
+
+    @rule(owner=OWNER)
+    def a_pump_catches_up(self, owner: int) -> None:
+        """What is due is delivered: the consumers that may be called are at rest."""
+        known = len(self.held)
+        for place in range(len(self._active())):
+            self.claim(place, 100, owner)
+        self._settle(self.held[known:], Outcome.DELIVERED)
+
+    @rule(pick=PICK, owner=OWNER, is_fanned_out=st.booleans())
+    def a_message_expires(self, pick: int, owner: int, is_fanned_out: bool) -> None:
+        """This very instant was its last: nobody may take it any more."""
+        self.accept(1, 5)
+        if is_fanned_out:
+            self.fan_out()
+            self.time_passes(5)
+            self.claim(pick, 100, owner)
+        else:
+            self.a_pump_catches_up(owner)
+            self.time_passes(5)
+            self.fan_out_to_a_taker(2, owner)
 
     @rule(owner=OWNER)
     def a_pump_dies(self, owner: int) -> None:
@@ -191,9 +225,10 @@ class Deliveries(RuleBasedStateMachine):
             job.refresh_from_db()
 
     @precondition(lambda self: self.books.rows)
-    @rule(pick=PICK)
-    def cancel_one(self, pick: int) -> None:
-        row = self._row(pick)
+    @rule(pick=PICK, is_held=st.booleans())
+    def cancel_one(self, pick: int, is_held: bool) -> None:
+        held = self.books.of(self.states, IN_FLIGHT) if is_held else []
+        row = held[pick % len(held)] if held else self._row(pick)
         if row.state is QUEUED:
             row.finish(CANCELLED)
             cancel.cancel_one(row.id, ALICE, now=self.now, slot=9)
@@ -215,6 +250,8 @@ class Deliveries(RuleBasedStateMachine):
     def switch(self, pick: int, what: str) -> None:
         consumer = self.consumers[pick % 2]
         state = self.states[consumer.id]
+        if what == "retire" and self._in(State.RETIRED) - {consumer.id}:
+            return  # with nobody left nothing more would happen
         if what == "disable":
             disabled = health.disable(consumer.id, reason="gone", now=self.now)
             assert disabled is (state is State.ACTIVE)
@@ -252,7 +289,8 @@ class Deliveries(RuleBasedStateMachine):
             delivered[key] += outcome == Outcome.DELIVERED
         for row in self.books.rows.values():
             closed = row.attempts - (row.state is IN_FLIGHT)
-            assert sorted(numbers[row.id]) == list(range(1, closed + 1))
+            known = [n for n in range(1, closed + 1) if n not in row.forgotten]
+            assert sorted(numbers[row.id]) == known
             assert delivered[row.id] <= row.chances
 
     # -- helpers -------------------------------------------------------------------------------
@@ -266,6 +304,20 @@ class Deliveries(RuleBasedStateMachine):
     def _row(self, pick: int) -> Row:
         rows = list(self.books.rows.values())
         return rows[pick % len(rows)]
+
+    def _is_overtaken(self, claimed: Claimed) -> bool:
+        row = self.books.rows[claimed.id]
+        return row.state is IN_FLIGHT and row.attempts > claimed.attempt
+
+    def _settle(self, rows: Iterable[Claimed], outcome: Outcome) -> None:
+        results = [self._result(row, outcome) for row in rows]
+        ours = 0
+        for result in results:
+            delivery = self.books.rows[result.claimed.id]
+            if delivery.state is IN_FLIGHT and delivery.attempts == result.claimed.attempt:
+                delivery.settle(result.transition, self.now)
+                ours += 1
+        assert settle.settle(results, now=self.now, slot=3, worker="test") == ours
 
     def _learn(self, claimed: list[Claimed], owner: int = 0) -> None:
         """Every accepted message has one row for each consumer now, and no other message has."""
@@ -305,7 +357,7 @@ def test_the_tables_agree_with_the_model_whatever_happens() -> None:
     run_state_machine_as_test(
         Deliveries,
         settings=settings(
-            max_examples=40,
+            max_examples=EXAMPLES,
             stateful_step_count=40,
             deadline=None,
             # To make a failure small takes minutes on a database; 40 steps can be read.
