@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 WAIT_S = 1
 """How long a broker on SQLite waits for the lock; twenty seconds without being told."""
+PATIENCE_S = 60
+"""How long we do: its writers are not in a queue, and on a busy disk a commit takes seconds."""
 
 
 class Lock:
@@ -31,7 +33,7 @@ class Lock:
     @contextmanager
     def away(self) -> Iterator[None]:
         """Nothing can be stored in here."""
-        with closing(sqlite3.connect(self._path, isolation_level=None)) as rival:
+        with closing(sqlite3.connect(self._path, PATIENCE_S, isolation_level=None)) as rival:
             rival.execute("BEGIN IMMEDIATE")
             yield
             rival.execute("ROLLBACK")
@@ -70,8 +72,10 @@ class Proxy:
         """There is no server in here."""
         self._open.clear()
         self.cut()
-        yield
-        self._open.set()
+        try:
+            yield
+        finally:
+            self._open.set()
 
     def vanish(self) -> None:
         """Nobody tells those who are connected that they will never hear anything again."""
@@ -79,7 +83,11 @@ class Proxy:
 
     def cut(self) -> None:
         """End what is open; new connections find the way."""
-        for sock in list(self._sockets):
+        self._end(*self._sockets)
+
+    @staticmethod
+    def _end(*sockets: socket.socket) -> None:
+        for sock in sockets:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
@@ -94,6 +102,9 @@ class Proxy:
                 continue
             server = socket.create_connection(self._server)
             self._sockets |= {client, server}
+            if not self._open.is_set():
+                # The way was closed meanwhile, perhaps by one who did not see these yet.
+                self._end(client, server)
             for pair in ((client, server), (server, client)):
                 threading.Thread(target=self._pump, args=pair, daemon=True).start()
 
@@ -103,9 +114,7 @@ class Proxy:
                 time.sleep(self.delay_s)
                 if source not in self._lost:
                     target.sendall(data)
-        for sock in (source, target):
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        self._end(source, target)
         self._sockets.discard(source)
         self._lost.discard(source)
         source.close()
