@@ -39,7 +39,7 @@ NOWHERE = "http://127.0.0.1:9/"
 ALICE = Asker("user:alice", "a test")
 LEASE_MS = 10_000
 AFTER_THE_LEASE_S = 11
-EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "30"))
 MAX_ATTEMPTS = 3
 ENDS = [
     Outcome.DELIVERED,
