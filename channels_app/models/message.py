@@ -1,5 +1,7 @@
 """Message: what a producer was told is stored, with its body and its idempotency record."""
 
+import hashlib
+
 from django.db import models
 
 from channels_app.models.base import ExactCharField, TimeOrderedKey
@@ -101,3 +103,8 @@ class IdempotencyRecord(models.Model):
 
     def __str__(self) -> str:
         return self.digest
+
+    @staticmethod
+    def digest_of(channel_id: int, producer_id: int | None, key: str) -> str:
+        """Under which a key is kept; each producer has its own keys on each channel."""
+        return hashlib.sha256(f"{channel_id}:{producer_id}:{key}".encode()).hexdigest()

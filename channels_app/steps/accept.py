@@ -245,9 +245,7 @@ _REMOVE = f"DELETE FROM {_TABLE} WHERE expires_at <= %s AND digest IN ({{}})"  #
 
 def _digest(order: _Order, publication: Publication) -> str:
     key = publication.idempotency_key
-    if not key:
-        return ""
-    return hashlib.sha256(f"{order.channel.id}:{order.producer_id}:{key}".encode()).hexdigest()
+    return IdempotencyRecord.digest_of(order.channel.id, order.producer_id, key) if key else ""
 
 
 def _repeated(record: _Record, body_digest: str, now: datetime) -> Accepted:

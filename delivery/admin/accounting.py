@@ -13,7 +13,8 @@ from channels_app.admin.base import display
 from channels_app.admin.choices import ChoicesDropdownFilter
 from channels_app.rules import ids
 from delivery.models import AccountingReport, Pruned
-from delivery.rules.accounting import EXPLANATIONS, STATES, Check
+from delivery.models.accounting import EVERY_CHANNEL
+from delivery.rules.accounting import STATES, Check, way_out
 
 PAGES = {
     ids.MESSAGE: "admin:channels_app_message",
@@ -32,8 +33,8 @@ LISTS = {
     Check.LATE: ("admin:delivery_delivery", "?consumer={consumer}&state=queued"),
 }
 """Where a finding's rows are; an orphan is in no list but its table's."""
-CARD = """<section class="hs-card"><h2>{} <span class="hs-label hs-bad">{}</span></h2>
-<p>{}</p><p class="hs-note">{}</p><p>{}</p></section>"""
+CARD = """<section class="hs-card hs-finding"><h2>{} <span class="hs-label hs-bad">{}</span></h2>
+<p>{}</p><p>{}</p><p class="hs-note">{}</p></section>"""
 
 
 @admin.register(AccountingReport)
@@ -114,7 +115,8 @@ def _card(finding: dict[str, Any]) -> SafeString:
     check = Check(finding["check"])
     channel_id, consumer_id = finding["place"]
     where = "/".join(name for name in (finding["channel"], finding["consumer"]) if name)
-    links = [_link(one) for one in finding["ids"]]
+    # What is lost has no page to lead to.
+    links = [base.mono(it) if check is Check.LOST else _link(it) for it in finding["ids"]]
     if finding["count"] > len(links):
         links.append(format_html("… and {} more", intcomma(finding["count"] - len(links))))
     if check in LISTS:
@@ -127,9 +129,15 @@ def _card(finding: dict[str, Any]) -> SafeString:
         f"{check.value.replace('_', ' ')}{f' in {where}' if where else ''}",
         intcomma(finding["count"]),
         finding["sentence"],
-        EXPLANATIONS[check].way_out,
+        _prose(way_out(check, finding["channel"], finding["consumer"])),
         format_html_join(" ", "{}", ((link,) for link in links)),
     )
+
+
+def _prose(text: str) -> SafeString:
+    """What stands between backticks is to be typed."""
+    parts = enumerate(text.split("`"))
+    return format_html_join("", "{}", ((base.mono(it) if odd % 2 else it,) for odd, it in parts))
 
 
 def _link(name: str) -> SafeString | str:
@@ -139,7 +147,12 @@ def _link(name: str) -> SafeString | str:
 
 @admin.register(Pruned)
 class PrunedAdmin(base.ReadOnly):
-    """Up to where retention has deleted deliveries of each channel."""
+    """Up to where retention has deleted deliveries of each channel, and messages of any."""
 
-    list_display = ("channel_id", "message_id")
+    list_display = ("channel", "message_id")
     ordering = ("channel_id",)
+
+    @display(description="Channel")
+    def channel(self, row: Pruned) -> str:
+        """Its number."""
+        return "every channel" if row.channel_id == EVERY_CHANNEL else str(row.channel_id)

@@ -7,6 +7,8 @@ from django.db import models
 
 ALL = (1 << 63) - 1
 """Above every message."""
+EVERY_CHANNEL = 0
+"""The number of none."""
 
 
 class AccountingReport(models.Model):
@@ -43,7 +45,11 @@ class AccountingReport(models.Model):
 
 
 class Pruned(models.Model):
-    """Up to which message of a channel deliveries may be gone by right (steps/retention)."""
+    """Up to which message of a channel deliveries may be gone by right (steps/retention).
+
+    Under ``EVERY_CHANNEL``: up to which message messages themselves may be gone. Of those that are
+    nobody knows the channel any more.
+    """
 
     channel_id = models.BigIntegerField(primary_key=True)
     message_id = models.BigIntegerField(default=0)
@@ -58,7 +64,7 @@ class Pruned(models.Model):
 
     @classmethod
     def note(cls, channel_id: int, message_id: int) -> None:
-        """To be called, and committed, no later than a delivery of this message is deleted."""
+        """To be called, and committed, no later than the deletion of what it excuses."""
         mark, _ = cls.objects.get_or_create(
             channel_id=channel_id, defaults={"message_id": message_id}
         )

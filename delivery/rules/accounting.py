@@ -16,6 +16,7 @@ SENDABLE = frozenset(STATES) - {DeliveryState.DELIVERED.value, DeliveryState.CAN
 class Check(StrEnum):
     """What an audit looks at; also the names under which findings are stored and exported."""
 
+    LOST = "lost"
     UNDISPATCHED = "undispatched"
     FAN_OUT = "fan_out"
     MISSING = "missing"
@@ -38,6 +39,15 @@ class Explanation(NamedTuple):
 
 
 EXPLANATIONS: dict[Check, Explanation] = {
+    Check.LOST: Explanation(
+        "message",
+        "messages",
+        "was acknowledged, as the record of its idempotency key says, and is gone: nobody will "
+        "get it who has not got it yet.",
+        "Restore these messages from a backup, or ask their producers, who have the ids in their "
+        "answers, to publish them again with other keys: with the same one a message is taken for "
+        "a repetition until its window closes.",
+    ),
     Check.UNDISPATCHED: Explanation(
         "message",
         "messages",
@@ -111,6 +121,14 @@ EXPLANATIONS: dict[Check, Explanation] = {
 """A finding reads: number, ``row`` or ``rows``, ``meaning``; then ``way_out``."""
 
 
+def way_out(check: Check, channel: str, consumer: str) -> str:
+    """What to do about a finding there, with its names where they are known."""
+    text = EXPLANATIONS[check].way_out
+    return text.replace("{channel}", channel or "{channel}").replace(
+        "{client_id}", consumer or "{client_id}"
+    )
+
+
 class Place(NamedTuple):
     """Where something was found: ids of channel and consumer, 0 for none."""
 
@@ -139,6 +157,11 @@ class Finding:
         return f"{self.count:,} {explained.row if self.count == 1 else explained.rows}: each " + (
             explained.meaning
         )
+
+    @property
+    def way_out(self) -> str:
+        """What to do about it."""
+        return way_out(self.check, self.channel, self.consumer)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from channels_app import clock
+from channels_app.conf import MAX_TIMEOUT_MS
 from channels_app.directory import ConsumerView, directory
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
@@ -80,7 +82,9 @@ class Auditor:
         still = self._still() if self._is_served() else {}
         yield 0.0
         yield from self._messages()
-        yield from self._orphans()
+        if not self.wanted.is_narrow:  # these rows say not whose they are
+            yield from self._orphans()
+            yield from self._lost()
         if self.wanted.counters:
             yield from self._counters()
         if self._is_served():
@@ -117,15 +121,27 @@ class Auditor:
             yield (first - begins) / (last - begins + 1)
 
     def _orphans(self) -> Iterator[float]:
-        if self.wanted.is_narrow:
-            return  # an attempt or a body says not whose it is
-        last = _id_at(self.wanted.until) - 1 if self.wanted.until else LARGEST
+        last = self._last
         for table in audit.orphans.TABLES:
             first = self.scope.first
             while first <= last:
                 with audit.snapshot():
                     first = audit.orphans.walk(self.books, table, first, last)
                 yield 1.0
+
+    def _lost(self) -> Iterator[float]:
+        wanted, keys = self.wanted, (self.scope.first, self._last)
+        until = wanted.until or self._now
+        for after, last in audit.lost.spans(self.parties, wanted.since, until, self._grace):
+            while after < last:
+                with audit.snapshot():
+                    after = audit.lost.walk(self.books, after, last, keys)
+                yield 1.0
+
+    @property
+    def _last(self) -> int:
+        """Of rows that are walked by themselves: no newer message may be left that has them."""
+        return _id_at(self.wanted.until) - 1 if self.wanted.until else LARGEST
 
     def _counters(self) -> Iterator[float]:
         for consumer_id in self._meant():
@@ -179,9 +195,9 @@ class Auditor:
                 audit.late.due(self.books, place, self.scope.before)
 
     def _latest(self) -> datetime:
-        """After which no lease that is given now ends."""
-        longest = max((view.timeout_ms for view in directory.consumers().values()), default=0)
-        return self._now + timedelta(milliseconds=longest + conf().lease_grace_ms) + self._grace
+        """After which no lease ends that was given until now, long after this audit began."""
+        longest = timedelta(milliseconds=MAX_TIMEOUT_MS + conf().lease_grace_ms)
+        return clock.now() + longest + self._grace
 
     def _meant(self) -> list[int]:
         channels = self.scope.channel_ids

@@ -8,7 +8,14 @@ from django.db import transaction
 from django.db.models import ProtectedError
 
 from channels_app import clock
-from channels_app.models import AuditEntry, Channel, Consumer, EventType, Message
+from channels_app.models import (
+    AuditEntry,
+    Channel,
+    Consumer,
+    EventType,
+    IdempotencyRecord,
+    Message,
+)
 from delivery.models import Attempt, Counter, Delivery, Pruned
 from delivery.models.accounting import ALL
 from delivery.models.counter import MADE
@@ -109,11 +116,16 @@ def _deliveries(consumer_id: int) -> Iterator[int]:
 def _messages(channel_id: int) -> Iterator[int]:
     while True:
         with transaction.atomic():
-            ids = list(
-                Message.objects.filter(channel_id=channel_id)
-                .order_by("id")
-                .values_list("id", flat=True)[:BATCH]
-            )
+            rows = Message.objects.filter(channel_id=channel_id).order_by("id")
+            page = list(rows.values_list("id", "producer_id", "idempotency_key")[:BATCH])
+            ids = [message_id for message_id, _, _ in page]
+            # What a key stands for must be there: else an audit takes the message for lost.
+            digests = [
+                IdempotencyRecord.digest_of(channel_id, producer_id, key)
+                for _, producer_id, key in page
+                if key
+            ]
+            IdempotencyRecord.objects.filter(digest__in=sorted(digests)).delete()
             Message.objects.filter(id__in=ids).delete()  # and their bodies
         if not ids:
             return

@@ -21,6 +21,7 @@ from channels_app.models import Channel, Consumer, IdempotencyRecord, Message, M
 from channels_app.models.hints import by_index
 from channels_app.rules import ids
 from delivery.models import Attempt, Counter, Delivery, Notice, Pruned, Replay
+from delivery.models.accounting import EVERY_CHANNEL
 from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState
 
@@ -220,6 +221,8 @@ def _delete_unwanted(locked: list[int]) -> int:
     unwanted = Message.objects.filter(~Exists(deliveries), id__in=locked)
     unwanted = unwanted.exclude(state=Message.State.ACCEPTED)
     gone = list(unwanted.values_list("id", flat=True))
+    if gone:
+        Pruned.note(EVERY_CHANNEL, max(gone))
     MessageBody.objects.filter(message_id__in=gone).delete()
     messages = Message.objects.filter(id__in=gone)
     messages._raw_delete(messages.db)

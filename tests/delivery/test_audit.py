@@ -12,12 +12,20 @@ from django.db import connection
 from django.db.models import F
 
 from channels_app import clock
-from channels_app.models import Channel, Consumer, DirectoryVersion, Message, MessageBody, new_id
+from channels_app.models import (
+    Channel,
+    Consumer,
+    DirectoryVersion,
+    IdempotencyRecord,
+    Message,
+    MessageBody,
+    new_id,
+)
 from channels_app.rules import ids
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
 from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED
-from delivery.steps import cancel, dispatch, replay, retention
+from delivery.steps import cancel, dispatch, erase, replay, retention
 from delivery.steps.audit import stretches
 from tests.delivery.books import public
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until, pumping
@@ -158,6 +166,86 @@ def test_a_message_that_nobody_fans_out_is_found(lived: tuple[Channel, Consumer]
     then = clock.now() - timedelta(minutes=6)
     Message.objects.filter(id=message_id).update(accepted_at=then)
     assert found("--grace", "5m") == {"undispatched": (1, [ids.to_public(ids.MESSAGE, message_id)])}
+
+
+@pytest.fixture
+def keyed(lived: tuple[Channel, Consumer]) -> tuple[Channel, int]:
+    """A channel, and the second of three messages that came with idempotency keys."""
+    channel, _ = lived
+    channel.idempotency_window_s = 7 * 86_400
+    channel.save()
+    made = [publish(channel, b"6", idempotency_key=key, delay_ms=AN_HOUR_MS) for key in "abc"]
+    dispatch.dispatch(100, 0)
+    return channel, made[1][0]
+
+
+def lose(message_id: int) -> str:
+    """With all that it had."""
+    for row in Delivery.objects.filter(message_id=message_id):
+        Delivery.objects.filter(id=row.id)._raw_delete("default")
+        Counter.add({(row.consumer_id, row.state): -1, (row.consumer_id, "made"): -1}, 0)
+    MessageBody.objects.filter(message_id=message_id).delete()
+    Message.objects.filter(id=message_id)._raw_delete("default")
+    return ids.to_public(ids.MESSAGE, message_id)
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_a_message_that_went_with_all_its_rows_is_found_by_its_key(
+    keyed: tuple[Channel, int], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    assert found() == {}
+    name = lose(keyed[1])
+    monkeypatch.setattr(stretches, "SLICE", size)
+    assert found() == found("--since", "1h") == {"lost": (1, [name])}
+    assert found("--until", "1h") == found("--channel", keyed[0].slug) == {}
+
+
+def test_a_message_that_is_lost_is_told_of_once_whatever_windows_channels_have(
+    keyed: tuple[Channel, int],
+) -> None:
+    for hours in (1, 2, 7 * 24 + 1):
+        make_channel(idempotency_window_s=hours * 3600)
+    name = lose(keyed[1])
+    assert found("--since", "3h") == {"lost": (1, [name])}
+    # A key of the same channel from before its window was changed: only an audit of all sees it.
+    keyed[0].idempotency_window_s = 86_400
+    keyed[0].save()
+    IdempotencyRecord.objects.update(expires_at=clock.now() + timedelta(days=20))
+    assert found("--since", "3h") == {}
+    assert found() == {"lost": (1, [name])}
+
+
+def test_the_newest_message_of_all_is_not_too_new_to_be_lost(keyed: tuple[Channel, int]) -> None:
+    name = lose(Message.objects.latest("id").id)
+    assert found() == {"lost": (1, [name])}
+
+
+def test_a_message_that_retention_took_is_not_lost(keyed: tuple[Channel, int]) -> None:
+    channel, _ = keyed
+    (unwanted,) = publish(channel, b"7", idempotency_key="d", event_type="nobody.wants.it")
+    Consumer.objects.filter(channel=channel).update(event_types=["order.*"])
+    DirectoryVersion.bump()
+    dispatch.dispatch(100, 0)
+    assert Message.objects.get(id=unwanted).consumer_count == 0
+    channel.retention_days = 1
+    channel.save()
+    assert sum(retention.prune(clock.now() + timedelta(days=2), 0))
+    assert not Message.objects.filter(id=unwanted).exists()
+    assert IdempotencyRecord.objects.filter(message_id=unwanted).exists()
+    assert found() == {}
+
+
+def test_a_message_that_went_with_its_channel_is_not_lost(keyed: tuple[Channel, int]) -> None:
+    channel, _ = keyed
+    other = make_channel()
+    publish(other, b"1", idempotency_key="a")
+    dispatch.dispatch(100, 0)
+    erase.close(channel, actor="user:olga", reason="", counted=erase.census(channel))
+    for _ in erase.rows(channel):
+        assert found() == {}
+    assert erase.finish(channel, actor="user:olga", reason="")
+    assert found() == {}
+    assert IdempotencyRecord.objects.count() == 1
 
 
 def tell_of_one_more(row: Delivery) -> None:

@@ -115,13 +115,12 @@ class Command(BaseCommand):
             self.stdout.write(self.style.SUCCESS(text))
 
     def _print_finding(self, finding: Finding) -> None:
-        explained = EXPLANATIONS[finding.check]
         where = "/".join(name for name in (finding.channel, finding.consumer) if name)
         head = f"{finding.check.value}" + (f" in {where}" if where else "")
         self.stdout.write("\n" + self.style.ERROR(head))
         for line in [
             *textwrap.wrap(finding.sentence, WIDTH),
-            *textwrap.wrap(f"-> {explained.way_out}", WIDTH, subsequent_indent="   "),
+            *textwrap.wrap(f"-> {finding.way_out}", WIDTH, subsequent_indent="   "),
             *textwrap.wrap(" ".join(finding.ids), WIDTH, break_on_hyphens=False),
         ]:
             self.stdout.write(f"  {line}")
@@ -165,7 +164,7 @@ def _document(auditor: Auditor) -> dict[str, Any]:
                 "count": finding.count,
                 "ids": list(finding.ids),
                 "meaning": EXPLANATIONS[finding.check].meaning,
-                "way_out": EXPLANATIONS[finding.check].way_out,
+                "way_out": finding.way_out,
             }
             for finding in auditor.findings()
         ],

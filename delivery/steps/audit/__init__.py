@@ -12,7 +12,7 @@ while first <= scope.last:
 """
 
 from delivery.rules.accounting import Books
-from delivery.steps.audit import attempts, fan_out, late, orphans
+from delivery.steps.audit import attempts, fan_out, late, lost, orphans
 from delivery.steps.audit.scope import Parties, Party, Scope, Stretch, snapshot
 from delivery.steps.audit.stretches import newest
 from delivery.steps.audit.stretches import next_one as next_stretch
@@ -24,6 +24,7 @@ __all__ = [
     "Stretch",
     "late",
     "look",
+    "lost",
     "newest",
     "next_stretch",
     "orphans",

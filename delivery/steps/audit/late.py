@@ -3,14 +3,12 @@
 from collections.abc import Collection, Iterator
 from datetime import datetime
 
-from django.db import connection
-
 from channels_app.models import Message, raw
 from channels_app.rules import ids
 from delivery.models import ConsumerHealth, Delivery
 from delivery.rules.accounting import Books, Check, Place
 from delivery.rules.lifecycle import DeliveryState
-from delivery.steps.audit.scope import Scope
+from delivery.steps.audit.scope import Scope, through
 
 MOST = 1000
 """Rows that are told of at once: where nobody delivers there may be millions."""
@@ -25,12 +23,12 @@ ACCEPTED = f"""
     AND accepted_at < %s{{narrowed}} ORDER BY id LIMIT %s
 """
 LEASES = f"""
-    SELECT id, channel_id, consumer_id FROM {Delivery._meta.db_table} {{by_list}}
+    SELECT id, channel_id, consumer_id FROM {Delivery._meta.db_table}{{by_list}}
     WHERE consumer_id IN ({{consumers}}) AND state IN {HELD}
     AND (due_at < %s OR state = '{DeliveryState.IN_FLIGHT.value}' AND due_at > %s) LIMIT %s
 """
 DUE = f"""
-    SELECT id FROM {Delivery._meta.db_table} {{by_claim}}
+    SELECT id FROM {Delivery._meta.db_table}{{by_claim}}
     WHERE consumer_id = %s AND priority IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
     AND due_at > '{NEVER}' AND due_at <= %s LIMIT %s
 """
@@ -51,7 +49,7 @@ def leases(
     books: Books, consumer_ids: Collection[int], *, before: datetime, latest: datetime
 ) -> None:
     """Deliveries that are held although their lease ended ``before``, or ends after ``latest``."""
-    by_list = _through("delivery_list")
+    by_list = through("delivery_list")
     for some in _groups(consumer_ids):
         rows = raw.read(
             LEASES.format(by_list=by_list, consumers=raw.listed(some)),
@@ -75,13 +73,9 @@ def free(consumer_ids: Collection[int], now: datetime) -> list[int]:
 
 def due(books: Books, place: Place, before: datetime) -> None:
     """What is due since before that instant and stands still."""
-    sql = DUE.format(by_claim=_through("delivery_claim"))
+    sql = DUE.format(by_claim=through("delivery_claim"))
     rows = raw.read(sql, [place.consumer_id, raw.text(before), MOST])
     books.note(Check.LATE, place, (ids.to_public(ids.DELIVERY, row[0]) for row in rows))
-
-
-def _through(index: str) -> str:
-    return f"FORCE INDEX ({index})" if connection.vendor == "mysql" else f"INDEXED BY {index}"
 
 
 def _groups(consumer_ids: Collection[int]) -> Iterator[list[int]]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from django.db import connection, transaction
 
+from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, DirectoryVersion, raw
 from channels_app.rules import filters, ids
 from delivery.rules.accounting import Place
@@ -75,6 +76,8 @@ class Lane(NamedTuple):
     slug: str
     since: int
     """The first key that was made when it was as it is now."""
+    window: timedelta
+    """For how long it remembers idempotency keys."""
 
 
 class Parties:
@@ -95,8 +98,12 @@ class Parties:
         if number == self._number:
             return
         self._number = number
-        channels = Channel.objects.values_list("id", "slug", "updated_at")
-        self.lanes = {row[0]: Lane(row[1], self._settled(row[2])) for row in channels}
+        channels = Channel.objects.values_list("id", "slug", "updated_at", "idempotency_window_s")
+        usual = conf().idempotency_window_s
+        self.lanes = {
+            channel_id: Lane(slug, self._settled(at), timedelta(seconds=window_s or usual))
+            for channel_id, slug, at, window_s in channels
+        }
         self.by_id = {row.id: self._party(row) for row in Consumer.objects.order_by("id")}
 
     def _party(self, row: Consumer) -> Party:
@@ -114,10 +121,19 @@ class Parties:
         lane = self.lanes.get(channel_id)
         return lane.slug if lane else ""
 
+    def windows(self) -> set[timedelta]:
+        """For how long channels remember idempotency keys: as many as there are different ones."""
+        return {lane.window for lane in self.lanes.values()}
+
     def _settled(self, changed_at: datetime) -> int:
         # Clocks of hosts differ, and a message that is being fanned out while its consumer changes
         # may go either way.
         return ids.first_id_at(int((changed_at + self._grace).timestamp() * 1000))
+
+
+def through(index: str) -> str:
+    """What follows a table's name where MariaDB must take this way to its rows."""
+    return f" FORCE INDEX ({index})" if connection.vendor == "mysql" else f" INDEXED BY {index}"
 
 
 @contextmanager
