@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from delivery.models.counter import COUNTED, MADE
-from delivery.rules.lifecycle import FINISHED, DeliveryState, Transition
+from delivery.rules.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Transition
 
 QUEUED, IN_FLIGHT = DeliveryState.QUEUED, DeliveryState.IN_FLIGHT
 DELIVERED, DEAD, CANCELLED = DeliveryState.DELIVERED, DeliveryState.DEAD, DeliveryState.CANCELLED
@@ -98,9 +98,12 @@ class Books:
         """Take the oldest that are due; returns which were leased, with their attempts."""
         taken: set[tuple[int, int]] = set()
         for row in self.due(consumer, now)[:limit]:
+            is_worn = row.interruptions >= FREE_ATTEMPTS
             row.interruptions += row.state is IN_FLIGHT  # its lease lapsed
             if row.is_over(now):
                 row.finish(CANCELLED)
+            elif is_worn:
+                row.finish(DEAD)
             else:
                 row.take(owner, until)
                 taken.add((row.id, row.attempts))

@@ -365,3 +365,17 @@ def test_the_tables_agree_with_the_model_whatever_happens() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_wears_out_its_workers_is_dead_by_table_and_model() -> None:
+    state = Deliveries()
+    state.begin()
+    for _ in range(lifecycle.FREE_ATTEMPTS + 2):
+        state.a_slow_worker_comes_back(
+            pick=0, owner=1, outcome=Outcome.SERVER_ERROR, is_forgotten=False
+        )
+        state.rows_are_as_they_should_be()
+        state.counters_are_true()
+    assert state.books.of(state.states, DEAD)
+    state.teardown()
