@@ -13,7 +13,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, signal.SIG_DFL)
 
 from broker_site.wsgi import application  # noqa: E402 - the reset has to come before the loading
-from channels_app.garbage import spare_what_is_loaded  # noqa: E402
+from channels_app.garbage import spare_what_is_loaded  # noqa: E402 - as above
 
 spare_what_is_loaded()
 
