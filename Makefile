@@ -18,7 +18,9 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
 # What is in tests/browser drives one browser and one broker: it runs by itself, on SQLite.
 BROWSER := tests/browser
-PYTEST := $(BIN)/python -m pytest -n 2 --ignore=$(BROWSER)
+# What is in tests/pipeline starts one Spark, which needs both cores.
+PIPELINE := tests/pipeline
+PYTEST := $(BIN)/python -m pytest -n 2 --ignore=$(BROWSER) --ignore=$(PIPELINE)
 # These never touch the database; once is enough.
 NO_DATABASE := $(addprefix --ignore=tests/,test_architecture.py test_docs.py test_readme.py \
 	delivery/test_supervisor.py delivery/test_children.py bench) \
@@ -37,7 +39,7 @@ SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
 FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 	tools/apt libfaketime || true
 
-.PHONY: help install demo test test-sqlite test-mariadb test-browser screenshots bench soak lint format clean
+.PHONY: help install demo test test-sqlite test-mariadb test-browser test-pipeline screenshots bench soak lint format clean
 .NOTPARALLEL:
 
 help: ## This list
@@ -48,7 +50,7 @@ install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root
 demo: install ## Start everything with sample data on http://127.0.0.1:8000
 	@$(BIN)/python manage.py demo
 
-test: test-sqlite test-mariadb test-browser ## All tests, on SQLite and on a private MariaDB
+test: test-sqlite test-mariadb test-pipeline test-browser ## All tests, on SQLite and on a private MariaDB
 
 test-sqlite: $(VENV)/.test ## All tests on SQLite: no root, no services
 	@$(FAKETIME)
@@ -58,6 +60,11 @@ test-mariadb: $(VENV)/.mysql ## The tests that need a database, on a private Mar
 	@$(SERVER)
 	@$(FAKETIME)
 	$(BIN)/python tools/mariadb $(PYTEST) $(NO_DATABASE)
+
+test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, over SQLite and a private MariaDB
+	@$(SERVER)
+	DATABASE_URL= $(BIN)/python -m pytest $(PIPELINE)
+	$(BIN)/python tools/mariadb $(BIN)/python -m pytest $(PIPELINE)
 
 test-browser: $(VENV)/.test ## The console in a real browser; skipped where there is none
 	@command -v chromium >/dev/null || tools/apt chromium || true
@@ -117,6 +124,10 @@ $(VENV)/.mysql: $(VENV)/.test
 		{ tools/apt libmariadb-dev pkg-config gcc $$($(HEADERS)) && $(WITH_MYSQL); }
 	@touch $@
 
-$(VENV)/.lint: $(VENV)/.test
-	@$(SYNC) --group test --group lint
+$(VENV)/.pipeline: $(VENV)/.mysql
+	@$(SYNC) --group test --extra mysql --extra pipeline
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.pipeline
+	@$(SYNC) --group test --group lint --extra pipeline
 	@touch $@

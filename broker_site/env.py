@@ -195,6 +195,26 @@ class Environment:
     audit_grace_s: int = _hook(
         "AUDIT_GRACE_S", 300, _positive, "What is under way for longer is late to an audit."
     )
+    lake: str = _hook(
+        "LAKE", "", str, "Folder of the archive; empty: what retention deletes is gone."
+    )
+    lake_bodies: str = _hook(
+        "LAKE_BODIES", "keep", _one_of("keep", "omit"), "Whether bodies are archived."
+    )
+    lake_read_url: str = _hook(
+        "LAKE_READ_URL", "", str, "Replica that the pipeline's bulk reads go to.", secret=True
+    )
+    lake_connections: int = _hook(
+        "LAKE_CONNECTIONS", 4, _positive, "Connections that a job reads with at once."
+    )
+    lake_lag_s: int = _hook(
+        "LAKE_LAG_S", 60, _positive, "Age at which rows that commit late are all there."
+    )
+    spark_master: str = _hook("SPARK_MASTER", "local[*]", str, "Where the pipeline's jobs run.")
+    spark_memory: str = _hook("SPARK_MEMORY", "1g", str, "Java heap of the pipeline's driver.")
+    pipeline_python: str = _hook(
+        "PIPELINE_PYTHON", "", str, "Interpreter that has the pipeline's packages."
+    )
     metrics_dir: str = _setting(
         "PROMETHEUS_MULTIPROC_DIR", "", str, "Folder that processes share metrics in."
     )

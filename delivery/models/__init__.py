@@ -4,6 +4,7 @@ from delivery.models.accounting import AccountingReport, Pruned
 from delivery.models.counter import Counter
 from delivery.models.delivery import Attempt, Delivery
 from delivery.models.notice import Notice, Standing
+from delivery.models.pipeline import PipelineLock, PipelineRun, Segment
 from delivery.models.replay import Replay
 from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
@@ -15,9 +16,12 @@ __all__ = [
     "Counter",
     "Delivery",
     "Notice",
+    "PipelineLock",
+    "PipelineRun",
     "Pruned",
     "PumpSlot",
     "Replay",
+    "Segment",
     "Standing",
     "SweepRun",
     "Traffic",

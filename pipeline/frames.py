@@ -1,0 +1,115 @@
+"""Frames: messages, deliveries and attempts as Spark sees them, wherever a row is.
+
+A row is in the broker's tables or in the lake. While a segment is being deleted from the tables its
+files hold rows that are still there; these count once. Nothing is deleted there as long as a run is
+at work (the broker's pruning rests), so the two halves of a question fit together.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipeline import fence, source, tables
+from pipeline.database import Database
+from pipeline.settings import Settings
+from pipeline.tables import ATTEMPTS, DELIVERIES, MESSAGES, Table
+
+SEGMENTS = "delivery_segment"
+KIND = {"messages": "messages", "deliveries": "deliveries", "attempts": "deliveries"}
+"""In which kind of segment a table's rows go to the lake."""
+
+
+class Frames:
+    """Reads ranges of time by the keys of rows, which rise with it."""
+
+    def __init__(self, spark: SparkSession, database: Database, settings: Settings) -> None:
+        self._spark = spark
+        self._database = database
+        self._settings = settings
+
+    def bound(self) -> datetime:
+        """Up to when all rows are there (fence.py); what is younger is for the next run."""
+        return fence.bound(self._database, self._settings.lag)
+
+    def messages(
+        self, since: datetime | None, until: datetime, columns: Sequence[str]
+    ) -> DataFrame:
+        """Messages that were accepted in that time, without their bodies."""
+        return self._rows(MESSAGES, since, until, columns)
+
+    def deliveries(
+        self, since: datetime | None, until: datetime, columns: Sequence[str]
+    ) -> DataFrame:
+        """Deliveries that were made in that time, in whatever state they are now."""
+        return self._rows(DELIVERIES, since, until, columns)
+
+    def attempts(
+        self, since: datetime | None, until: datetime, columns: Sequence[str]
+    ) -> DataFrame:
+        """Attempts that were written down in that time: when they ended."""
+        return self._rows(ATTEMPTS, since, until, columns)
+
+    def live(self, table: Table, low: int, high: int, columns: Sequence[str]) -> DataFrame:
+        """Rows of the broker's tables with keys from ``low`` up to, but not with, ``high``."""
+        rows = self._spark.read.format(source.FORMAT)
+        rows = rows.schema(source.spark_schema(table, tuple(columns)))
+        ranges = 4 * self._settings.partitions
+        return rows.options(table=table.name, low=low, high=high, ranges=ranges).load()
+
+    def _rows(
+        self, table: Table, since: datetime | None, until: datetime, columns: Sequence[str]
+    ) -> DataFrame:
+        low = tables.first_key(since) if since else 0
+        high = tables.first_key(until)
+        # From its first key on: else nearly all of a wide range would be one empty part.
+        found = self.live(table, max(low, self._oldest(table)), high, columns)
+        whole, partly = self._files(table, low, high)
+        if whole:
+            found = found.unionByName(self._parquet(table, whole, low, high, columns))
+        if partly:
+            wanted = list(dict.fromkeys(["id", *columns]))
+            archived = self._parquet(table, partly, low, high, wanted)
+            left = self.live(table, low, high, ["id"])
+            archived = archived.join(left, "id", "left_anti").select(*columns)
+            found = found.unionByName(archived)
+        return found
+
+    def _oldest(self, table: Table) -> int:
+        """The first key that the broker's table has."""
+        name = table.source.split()[0]
+        return int(self._database.read(f"SELECT COALESCE(MIN(id), 0) FROM {name}")[0][0])
+
+    def _files(self, table: Table, low: int, high: int) -> tuple[list[str], list[str]]:
+        """The lake's files with keys in the range: those that stand for their rows alone, and those
+        whose rows are partly still in the tables."""
+        if self._settings.lake is None:
+            return [], []
+        whole: list[str] = []
+        partly: list[str] = []
+        for state, files in self._database.read(
+            f"SELECT state, files FROM {SEGMENTS} WHERE kind = %s AND low < %s "
+            "AND state IN ('pruning', 'amending', 'pruned')",
+            [KIND[table.name], high],
+        ):
+            for file in json.loads(files):
+                if _meets(file, table, low, high):
+                    path = str(self._settings.lake / file["path"])
+                    (whole if state == "pruned" else partly).append(path)
+        return whole, partly
+
+    def _parquet(
+        self, table: Table, paths: list[str], low: int, high: int, columns: Sequence[str]
+    ) -> DataFrame:
+        schema = source.spark_schema(table)
+        rows = self._spark.read.schema(schema).parquet(*paths)
+        return rows.where((f.col("id") >= low) & (f.col("id") < high)).select(*columns)
+
+
+def _meets(file: dict[str, Any], table: Table, low: int, high: int) -> bool:
+    if file["table"] != table.name or not file["rows"]:
+        return False
+    return bool(file["first"] < high and file["last"] >= low)

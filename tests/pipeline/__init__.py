@@ -1,0 +1,1 @@
+"""Tests of the data pipeline: real Spark over the broker's real tables."""

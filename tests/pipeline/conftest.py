@@ -1,0 +1,97 @@
+"""One Spark for all of the pipeline's tests, and jobs run in it as the command line runs them."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.db import connection
+
+pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
+
+from pyspark.sql import SparkSession
+
+from pipeline import __main__, runs, session
+from pipeline.job import Context
+from pipeline.jobs import JOBS
+from pipeline.settings import Settings
+
+RunJob = Callable[..., dict[str, Any]]
+QUICK = {
+    "spark__sql__shuffle__partitions": "2",
+    "spark__sql__adaptive__enabled": "false",
+    "spark__sql__codegen__wholeStage": "false",
+    "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""For questions over few rows: what pays over many takes longer than the question."""
+
+
+@pytest.fixture(scope="session")
+def address(django_db_setup: None) -> str:
+    """Where the test's database is."""
+    place = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{place['NAME']}"
+    login = quote(place["USER"], safe="")
+    if place["PASSWORD"]:
+        login += f":{quote(place['PASSWORD'], safe='')}"
+    return f"mysql://{login}@{place['HOST']}:{place['PORT']}/{place['NAME']}"
+
+
+@pytest.fixture(scope="session")
+def spark(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark on this machine, for all tests."""
+    folder = tmp_path_factory.mktemp("spark")
+    with session.start(_settings(address, folder), "tests", **QUICK) as started:
+        yield started
+
+
+@pytest.fixture
+def chosen(address: str, tmp_path: Path) -> Settings:
+    """An installation with an empty lake of its own."""
+    return _settings(address, tmp_path)
+
+
+@pytest.fixture
+def run_job(chosen: Settings, spark: SparkSession) -> RunJob:
+    """A job with options, as on the command line: returns what it came to, or raises."""
+
+    def run(name: str, **options: Any) -> dict[str, Any]:
+        job = JOBS[name]
+        parser = argparse.ArgumentParser()
+        job.arguments(parser)
+        wanted = parser.parse_args(__main__.as_words(options))
+        mine = runs.begin(chosen.database_url, name, options, run_id=None, requested_by="tests")
+        context = Context(chosen, wanted, mine)
+        context.__dict__["spark"] = spark
+        state, result = "failed", {}
+        try:
+            result = job.work(context)
+            state = "finished"
+        finally:
+            context.close()
+            mine.end(state, result)
+        return result
+
+    return run
+
+
+def _settings(address: str, folder: Path) -> Settings:
+    return Settings(
+        database_url=address,
+        bulk_url=address,
+        lake=folder / "lake",
+        master="local[2]",
+        memory="1g",
+        partitions=2,
+        lag=timedelta(0),
+        keep_bodies=True,
+        retention_days=30,
+        dead_retention_days=90,
+        folder=folder,
+        python=sys.executable,
+    )

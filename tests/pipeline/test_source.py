@@ -1,0 +1,156 @@
+"""The broker's tables through Spark: the same rows, whatever the database, none skipped."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from channels_app.models import Message, MessageBody
+from delivery.models import Attempt, Delivery
+from pipeline import fence, source, tables, worker
+from pipeline.database import Database
+from pipeline.frames import Frames
+from pipeline.settings import Settings
+from tests.delivery.books import make_deliveries
+from tests.factories import ConsumerFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MODELS = {"messages": Message, "deliveries": Delivery, "attempts": Attempt}
+NOT_READ = {
+    "messages": set[str](),
+    # What a row that has finished does not have.
+    "deliveries": {"due_at", "lease_owner"},
+    "attempts": set[str](),
+}
+JOINED = {"attempts": {"message_id", "consumer_id", "channel_id"}}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_column_of_the_broker_is_read(name: str) -> None:
+    theirs = {field.column for field in MODELS[name]._meta.concrete_fields}
+    ours = set(tables.BY_NAME[name].schema.names) - JOINED.get(name, set())
+    assert ours == theirs - NOT_READ[name]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_rows_come_as_the_broker_sees_them(spark: SparkSession, name: str) -> None:
+    fill()
+    rows = spark.read.format(source.FORMAT).options(table=name).load().collect()
+    found = {row["id"]: row.asDict() for row in rows}
+
+    table = tables.BY_NAME[name]
+    wanted = {row["id"]: row for row in MODELS[name]._default_manager.values()}
+    assert set(found) == set(wanted)
+    for key, row in wanted.items():
+        for column in set(table.schema.names) & set(row):
+            assert plain(found[key][column]) == plain(row[column]), (name, column)
+
+
+def test_a_body_is_read_as_it_is_stored() -> None:
+    fill()
+    message = Message.objects.first()
+    assert message is not None
+    MessageBody.objects.create(message=message, data=b"\x00\xff sealed", key_id="k1")
+
+    sql = tables.WHOLE_MESSAGES.select(f"m.id = {message.id:d}")
+    (batch,) = worker.read(sql, tables.WHOLE_MESSAGES.schema)
+
+    (row,) = batch.to_pylist()
+    assert (row["body"], row["body_key_id"]) == (b"\x00\xff sealed", "k1")
+
+
+def test_only_the_wanted_columns_and_keys_are_read(spark: SparkSession, chosen: Settings) -> None:
+    deliveries = fill()
+    keys = sorted(row.id for row in deliveries)
+    frames = Frames(spark, Database(chosen.database_url), chosen)
+
+    rows = frames.live(tables.DELIVERIES, keys[1], keys[3], ["state", "id"]).collect()
+
+    assert sorted(row["id"] for row in rows) == keys[1:3]
+    assert rows[0].asDict().keys() == {"state", "id"}
+
+
+def test_a_key_is_cut_by_time_as_the_broker_makes_it() -> None:
+    at = datetime(2026, 11, 22, 4, 20, 34, 235_000, tzinfo=UTC)
+    key = tables.first_key(at)
+    assert tables.made_at(key) == at
+    assert tables.made_at(key - 1) < at
+
+
+@pytest.mark.mariadb
+def test_the_fence_stands_before_a_transaction_that_is_open(chosen: Settings) -> None:
+    reader = Database(chosen.database_url)
+    writer = Database(chosen.database_url)
+    lag = timedelta(seconds=2)
+    with writer.transaction():
+        began = reader.now()
+        writer.execute("UPDATE channels_app_directoryversion SET number = number + 1")
+        held = fence.bound(reader, lag)
+    free = fence.bound(reader, lag)
+
+    assert held <= began - lag
+    assert began - lag < free <= reader.now() - lag
+
+
+def test_a_stream_never_skips_a_row_that_commits_late(spark: SparkSession, tmp_path: Path) -> None:
+    """Its key is older than those that the stream has read already."""
+    seen: list[int] = []
+
+    def take(rows: Any, number: int) -> None:
+        seen.extend(row["id"] for row in rows.collect())
+
+    lag_s = 2
+    rows = spark.readStream.format(source.FORMAT).options(table="deliveries", lag_s=lag_s).load()
+    writer = rows.writeStream.foreachBatch(take)
+    writer = writer.option("checkpointLocation", str(tmp_path / "stream"))
+    late = make_deliveries(ConsumerFactory.create(), 3)
+    Delivery.objects.filter(id__in=[row.id for row in late]).delete()
+    query = writer.trigger(processingTime="300 milliseconds").start()
+    try:
+        early = fill()
+        Delivery.objects.bulk_create(late)
+        wanted = {row.id for row in [*early, *late]}
+        for _ in range(30):
+            if set(seen) >= wanted:
+                break
+            query.awaitTermination(1)
+    finally:
+        query.stop()
+
+    assert sorted(seen) == sorted(wanted)
+
+
+def fill() -> list[Delivery]:
+    """Dead deliveries with attempts, some of whose columns are empty."""
+    rows = make_deliveries(ConsumerFactory.create(), 5)
+    now = datetime(2026, 11, 22, 4, 20, 34, 120, tzinfo=UTC)
+    Attempt.objects.bulk_create(
+        Attempt(
+            id=row.id + 1,
+            delivery=row,
+            number=1,
+            started_at=now if place else now.replace(microsecond=0),
+            outcome="server_error",
+            status_code=500 if place else None,
+            answer_excerpt=b"\x00no" if place else b"",
+            connect_ms=place or None,
+            error="\u00e4 \U0001f600" if place else "",
+        )
+        for place, row in enumerate(rows)
+    )
+    return rows
+
+
+def plain(value: Any) -> Any:
+    """A value as both sides write it."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str) and value.startswith("{"):
+        return json.loads(value)
+    return value
