@@ -132,6 +132,16 @@
     }
   }
 
+  // -- Tabs --------------------------------------------------------------------------------------
+
+  /** Unfold puts tabs away when it measures before all is laid out, and takes back one of them each
+      time that the window changes its size. */
+  function fetchTabsBack() {
+    const count = document.getElementById("tabs-dropdown")?.childElementCount ?? 0;
+    for (let turn = 0; turn < count; turn += 1) dispatchEvent(new Event("resize"));
+  }
+
+  addEventListener("load", fetchTabsBack);
   document.addEventListener("DOMContentLoaded", () => showOwnTimes(document));
   // Behind Unfold in jQuery's line, which makes the boxes there.
   addEventListener("load", () => window.django?.jQuery?.(() => nameBoxes(document)));
