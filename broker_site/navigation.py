@@ -79,6 +79,8 @@ def _deliveries(title: str, state: str) -> Place:
 
 
 BACKGROUND = ("django_q.schedule", "django_q.ormq", "django_q.success", "django_q.failure")
+TRIAGE = "admin:delivery_deadcluster_triage"
+FORECAST = "admin:delivery_forecastframe_forecast"
 NAVIGATION = (
     Group("", (Place("Overview", "space_dashboard"),)),
     Group(
@@ -150,6 +152,13 @@ NAVIGATION = (
             Place("Sweeps", "mop", "delivery.sweeprun"),
             Place("Accounting", "fact_check", "delivery.accountingreport"),
             Place("Background tasks", "schedule", BACKGROUND[0], kin=BACKGROUND[1:]),
+        ),
+    ),
+    Group(
+        "Pipeline",
+        (
+            Place("Triage", "emergency", "delivery.deadcluster", page=TRIAGE),
+            Place("Forecast", "trending_up", "delivery.forecastframe", page=FORECAST),
         ),
     ),
     Group(

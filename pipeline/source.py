@@ -89,7 +89,8 @@ class Reader(_Rows, DataSourceReader):
         """The ranges."""
         low = int(self.options.get("low", 0))
         high = int(self.options.get("high", tables.LARGEST_KEY))
-        return list(split(low, high, self.ranges))
+        # Spark takes no range at all for one range that it does not name.
+        return list(split(low, high, self.ranges)) or [KeyRange(low, low)]
 
 
 class Follower(_Rows, DataSourceStreamReader):

@@ -1,6 +1,7 @@
 """Helpers for tests of the console: who looks, a row of every kind, and what no page may hold."""
 
 import re
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.apps import apps
@@ -23,6 +24,9 @@ from channels_app.steps import invite
 from delivery.models import (
     AccountingReport,
     ConsumerHealth,
+    DeadCluster,
+    Delivery,
+    ForecastFrame,
     Notice,
     Pruned,
     PumpSlot,
@@ -129,6 +133,8 @@ def fill() -> None:
         delivered=60,
         latency=[0, 0, 2, 9, 31, 12, 5, 0, 1, *[0] * (BUCKETS - 9)],
     )
+    dead_letters(dead, now)
+    forecast(channel.pk, now)
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
     Replay.objects.create(
@@ -139,6 +145,82 @@ def fill() -> None:
         next_due_at=now,
         created_at=now,
     )
+
+
+def dead_letters(sample: Delivery, now: datetime) -> None:
+    """A kind of dead letters that the pipeline found, and the rest."""
+    times = dict.fromkeys(("first_seen_at", "last_seen_at", "began_at"), now)
+    where = f"{sample.channel.slug}/{sample.consumer.client_id}"
+    DeadCluster.objects.create(
+        place=1,
+        signature="0" * 32,
+        outcome="server_error",
+        status_code=500,
+        host="hooks.example",
+        shape="<script>alert(1)</script> line #",
+        dead_count=3,
+        archived_count=1,
+        consumer_count=1,
+        consumers=[
+            {
+                "consumer": sample.consumer_id,
+                "channel": sample.channel_id,
+                "name": where,
+                "dead": 3,
+                "sendable": 2,
+                "matches": 3,
+                "failing_since": now.isoformat(),
+                "begins": (now - timedelta(hours=1)).isoformat(),
+                "ends": now.isoformat(),
+            }
+        ],
+        **times,
+        sample_id=sample.pk,
+        story=f"No earlier attempt at {where} is known.",
+        kind="replay",
+        advice="It failed inside. Replay a few once it is healthy.",
+        run_id=1,
+    )
+    DeadCluster.objects.create(place=2, dead_count=17, run_id=1)
+
+
+def forecast(channel_id: int, now: datetime) -> None:
+    """Three days to come of all and of a channel, with a peak."""
+    start = now.replace(minute=0, second=0, microsecond=0)
+    frames = []
+    for place in range(72):
+        number = 900.0 if place == 30 else 10.0 * (place % 24)
+        for owner in (0, channel_id):
+            frames.append(
+                ForecastFrame(
+                    channel_id=owner,
+                    begins_at=start + timedelta(hours=place),
+                    messages=number,
+                    deliveries=2 * number,
+                    bytes=2000 * number,
+                    low=number / 2,
+                    high=2 * number,
+                    samples=4,
+                    basis="weeks",
+                    per_second=number / 1800,
+                    is_hot=number > 800,
+                    run_id=1,
+                )
+            )
+    minute = start + timedelta(hours=30, minutes=15)
+    frames.append(
+        ForecastFrame(
+            span_s=60,
+            begins_at=minute,
+            messages=700,
+            deliveries=1400,
+            scheduled=700,
+            is_hot=True,
+            per_second=23,
+            run_id=1,
+        )
+    )
+    ForecastFrame.objects.bulk_create(frames)
 
 
 def list_url(model: type[Model], query: str = "") -> str:

@@ -5,10 +5,12 @@ from delivery.admin import (
     attempt,
     consumer,
     delivery,
+    forecast,
     notice,
     replay,
     runtime,
     traffic,
+    triage,
 )
 
 __all__ = [
@@ -16,8 +18,10 @@ __all__ = [
     "attempt",
     "consumer",
     "delivery",
+    "forecast",
     "notice",
     "replay",
     "runtime",
     "traffic",
+    "triage",
 ]

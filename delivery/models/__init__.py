@@ -3,18 +3,22 @@
 from delivery.models.accounting import AccountingReport, Pruned
 from delivery.models.counter import Counter
 from delivery.models.delivery import Attempt, Delivery
+from delivery.models.forecast import ForecastFrame
 from delivery.models.notice import Notice, Standing
 from delivery.models.pipeline import PipelineLock, PipelineRun, Segment
 from delivery.models.replay import Replay
 from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
+from delivery.models.triage import DeadCluster
 
 __all__ = [
     "AccountingReport",
     "Attempt",
     "ConsumerHealth",
     "Counter",
+    "DeadCluster",
     "Delivery",
+    "ForecastFrame",
     "Notice",
     "PipelineLock",
     "PipelineRun",

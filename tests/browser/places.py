@@ -13,6 +13,8 @@ SEVERAL = (
     "/admin/delivery/delivery/causes/",
     "/admin/delivery/delivery/matching/",
     "/admin/delivery/delivery/matching/?q=archive",
+    "/admin/delivery/deadcluster/triage/",
+    "/admin/delivery/forecastframe/forecast/",
     "/admin/channels_app/consumer/add/",
     "/admin/channels_app/message/?state=accepted",
     "/admin/delivery/traffic/1/change/",

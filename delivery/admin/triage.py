@@ -1,0 +1,200 @@
+"""Triage: why deliveries died, what changed when it began, and a replay of each kind at hand."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.db.models import Sum
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+
+from channels_app.admin import base, body
+from channels_app.admin.base import display
+from channels_app.models import Consumer
+from delivery.models import DeadCluster, Delivery, PipelineRun
+
+SHOWN = 50
+"""Kinds on the page; the list has all of them."""
+TONE = {
+    DeadCluster.Kind.REPLAY: "good",
+    DeadCluster.Kind.FIX: "wait",
+    DeadCluster.Kind.CONFIGURE: "wait",
+    DeadCluster.Kind.BROKER: "busy",
+    DeadCluster.Kind.NEVER: "bad",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A consumer's share of a kind."""
+
+    name: str
+    dead: int
+    sendable: int
+    """Of them, those that a replay can send."""
+    more: int
+    """What the replay's filter takes beside them: same outcome and status, another answer."""
+    replay_url: str
+    """Empty where there is nothing to send, or nobody to send it to."""
+    list_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A kind as the page shows it."""
+
+    cluster: DeadCluster
+    length: float
+    """Of its bar: the largest kind's is 100."""
+    tone: str
+    sample: Delivery | None
+    """None when it is in the archive alone."""
+    parts: list[Part]
+
+    @property
+    def title(self) -> str:
+        """How they ended."""
+        return self.cluster.outcome.replace("_", " ") or "unknown"
+
+    @property
+    def others(self) -> int:
+        """Consumers that are not shown."""
+        return self.cluster.consumer_count - len(self.parts)
+
+
+@admin.register(DeadCluster)
+class DeadClusterAdmin(base.ReadOnly):
+    """All kinds that the last run found, most pressing first."""
+
+    list_display = ("place", "ended", "host", "dead_count", "what_to_do", "began", "last_seen")
+    ordering = ("place",)
+    sortable_by = ()
+    readonly_fields = ("ended", "what_to_do", "began", "first_seen", "last_seen")
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """An answer may repeat what was sent: not everybody may see it."""
+        shape = ("shape",) if body.may_see(request) else ()
+        return (
+            ("place", "ended"),
+            ("host", "what_to_do"),
+            *shape,
+            ("dead_count", "archived_count"),
+            ("expired_count", "consumer_count"),
+            ("began", "first_seen"),
+            ("last_seen", "signature"),
+            "story",
+            "advice",
+        )
+
+    def get_urls(self) -> list[URLPattern]:
+        """The usual ones, and the page that explains."""
+        view = self.admin_site.admin_view(partial(page, self))
+        return [path("triage/", view, name="delivery_deadcluster_triage"), *super().get_urls()]
+
+    @display(description="Ended")
+    def ended(self, cluster: DeadCluster) -> str:
+        """Outcome and status."""
+        if not cluster.signature:
+            return "all other kinds together"
+        code = f" ({cluster.status_code})" if cluster.status_code else ""
+        return f"{cluster.outcome.replace('_', ' ') or 'unknown'}{code}"
+
+    @display(description="What to do")
+    def what_to_do(self, cluster: DeadCluster) -> str:
+        """In a word."""
+        return _label(cluster) if cluster.kind else base.NONE
+
+    @display(description="Failing since")
+    def began(self, cluster: DeadCluster) -> str:
+        """The first failed attempt."""
+        return base.instant(cluster.began_at, exact=False)
+
+    @display(description="First given up")
+    def first_seen(self, cluster: DeadCluster) -> str:
+        """When the first was given up."""
+        return base.instant(cluster.first_seen_at, exact=False)
+
+    @display(description="Last given up")
+    def last_seen(self, cluster: DeadCluster) -> str:
+        """When the last was given up."""
+        return base.instant(cluster.last_seen_at, exact=False)
+
+
+def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
+    """The kinds with their stories, and what can be done about each."""
+    base.require(admin.has_view_permission(request))
+    known = DeadCluster.objects.exclude(signature="")
+    clusters = list(known.order_by("place")[:SHOWN])
+    runs = PipelineRun.objects.filter(job="triage", state=PipelineRun.State.FINISHED)
+    run = runs.order_by("-id").first()
+    context = admin.admin_site.each_context(request) | {
+        "title": "Triage",
+        "opts": admin.opts,
+        "lines": lines(clusters),
+        "dead": DeadCluster.objects.aggregate(total=Sum("dead_count"))["total"] or 0,
+        "kinds": known.count(),
+        "rest": DeadCluster.objects.filter(signature="").first(),
+        "run": run,
+        "since": _instant(run.result.get("since")) if run else None,
+        "until": _instant(run.result.get("until")) if run else None,
+        "may_see": body.may_see(request),
+        "may_operate": bool(request.user.has_perm("delivery.change_delivery")),
+    }
+    return TemplateResponse(request, "delivery/triage.html", context)
+
+
+def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
+    """Kinds with links to what is still there."""
+    some = list(clusters)
+    most = max((cluster.dead_count for cluster in some), default=0)
+    samples = Delivery.objects.in_bulk([it.sample_id for it in some if it.sample_id])
+    keys = {part["consumer"] for cluster in some for part in cluster.consumers}
+    consumers = Consumer.objects.in_bulk(keys)
+    return [
+        Line(
+            cluster,
+            100 * cluster.dead_count / most,
+            TONE[DeadCluster.Kind(cluster.kind)],
+            samples.get(cluster.sample_id or 0),
+            list(_parts(cluster, consumers)),
+        )
+        for cluster in some
+    ]
+
+
+def _parts(cluster: DeadCluster, consumers: dict[int, Consumer]) -> Iterator[Part]:
+    chosen = {
+        "state": "dead",
+        "outcome": cluster.outcome,
+        **({"status": cluster.status_code} if cluster.status_code else {}),
+    }
+    for part in cluster.consumers:
+        consumer = consumers.get(part["consumer"])
+        here = {"channel": part["channel"], "consumer": part["consumer"], **chosen}
+        may = consumer is not None and consumer.state != Consumer.State.RETIRED
+        replay = ""
+        if may and part["sendable"]:
+            when = {"begins": part["begins"], "ends": part["ends"]}
+            replay = f"{reverse('admin:delivery_delivery_matching')}?{urlencode(here | when)}"
+        yield Part(
+            part["name"],
+            part["dead"],
+            part["sendable"],
+            max(0, part["matches"] - part["sendable"]),
+            replay,
+            f"{reverse('admin:delivery_delivery_changelist')}?{urlencode(here)}",
+        )
+
+
+def _label(cluster: DeadCluster) -> str:
+    kind = DeadCluster.Kind(cluster.kind)
+    return base.label(str(kind.label), TONE[kind])
+
+
+def _instant(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

@@ -1,0 +1,174 @@
+"""Forecast: the load of the coming hours, from what is scheduled and from the weeks before."""
+
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from pipeline import load
+from pipeline.job import Context, Job
+from pipeline.rules import outlook, timetable
+from pipeline.rules.outlook import HOUR, WEEK
+from pipeline.rules.timetable import ALL, Frame, Hour, Known, Past
+
+HOURS, WEEKS = 168, 4
+MOST_HOURS, MOST_WEEKS = 24 * 90, 52
+MOST_MINUTES = 500
+"""Hot minutes that are kept, the hottest."""
+TABLE = "delivery_forecastframe"
+COLUMNS = (
+    *("channel_id", "span_s", "begins_at", "messages", "deliveries", "bytes"),
+    *("scheduled", "retries", "low", "high", "samples", "basis", "per_second", "workers"),
+    *("is_hot", "run_id"),
+)
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument(
+        "--hours", type=_up_to(MOST_HOURS), default=HOURS, help=f"to look ahead (default: {HOURS})"
+    )
+    parser.add_argument(
+        "--weeks", type=_up_to(MOST_WEEKS), default=WEEKS, help=f"to look back (default: {WEEKS})"
+    )
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        metavar="PER_SECOND",
+        help="deliveries a second of one pump (default: what was seen here, at least "
+        f"{load.DEFAULT_RATE:.0f})",
+    )
+    parser.add_argument(
+        "--backtest",
+        action="store_true",
+        help="also forecast the last week from the weeks before it, and say how far off that was",
+    )
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Estimate each hour of each channel, and put it in place of the last forecast."""
+    options, database = context.options, context.database
+    start = timetable.hour_of(context.frames.bound())
+    now = database.now()
+    rate, source = load.rate(database, options.rate, now)
+    fanout, channels = load.receivers(database)
+    context.report("reading what is scheduled")
+    end = start + HOUR * options.hours
+    known = load.waiting(database, fanout, channels, now, end)
+    # Spark is started here, not in the midst of reading.
+    context.spark  # noqa: B018
+    context.report("reading the past weeks")
+    weeks = options.weeks + (1 if options.backtest else 0)
+    plan = _Plan(start, options.hours, options.weeks, options.backtest)
+    for channel_id, past in load.history(context.frames, fanout, start - WEEK * weeks, start):
+        plan.add(channel_id, past, known.pop(channel_id, Known()))
+        context.report("reading the past weeks", len(plan.channels))
+    for channel_id, one in known.items():
+        plan.add(channel_id, Past(), one)
+    frames = list(plan.frames())
+    context.report("writing", 0, len(frames))
+    write(context, frames, rate)
+    return _result(plan, frames, rate, source)
+
+
+class _Plan:
+    """The hours of all channels, as they come in."""
+
+    def __init__(self, start: datetime, count: int, weeks: int, backtest: bool) -> None:
+        self.start, self.count, self.weeks, self.backtest = start, count, weeks, backtest
+        self.channels: dict[int, Known] = {}
+        self.hours = [Hour() for _ in range(count)]
+        """Of all together."""
+        self.known = Known()
+        self.tested = [(0.0, 0.0)] * (WEEK // HOUR)
+        self._frames: list[Frame] = []
+
+    def add(self, channel_id: int, past: Past, known: Known) -> None:
+        """Take in a channel."""
+        found = timetable.hours(past, known, self.start, self.count, self.weeks)
+        self._frames += timetable.frames(channel_id, self.start, found, known)
+        self.channels[channel_id] = known
+        self.known.add(known)
+        for mine, its in zip(self.hours, found, strict=True):
+            mine.add(its)
+        if self.backtest:
+            one = timetable.backtest(past, self.start, len(self.tested), self.weeks)
+            self.tested = [
+                (came + its_came, said + its_said)
+                for (came, said), (its_came, its_said) in zip(self.tested, one, strict=True)
+            ]
+
+    def frames(self) -> Iterator[Frame]:
+        """All rows: hours of all together, of each channel, and minutes that are hot."""
+        yield from timetable.frames(ALL, self.start, self.hours, self.known)
+        yield from self._frames
+        for at in timetable.hot_minutes(self.hours, self.known, MOST_MINUTES):
+            place = (timetable.hour_of(at) - self.start) // HOUR
+            usual = self.hours[place].usual.deliveries / 60
+            for channel_id, known in ((ALL, self.known), *self.channels.items()):
+                frame = timetable.minute(channel_id, at, known, usual)
+                if frame is not None:
+                    yield frame
+
+
+def write(context: Context, frames: list[Frame], rate: float) -> None:
+    """All of it at once: whoever reads sees the last forecast or this one."""
+    rows = [
+        [
+            *(it.channel_id, it.span_s, it.begins_at),
+            *(it.load.messages, it.load.deliveries, it.load.bytes),
+            *(it.scheduled, it.retries, it.low, it.high, it.samples, it.basis.value),
+            *(it.per_second, outlook.workers(it.per_second, rate), it.is_hot, context.run.id),
+        ]
+        for it in frames
+    ]
+    database = context.database
+    holes = ", ".join(["%s"] * len(COLUMNS))
+    with database.transaction():
+        context.run.hold(database)
+        database.execute(f"DELETE FROM {TABLE}")
+        database.execute_many(f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({holes})", rows)
+
+
+def _result(plan: _Plan, frames: list[Frame], rate: float, source: str) -> dict[str, Any]:
+    whole = [it for it in frames if it.channel_id == ALL]
+    by_hour = [it for it in whole if it.span_s == timetable.HOUR_S]
+    result = {
+        "from": plan.start.isoformat(),
+        "hours": plan.count,
+        "weeks": plan.weeks,
+        "messages": round(sum(it.load.messages for it in by_hour)),
+        "deliveries": round(sum(it.load.deliveries for it in by_hour)),
+        "hot_hours": sum(it.is_hot for it in by_hour),
+        "hot_minutes": len(whole) - len(by_hour),
+        "workers": max(outlook.workers(it.per_second, rate) for it in by_hour),
+        "rate_per_second": round(rate, 1),
+        "rate_source": source,
+    }
+    if plan.backtest:
+        weighted, mean = outlook.errors(plan.tested)
+        result["error_percent"] = None if weighted is None else round(100 * weighted, 1)
+        result["mean_error_percent"] = None if mean is None else round(100 * mean, 1)
+    return result
+
+
+def _up_to(most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}.")
+        return int(text)
+
+    return read
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise ArgumentTypeError(f"{text!r} is no number of deliveries a second.")
+    return value
+
+
+JOB = Job("forecast", "estimate the load of the coming hours", arguments, work)

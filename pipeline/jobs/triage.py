@@ -1,0 +1,234 @@
+"""Triage: dead letters by what went wrong, what changed when it began, and what to do about it."""
+
+import json
+from argparse import ArgumentParser
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from pipeline import beginnings, deadletters, spans
+from pipeline.database import Database
+from pipeline.job import Context, Job, Refused
+from pipeline.rules.advice import advice
+from pipeline.rules.beginning import weight
+
+SPAN = "30d"
+MOST = 500
+"""Kinds that are kept; the rest is counted together."""
+MOST_CONSUMERS = 50
+"""Consumers of a kind that are kept, those with most of it."""
+LONGEST_HOST = 255
+TABLE = "delivery_deadcluster"
+COLUMNS = (
+    "place",
+    "signature",
+    "outcome",
+    "status_code",
+    "host",
+    "shape",
+    "dead_count",
+    "archived_count",
+    "expired_count",
+    "consumer_count",
+    "consumers",
+    "first_seen_at",
+    "last_seen_at",
+    "began_at",
+    "sample_id",
+    "story",
+    "kind",
+    "advice",
+    "run_id",
+)
+Row = dict[str, Any]
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What it takes."""
+    parser.add_argument(
+        "--since",
+        type=spans.checked(spans.beginning),
+        default=SPAN,
+        metavar="SPAN",
+        help="deliveries made from then on: a day, an instant, or 30d, 12h (default: 30d)",
+    )
+    parser.add_argument(
+        "--until",
+        type=spans.checked(spans.instant),
+        metavar="INSTANT",
+        help="and before then (default: now)",
+    )
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Look, tell, and put it in place of what the last run found."""
+    now = context.frames.bound()
+    since, until = spans.window(context.options.since, context.options.until, now)
+    if since >= until:
+        raise Refused("The time ends before it begins.")
+    database = context.database
+    consumers = known_consumers(database)
+    rows = deadletters.signed(
+        context.spark,
+        context.frames,
+        [(key, row["host"]) for key, row in consumers.items()],
+        since,
+        until,
+        now=now,
+        has_lake=context.settings.lake is not None,
+    ).persist()
+    try:
+        context.report("reading dead letters")
+        total = rows.count()
+        context.report("comparing their answers", rows=total)
+        found = clusters(context, rows, consumers, until)
+        context.report("looking at what was before", rows=total)
+        names = {key: row["name"] for key, row in consumers.items()}
+        beginnings.tell(context, rows, found, names, (since, until))
+    finally:
+        rows.unpersist()
+    rest = total - sum(cluster["dead_count"] for cluster in found)
+    context.report("writing", rows=total)
+    write(context, found, rest)
+    return {
+        "dead_letters": total,
+        "clusters": len(found),
+        "left_out": rest,
+        "since": since.isoformat(),
+        "until": until.isoformat(),
+    }
+
+
+def known_consumers(database: Database) -> dict[int, Row]:
+    """Names and hosts, as they are now."""
+    rows = database.read(
+        "SELECT c.id, c.channel_id, ch.slug, c.client_id, c.url FROM channels_app_consumer c "
+        "JOIN channels_app_channel ch ON ch.id = c.channel_id"
+    )
+    return {
+        key: {"channel": channel, "slug": slug, "name": f"{slug}/{name}", "host": host(url)}
+        for key, channel, slug, name, url in rows
+    }
+
+
+def host(url: str) -> str:
+    """Where a consumer is, with its port if it names one; empty for one that pulls."""
+    return urlsplit(url).netloc.rpartition("@")[2].lower()[:LONGEST_HOST]
+
+
+def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: datetime) -> list[Row]:
+    """The kinds, the most pressing first, with what a replay of each would take."""
+    spark = context.spark
+    wanted = deadletters.kinds(rows, MOST).persist()
+    groups = deadletters.groups(rows, wanted).toArrow().to_pylist()
+    wanted.unpersist()
+    filters = [
+        tuple(
+            group[name]
+            for name in (
+                *("signature", "consumer_id", "outcome", "status_code"),
+                *("accepted_from", "accepted_to"),
+            )
+        )
+        for group in groups
+        if group["accepted_from"] is not None
+    ]
+    taken = {
+        (row["signature"], row["consumer_id"]): row["matches"]
+        for row in deadletters.matches(spark, rows, filters).toArrow().to_pylist()
+    }
+    by_kind: dict[str, list[Row]] = defaultdict(list)
+    for group in groups:
+        group["matches"] = taken.get((group["signature"], group["consumer_id"]), 0)
+        by_kind[group["signature"]].append(group)
+    found = [together(kind, consumers) for kind in by_kind.values()]
+    return sorted(
+        found,
+        key=lambda it: (-weight(it["dead_count"], until - it["last_seen_at"]), it["signature"]),
+    )
+
+
+def together(groups: list[Row], consumers: dict[int, Row]) -> Row:
+    """One kind out of its shares by consumer."""
+    groups.sort(key=lambda group: (-group["dead_count"], group["consumer_id"]))
+    first = groups[0]
+    what = advice(first["outcome"], first["status_code"])
+    sample = max(groups, key=lambda group: group["last_seen_at"])
+    return {
+        **{name: first[name] for name in ("signature", "outcome", "status_code", "shape")},
+        "host": first["host"] or "",
+        **{
+            name: sum(group[name] for group in groups)
+            for name in ("dead_count", "archived_count", "expired_count")
+        },
+        "first_seen_at": min(group["first_seen_at"] for group in groups),
+        "last_seen_at": sample["last_seen_at"],
+        "began_at": min(group["began_at"] for group in groups),
+        "first_consumer": min(groups, key=lambda group: group["began_at"])["consumer_id"],
+        "sample_id": sample["sample_id"],
+        "consumer_count": len(groups),
+        "consumers": [share(group, consumers) for group in groups[:MOST_CONSUMERS]],
+        "kind": what.kind.value,
+        "advice": what.text,
+        "story": "",
+    }
+
+
+def share(group: Row, consumers: dict[int, Row]) -> Row:
+    """A consumer's part of a kind, and the replay that takes it."""
+    known = consumers.get(group["consumer_id"], {})
+    begins, ends = group["accepted_from"], group["accepted_to"]
+    return {
+        "consumer": group["consumer_id"],
+        "channel": known.get("channel"),
+        "name": known.get("name", str(group["consumer_id"])),
+        "dead": group["dead_count"],
+        # What a replay can send: those in the tables whose last instant has not passed.
+        "sendable": group["dead_count"] - group["archived_count"] - group["expired_count"],
+        "matches": group["matches"],
+        "failing_since": spans.utc(group["began_at"]).isoformat(),
+        "begins": begins and text(begins),
+        "ends": ends and text(ends + timedelta(microseconds=1)),
+    }
+
+
+def write(context: Context, found: list[Row], rest: int) -> None:
+    """All of it at once: whoever reads sees the last run or this one."""
+    rows = [
+        [_stored(name, place, cluster, context.run.id) for name in COLUMNS]
+        for place, cluster in enumerate(found, 1)
+    ]
+    if rest:
+        other = {"dead_count": rest, "consumers": [], "consumer_count": 0}
+        rows.append([_stored(name, len(rows) + 1, other, context.run.id) for name in COLUMNS])
+    database = context.database
+    holes = ", ".join(["%s"] * len(COLUMNS))
+    with database.transaction():
+        context.run.hold(database)
+        database.execute(f"DELETE FROM {TABLE}")
+        if rows:
+            database.execute_many(
+                f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({holes})", rows
+            )
+
+
+EMPTY: Row = {
+    **dict.fromkeys(("signature", "outcome", "host", "shape", "story", "kind", "advice"), ""),
+    **dict.fromkeys(("archived_count", "expired_count"), 0),
+}
+
+
+def _stored(name: str, place: int, cluster: Row, run_id: int) -> Any:
+    value = {"place": place, "run_id": run_id, **EMPTY, **cluster}.get(name)
+    if name == "consumers":
+        return json.dumps(value)
+    return spans.utc(value) if isinstance(value, datetime) else value
+
+
+def text(at: datetime) -> str:
+    """An instant as the replay's page reads it."""
+    return spans.utc(at).isoformat().replace("+00:00", "Z")
+
+
+JOB = Job("triage", "say why deliveries died, and what to do about it", arguments, work)

@@ -1,0 +1,1 @@
+"""Pure functions of the pipeline: they know neither Spark nor a database, and may run anywhere."""

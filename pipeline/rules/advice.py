@@ -1,0 +1,132 @@
+"""Advice: what to do about dead letters that ended in one way."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Who has to do something first. Stored and shown."""
+
+    REPLAY = "replay"
+    """Nobody: safe to send again as soon as the consumer is well."""
+    FIX = "fix"
+    """The consumer: it refuses what it gets."""
+    CONFIGURE = "configure"
+    """Whoever registered the consumer, or looks after its network."""
+    BROKER = "broker"
+    """Whoever runs the broker."""
+    NEVER = "never"
+    """Nobody: it is not to be sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do."""
+
+    kind: Kind
+    text: str
+
+
+_AWAY = Advice(
+    Kind.REPLAY, "The host could not be reached. Replay once a test reaches it again; it is safe."
+)
+_LOST = Advice(
+    Kind.BROKER,
+    "Workers vanished with these open, again and again. Find out why (memory? the body itself?), "
+    "then replay a few.",
+)
+_BY_OUTCOME = {
+    "timeout": Advice(
+        Kind.REPLAY,
+        "It took too long. Replay once it is quicker, at a rate; the consumer may have taken some "
+        "of them all the same. If it needs the time, raise its timeout first.",
+    ),
+    "connect_timeout": _AWAY,
+    "connection_refused": _AWAY,
+    "connection_reset": _AWAY,
+    "connection_error": _AWAY,
+    "unavailable": Advice(
+        Kind.REPLAY, "The host was overloaded or down. Replay once it is healthy; it is safe."
+    ),
+    "throttled": Advice(
+        Kind.REPLAY, "It asked for a slower pace. Replay at a rate below its limit, and set one."
+    ),
+    "server_error": Advice(
+        Kind.REPLAY,
+        "It failed inside. Replay a few once it is healthy: if these fail again, the fault is in "
+        "what it does with these messages.",
+    ),
+    "redirect": Advice(
+        Kind.CONFIGURE,
+        "It has moved, and redirects are not followed. Change the consumer's address to where the "
+        "answer points, then replay.",
+    ),
+    "not_found": Advice(
+        Kind.CONFIGURE, "Nothing is at this path. Correct the consumer's address, then replay."
+    ),
+    "gone": Advice(Kind.NEVER, "The consumer wants no more messages. Do not replay: retire it."),
+    "client_error": Advice(
+        Kind.FIX,
+        "It refuses these messages as they are, and would refuse them again. Replay after the "
+        "consumer was mended.",
+    ),
+    "dns_error": Advice(
+        Kind.CONFIGURE,
+        "Its name has no address. Correct the consumer's address or the name's records, then "
+        "replay.",
+    ),
+    "tls_error": Advice(
+        Kind.CONFIGURE,
+        "The certificate is not valid for the name, or the handshake failed. Renew the certificate "
+        "or correct the consumer's address, then replay.",
+    ),
+    "protocol_error": Advice(
+        Kind.CONFIGURE,
+        "What answers there does not speak HTTP. Look at scheme and port of the consumer's "
+        "address, then replay.",
+    ),
+    "blocked_address": Advice(
+        Kind.CONFIGURE,
+        "The name leads to an address that may not be called. Correct the consumer's address, or "
+        "allow its network in HOOKSTATION_ALLOWED_TARGETS; then replay.",
+    ),
+    "body_unreadable": Advice(
+        Kind.BROKER,
+        "The stored bodies cannot be opened. Put the key that sealed them back into "
+        "HOOKSTATION_ENCRYPTION_KEYS (`manage.py doctor` names it), then replay.",
+    ),
+    "interrupted": _LOST,
+    "lease_expired": _LOST,
+    "expired": Advice(
+        Kind.NEVER, "Their last instant has passed. They would be cancelled, not sent."
+    ),
+    "delivered": Advice(
+        Kind.FIX,
+        "It answered 2xx and never acknowledged. It may have taken them: ask before you replay.",
+    ),
+}
+_BY_STATUS = {
+    401: Advice(
+        Kind.CONFIGURE,
+        "It does not accept the credentials. Correct the consumer's headers or secret, then "
+        "replay.",
+    ),
+    403: Advice(
+        Kind.CONFIGURE,
+        "It does not let the broker in. Correct the consumer's headers or its list of allowed "
+        "addresses, then replay.",
+    ),
+    408: _BY_OUTCOME["timeout"],
+    413: Advice(
+        Kind.FIX,
+        "The bodies are too large for it. Replay after it takes larger ones; smaller ones come "
+        "through now.",
+    ),
+}
+_UNKNOWN = Advice(Kind.FIX, "Look at the sample before anything is sent again.")
+
+
+def advice(outcome: str, status_code: int | None) -> Advice:
+    """What to do about those that ended so."""
+    found = _BY_STATUS.get(status_code or 0) if outcome == "client_error" else None
+    return found or _BY_OUTCOME.get(outcome.removesuffix("_oversized"), _UNKNOWN)

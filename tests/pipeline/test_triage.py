@@ -1,0 +1,211 @@
+"""Triage over a generated month: its clusters are those of plain Python, its filters take them."""
+
+from collections import Counter as Tally
+from collections import defaultdict
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+import pytest
+from pyspark.sql import SparkSession
+
+from channels_app.models import AuditEntry
+from delivery.admin import triage
+from delivery.admin.triage import Part
+from delivery.models import Attempt, DeadCluster, Delivery
+from pipeline import tables
+from pipeline.job import Refused
+from pipeline.jobs.triage import host
+from pipeline.rules import signature
+from pipeline.rules.beginning import span
+from pipeline.settings import Settings
+from tests import console
+from tests.delivery.books import make_deliveries
+from tests.pipeline import lake, month
+from tests.pipeline.conftest import RunJob
+from tests.pipeline.month import Month
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MANY = 900
+EVER = "60d"
+
+
+def by_hand(made: Month) -> dict[str, list[Delivery]]:
+    """The dead deliveries of the month by signature, in plain Python."""
+    attempts = defaultdict(list)
+    for attempt in made.attempts:
+        attempts[attempt.delivery_id].append(attempt)
+    hosts = {row.pk: urlsplit(row.url).netloc for row in made.consumers.values()}
+    found = defaultdict(list)
+    for row in made.deliveries:
+        if row.state != "dead":
+            continue
+        last = max(attempts[row.id], key=lambda attempt: attempt.number)
+        shape = signature.shape(signature.answer(last.error, bytes(last.answer_excerpt)))
+        key = signature.signature(row.outcome, row.status_code, hosts[row.consumer_id], shape)
+        found[key].append(row)
+    return found
+
+
+def counts() -> Tally[str]:
+    return Tally(dict(DeadCluster.objects.values_list("signature", "dead_count")))
+
+
+def test_clusters_of_a_month_are_those_of_plain_python(run_job: RunJob) -> None:
+    made = month.make(messages=MANY)
+    wanted = by_hand(made)
+    moved_at = made.broke_at - timedelta(minutes=25)
+    for consumer in made.consumers.values():
+        target = f"consumer:{consumer.channel.slug}/{consumer.client_id}"
+        entry = AuditEntry.objects.create(
+            actor="user:mia", action="consumer.update", target=target, after={"url": "x"}
+        )
+        AuditEntry.objects.filter(pk=entry.pk).update(at=moved_at)
+
+    result = run_job("triage", since=EVER)
+
+    assert counts() == Tally({key: len(rows) for key, rows in wanted.items()})
+    assert result["dead_letters"] == sum(map(len, wanted.values()))
+    assert (result["clusters"], result["left_out"]) == (len(wanted), 0)
+    broken = DeadCluster.objects.get(host="broken.example")
+    assert broken.shape == "upstream <address> is away, request #"
+    assert (broken.outcome, broken.status_code, broken.kind) == ("unavailable", 503, "replay")
+    rows = wanted[broken.signature]
+    began = min(
+        attempt.started_at for attempt in made.attempts if attempt.delivery_id in {*map(key, rows)}
+    )
+    assert broken.began_at == began >= made.broke_at
+    assert broken.first_seen_at == min(ended(row) for row in rows)
+    assert broken.last_seen_at == max(ended(row) for row in rows)
+    arrived = [
+        attempt
+        for attempt in made.attempts
+        if attempt.delivery.consumer_id == made.consumers["broken"].pk
+        and attempt.started_at < began
+    ]
+    assert {attempt.outcome for attempt in arrived} == {"delivered"}
+    known = span(began - min(attempt.started_at for attempt in arrived))
+    assert broken.story == (
+        f"{span(began - moved_at)} after user:mia did: update of orders/broken (url). "
+        f"Before, orders/broken took {len(arrived):,} in {known}, without a dead letter; "
+        "its last attempt ended in delivered (200)."
+    )
+    assert broken.sample_id is not None
+    sample = Delivery.objects.get(pk=broken.sample_id)
+    assert sample.finished_at == broken.last_seen_at
+    places = DeadCluster.objects.order_by("place").values_list("place", flat=True)
+    assert list(places) == list(range(1, len(wanted) + 1))
+
+
+def test_a_replay_takes_what_the_page_says(run_job: RunJob) -> None:
+    made = month.make(messages=300)
+    broken = made.consumers["broken"]
+    usual_ones = [
+        row for row in made.deliveries if row.state == "dead" and row.consumer_id == broken.pk
+    ]
+    # Between those of the cluster: the same status, another answer; and one that may not be sent.
+    for row in usual_ones[:2]:
+        accepted_at = row.accepted_at + timedelta(milliseconds=1)
+        (other,) = make_deliveries(
+            broken, 1, outcome="unavailable", status_code=503, accepted_at=accepted_at
+        )
+        Delivery.objects.filter(pk=other.pk).update(finished_at=accepted_at + timedelta(hours=1))
+        Attempt.objects.create(
+            id=other.pk + 1,
+            delivery=other,
+            number=1,
+            started_at=accepted_at,
+            outcome="unavailable",
+            status_code=503,
+            answer_excerpt=b"maintenance",
+        )
+    assert len(usual_ones) > 3
+    Delivery.objects.filter(pk=usual_ones[1].pk).update(expires_at=made.until)
+
+    run_job("triage", since=EVER)
+
+    operator = console.operator()
+    parts = [
+        (line.cluster, part)
+        for line in triage.lines(DeadCluster.objects.order_by("place"))
+        for part in line.parts
+    ]
+    assert parts
+    for cluster, part in parts:
+        preview = operator.get(part.replay_url).context["preview"]
+        assert preview.count.number == part.sendable + part.more, cluster
+        assert part.dead == cluster.dead_count
+    mixed = {cluster.shape: part for cluster, part in parts if cluster.host == "broken.example"}
+    assert set(mixed) == {"upstream <address> is away, request #", "maintenance"}
+    usual: Part = mixed["upstream <address> is away, request #"]
+    assert (usual.dead - usual.sendable, usual.more) == (1, 2)
+    cluster = DeadCluster.objects.get(shape="upstream <address> is away, request #")
+    assert cluster.expired_count == 1
+    assert "The filter takes 2 more: same outcome, another answer." in console.look(
+        operator, f"{console.list_url(DeadCluster)}triage/"
+    )
+
+
+def test_what_is_in_the_lake_counts_and_is_marked(
+    run_job: RunJob, spark: SparkSession, chosen: Settings
+) -> None:
+    made = month.make(messages=MANY)
+    wanted = by_hand(made)
+    high = tables.first_key(made.broke_at + timedelta(days=1))
+    lake.move(spark, chosen, high)
+
+    result = run_job("triage", since=EVER)
+
+    assert counts() == Tally({key: len(rows) for key, rows in wanted.items()})
+    archived = dict(DeadCluster.objects.values_list("signature", "archived_count"))
+    assert archived == {key: sum(row.id < high for row in rows) for key, rows in wanted.items()}
+    assert 0 < sum(archived.values()) < result["dead_letters"]
+    for cluster in DeadCluster.objects.all():
+        here = Delivery.objects.filter(
+            state="dead", outcome=cluster.outcome, consumer=cluster.consumers[0]["consumer"]
+        )
+        assert sum(part["sendable"] for part in cluster.consumers) == here.count()
+
+
+def test_only_what_was_made_in_the_time_counts_in_place_of_the_last_run(run_job: RunJob) -> None:
+    made = month.make(messages=MANY)
+    since, until = made.until - timedelta(days=20), made.until - timedelta(days=2)
+
+    result = run_job("triage", since=since.isoformat(), until=until.isoformat())
+
+    within = [
+        row
+        for row in made.deliveries
+        if row.state == "dead" and tables.first_key(since) <= row.id < tables.first_key(until)
+    ]
+    assert result["dead_letters"] == len(within) == sum(counts().values()) > 0
+
+    result = run_job("triage", since=EVER, until=made.since.isoformat())
+
+    assert (result["dead_letters"], counts()) == (0, Tally())
+
+
+def test_a_time_that_ends_before_it_begins_is_refused(run_job: RunJob) -> None:
+    with pytest.raises(Refused):
+        run_job("triage", since="2026-11-02", until="2026-11-01")
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://Hooks.Example/x", "hooks.example"),
+        ("http://mia:secret@a.example:8080/x", "a.example:8080"),
+        ("", ""),
+    ],
+)
+def test_a_host_is_named_without_credentials(url: str, name: str) -> None:
+    assert host(url) == name
+
+
+def key(row: Delivery) -> int:
+    return row.id
+
+
+def ended(row: Delivery) -> datetime:
+    assert row.finished_at is not None
+    return row.finished_at
