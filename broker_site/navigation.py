@@ -159,11 +159,16 @@ NAVIGATION = (
         (
             Place("Triage", "emergency", "delivery.deadcluster", page=TRIAGE),
             Place("Forecast", "trending_up", "delivery.forecastframe", page=FORECAST),
+            Place("Lake audit", "fact_check", "delivery.lakeaudit"),
+            Place("Restores", "settings_backup_restore", "delivery.restore"),
         ),
     ),
     Group(
         "Inner tables",
         (
+            Place("Lake findings", "rule", "delivery.lakefinding"),
+            Place("Restored rows", "inventory_2", "delivery.restored"),
+            Place("Restored messages", "mark_email_read", "delivery.restoredmessage"),
             Place("Message bodies", "draft", "channels_app.messagebody"),
             Place("Idempotency records", "fingerprint", "channels_app.idempotencyrecord"),
             Place("Consumer secrets", "lock", "channels_app.consumersecret"),

@@ -23,6 +23,11 @@ def open_body(message_id: int, data: bytes) -> bytes:
     return keyring().open(data, _body(message_id))
 
 
+def knows_key(key_id: str) -> bool:
+    """Whether bodies that were sealed with that key can still be opened."""
+    return keyring().knows(key_id)
+
+
 def seal_for_consumer(channel_id: int, client_id: str, plain: bytes) -> tuple[bytes, str]:
     """A secret or the static headers of a consumer as stored, and the id of the key used."""
     keys = keyring()

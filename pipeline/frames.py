@@ -16,9 +16,17 @@ from pyspark.sql import functions as f
 from pipeline import fence, source, tables
 from pipeline.database import Database
 from pipeline.settings import Settings
-from pipeline.tables import ATTEMPTS, DELIVERIES, MESSAGES, Table
+from pipeline.tables import (
+    ATTEMPTS,
+    DELIVERIES,
+    MESSAGES,
+    RESTORED_KEYS,
+    WHOLE_MESSAGES,
+    Table,
+)
 
 SEGMENTS = "delivery_segment"
+RESTORED = "delivery_restoredmessage"
 KIND = {"messages": "messages", "deliveries": "deliveries", "attempts": "deliveries"}
 """In which kind of segment a table's rows go to the lake."""
 
@@ -53,6 +61,21 @@ class Frames:
         """Attempts that were written down in that time: when they ended."""
         return self._rows(ATTEMPTS, since, until, columns)
 
+    def bodies(self, since: datetime | None, until: datetime) -> DataFrame:
+        """``id``, ``body`` and ``body_key_id`` of messages that the lake has, as it has them."""
+        low = tables.first_key(since) if since else 0
+        high = tables.first_key(until)
+        columns = ["id", "body", "body_key_id"]
+        whole, partly = self._files(WHOLE_MESSAGES, low, high)
+        if whole or partly:
+            return self._parquet(WHOLE_MESSAGES, whole + partly, low, high, columns)
+        return self._spark.createDataFrame([], source.spark_schema(WHOLE_MESSAGES, tuple(columns)))
+
+    def keys(self, table: Table, low: int, high: int, *columns: str) -> DataFrame:
+        """Keys, and what else is named, of rows that the broker's tables have now."""
+        first = self._database.read(f"SELECT COALESCE(MIN({table.key}), 0) FROM {table.source}")
+        return self.live(table, max(low, int(first[0][0])), high, ["id", *columns])
+
     def live(self, table: Table, low: int, high: int, columns: Sequence[str]) -> DataFrame:
         """Rows of the broker's tables with keys from ``low`` up to, but not with, ``high``."""
         rows = self._spark.read.format(source.FORMAT)
@@ -66,22 +89,30 @@ class Frames:
         low = tables.first_key(since) if since else 0
         high = tables.first_key(until)
         # From its first key on: else nearly all of a wide range would be one empty part.
-        found = self.live(table, max(low, self._oldest(table)), high, columns)
+        wanted = list(dict.fromkeys(["id", *columns]))
+        found = self.live(table, max(low, self.oldest(table)), high, wanted)
         whole, partly = self._files(table, low, high)
+        if whole and table is MESSAGES and self._is_any_restored():
+            back = self.keys(RESTORED_KEYS, low, high)
+            found = found.join(back, "id", "left_anti")
+        found = found.select(*columns)
         if whole:
             found = found.unionByName(self._parquet(table, whole, low, high, columns))
         if partly:
-            wanted = list(dict.fromkeys(["id", *columns]))
             archived = self._parquet(table, partly, low, high, wanted)
             left = self.live(table, low, high, ["id"])
             archived = archived.join(left, "id", "left_anti").select(*columns)
             found = found.unionByName(archived)
         return found
 
-    def _oldest(self, table: Table) -> int:
+    def oldest(self, table: Table) -> int:
         """The first key that the broker's table has."""
         name = table.source.split()[0]
         return int(self._database.read(f"SELECT COALESCE(MIN(id), 0) FROM {name}")[0][0])
+
+    def _is_any_restored(self) -> bool:
+        """Whether messages stand in the tables again that the lake has (jobs/replay.py)."""
+        return bool(self._database.read(f"SELECT message_id FROM {RESTORED} LIMIT 1"))
 
     def _files(self, table: Table, low: int, high: int) -> tuple[list[str], list[str]]:
         """The lake's files with keys in the range: those that stand for their rows alone, and those

@@ -145,7 +145,36 @@ ATTEMPTS = Table(
 ATTEMPTS_OF_DELIVERIES = Table("attempts", ATTEMPTS.source, "d.id", ATTEMPTS.columns)
 """By the keys of their deliveries: with these they are archived."""
 
-BY_NAME = {table.name: table for table in (MESSAGES, DELIVERIES, ATTEMPTS)}
+
+RESTORED_KEYS = Table(
+    "restored_keys",
+    "delivery_restoredmessage r",
+    "r.message_id",
+    (Column("id", pa.int64(), "r.message_id"),),
+)
+"""Messages that a replay brought back from the lake: they are there and here."""
+
+BY_NAME = {table.name: table for table in (MESSAGES, DELIVERIES, ATTEMPTS, RESTORED_KEYS)}
+
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def public(prefix: str, key: int) -> str:
+    """A key as people see it: ``msg_`` and 13 characters, for the prefix ``msg``."""
+    digits = (_ALPHABET[(key >> shift) & 31] for shift in range(60, -1, -5))
+    return f"{prefix}_{''.join(digits)}"
+
+
+def key_of(prefix: str, text: str) -> int | None:
+    """The key behind its public form; None for anything else."""
+    head, _, digits = text.partition("_")
+    if head != prefix or len(digits) != 13 or not set(digits) <= set(_ALPHABET):
+        return None
+    found = 0
+    for digit in digits:
+        found = found << 5 | _ALPHABET.index(digit)
+    return found if found <= LARGEST_KEY else None
 
 
 def first_key(at: datetime) -> int:

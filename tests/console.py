@@ -27,16 +27,22 @@ from delivery.models import (
     DeadCluster,
     Delivery,
     ForecastFrame,
+    LakeAudit,
+    LakeFinding,
     Notice,
     Pruned,
     PumpSlot,
     Replay,
+    Restore,
+    Restored,
+    RestoredMessage,
     Standing,
     SweepRun,
     Traffic,
     TrafficMark,
 )
 from delivery.rules.accounting import Check
+from delivery.rules.lake import MEANINGS
 from delivery.rules.latency import BUCKETS
 from tests.factories import (
     ApiKeyFactory,
@@ -124,6 +130,45 @@ def fill() -> None:
             for check in Check
         ],
     )
+    audited = LakeAudit.objects.create(
+        **accounted,
+        run_id=1,
+        gap=2 * len(MEANINGS),
+        checks=dict.fromkeys(MEANINGS, 2),
+        spans=[[now.replace(microsecond=0).isoformat(), 3, 2]],
+    )
+    for name in MEANINGS:
+        LakeFinding.objects.create(
+            audit=audited,
+            check_name=name,
+            channel_id=channel.id,
+            consumer_id=consumer.id,
+            hour=now,
+            count=2,
+            ids=[ids.to_public(ids.DELIVERY, dead.id), ids.to_public(ids.MESSAGE, 1)],
+        )
+    LakeAudit.objects.create(**accounted, run_id=2)
+    restore = Restore.objects.create(
+        run_id=3,
+        consumer_id=consumer.id,
+        requested_by="user:mia",
+        created_at=now,
+        options={"asked": {"since": "30d", "only_dead": False}},
+    )
+    Restored.objects.create(
+        restore=restore,
+        message_id=1,
+        consumer_id=consumer.id,
+        channel_id=channel.id,
+        priority=4,
+        body_bytes=1,
+        accepted_at=now,
+        due_at=now,
+        consumer_count=1,
+        version=1,
+        body=b"x",
+    )
+    RestoredMessage.objects.create(message_id=dead.message_id)
     Standing.objects.create(consumer=consumer, since=now, looked_at=now)
     Notice.objects.create(consumer=consumer, kind="failing", at=now)
     TrafficMark.objects.create(message_id=1, attempt_id=1)

@@ -63,6 +63,10 @@ class Keyring:
         """The id of the key that seals: 8 hexadecimal characters."""
         return self._primary.hex()
 
+    def knows(self, key_id: str) -> bool:
+        """Whether what was sealed with that key can be opened; '' is no key at all."""
+        return not key_id or bytes.fromhex(key_id) in self._keys
+
     def seal(self, plain: bytes, aad: bytes) -> bytes:
         """An encrypted envelope that opens only with the same ``aad``, which names its row."""
         nonce = os.urandom(12)

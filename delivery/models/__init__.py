@@ -4,6 +4,7 @@ from delivery.models.accounting import AccountingReport, Pruned
 from delivery.models.counter import Counter
 from delivery.models.delivery import Attempt, Delivery
 from delivery.models.forecast import ForecastFrame
+from delivery.models.lake import LakeAudit, LakeFinding, Restore, Restored, RestoredMessage
 from delivery.models.notice import Notice, Standing
 from delivery.models.pipeline import PipelineLock, PipelineRun, Segment
 from delivery.models.replay import Replay
@@ -19,12 +20,17 @@ __all__ = [
     "DeadCluster",
     "Delivery",
     "ForecastFrame",
+    "LakeAudit",
+    "LakeFinding",
     "Notice",
     "PipelineLock",
     "PipelineRun",
     "Pruned",
     "PumpSlot",
     "Replay",
+    "Restore",
+    "Restored",
+    "RestoredMessage",
     "Segment",
     "Standing",
     "SweepRun",

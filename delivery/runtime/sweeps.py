@@ -9,6 +9,7 @@ from delivery.conf import conf
 from delivery.runtime import audits, notices, slots
 from delivery.runtime.rounds import Rounds, Sweep
 from delivery.steps import cancel, dispatch, recount, release, replay, retention, traffic
+from delivery.steps.replay import restore
 
 BATCH = 500
 BELT_S = 30.0
@@ -51,12 +52,14 @@ def _until_none(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
 SWEEPS = (
     Sweep("orphans", 1.0, _once(orphans)),
     Sweep("replays", 0.5, lambda: replay.run_each(clock.now(), SLOT), idle_s=1.0),
+    Sweep("restores", 0.5, lambda: restore.run_each(clock.now(), SLOT), idle_s=1.0),
     Sweep("undispatched", 5.0, _until_none(undispatched)),
     Sweep("lapsed", 5.0, _once(lambda: release.release_lapsed(now=clock.now(), slot=SLOT))),
     Sweep("retired", 5.0, _until_none(retired)),
     Sweep("notices", 5.0, notices.sweep),
     Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),
     Sweep("retention", 300.0, lambda: retention.prune(clock.now(), SLOT)),
+    Sweep("old restores", 3600.0, restore.forget),
     Sweep("old notices", 3600.0, lambda: retention.forget_notices(clock.now())),
     Sweep("sessions", 3600.0, lambda: retention.forget_sessions(clock.now())),
     Sweep("tries", 60.0, _once(lambda: retention.forget_tries(clock.now()))),

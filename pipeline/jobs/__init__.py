@@ -1,7 +1,7 @@
 """Jobs: each is a module with what it takes and what it does, and stands here by its name."""
 
 from pipeline.job import Job
-from pipeline.jobs import forecast, triage
+from pipeline.jobs import audit, forecast, replay, triage
 
-_ALL: tuple[Job, ...] = (forecast.JOB, triage.JOB)
+_ALL: tuple[Job, ...] = (audit.JOB, forecast.JOB, replay.JOB, triage.JOB)
 JOBS = {job.name: job for job in _ALL}

@@ -205,6 +205,22 @@ def test_a_slice_of_a_replay_is_whole_or_did_not_happen(place: Place, name: str)
     assert place.heard() == Counter({message_id: 2 for message_id in ids})
 
 
+@pytest.mark.parametrize("name", ["in_restore", "after_restore"])
+def test_messages_out_of_the_lake_come_in_once(place: Place, name: str) -> None:
+    place.register()
+    ids = place.publish_batch(5)
+    place.settle()
+    code = f"from tests.delivery import restoring; restoring.take_away_and_bring({place.channel!r})"
+    with place.point.armed(place.broker, name):
+        place.broker.manage("shell", "-c", code)
+    count = "SELECT COUNT(*) FROM delivery_restored"
+    wait_until(
+        lambda: not Books(place.broker).number(count), PATIENCE_S, "rows wait", place.broker.log
+    )
+    place.settle()
+    assert place.heard() == Counter({message_id: 2 for message_id in ids})
+
+
 @pytest.mark.parametrize("name", ["in_cancel", "after_cancel"])
 def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> None:
     place.register()

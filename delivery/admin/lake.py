@@ -1,0 +1,240 @@
+"""Admin pages of what audits of lake and tables together found: a tick for each hour or day."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.safestring import SafeString
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.models import Channel, Consumer, Message
+from channels_app.rules import ids
+from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding
+from delivery.rules import lake
+from delivery.rules.accounting import way_out
+
+PAGES: dict[str, Any] = {
+    ids.MESSAGE: (Message, "admin:channels_app_message_change"),
+    ids.DELIVERY: (Delivery, "admin:delivery_delivery_change"),
+    ids.ATTEMPT: (Attempt, "admin:delivery_attempt_change"),
+}
+CARDS = 100
+NAMES = 20
+"""Ids that a card names."""
+Place = tuple[str, int, int]
+"""Check, channel and consumer."""
+
+
+@dataclass(slots=True)
+class Card:
+    """One check's findings at one consumer, or in one channel."""
+
+    title: str
+    count: int = 0
+    meaning: str = ""
+    way_out: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    names: list[str] = field(default_factory=list)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    """Name and address; no address for what is in no table any more."""
+
+    @property
+    def left(self) -> int:
+        """How many are not named."""
+        return self.count - len(self.links)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One hour or day."""
+
+    label: str
+    title: str
+    off: int
+    messages: int
+
+
+@admin.register(LakeAudit)
+class LakeAuditAdmin(base.ReadOnly):
+    """Newest first."""
+
+    list_display = ("result", "from_", "to", "messages", "deliveries", "attempts", "took", "ended")
+    ordering = ("-id",)
+    sortable_by = ()
+    list_before_template = "delivery/lake_top.html"
+    fields = (
+        ("result", "took"),
+        ("from_", "to"),
+        ("messages", "deliveries"),
+        ("attempts", "ended"),
+    )
+    readonly_fields = (
+        *("result", "from_", "to", "messages", "deliveries", "attempts", "took"),
+        "ended",
+    )
+    change_form_outer_after_template = "delivery/lake_audit.html"
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The audit with its ticks and findings."""
+        row = self.get_object(request, object_id)
+        more = _shown(row) if row is not None else {}
+        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    @display(description="Result")
+    def result(self, row: LakeAudit) -> SafeString:
+        """Whether it all added up."""
+        if row.gap:
+            return base.label(f"{row.gap:,} off", "bad")
+        return base.label("all accounted for", "good")
+
+    @display(description="Messages from")
+    def from_(self, row: LakeAudit) -> str:
+        """Where it began."""
+        return base.instant(row.since, exact=False) if row.since else "the first"
+
+    @display(description="Until")
+    def to(self, row: LakeAudit) -> str:
+        """Up to where all was there to be looked at."""
+        return base.instant(row.until, exact=False)
+
+    @display(description="Ended")
+    def ended(self, row: LakeAudit) -> str:
+        """When it was done."""
+        return base.instant(row.finished_at, exact=False)
+
+    @display(description="Took")
+    def took(self, row: LakeAudit) -> str:
+        """From beginning to end."""
+        return f"{(row.finished_at - row.started_at).total_seconds():,.1f} s"
+
+    @display(description="Messages")
+    def messages(self, row: LakeAudit) -> str:
+        """How many it looked at."""
+        return intcomma(row.message_count)
+
+    @display(description="Deliveries")
+    def deliveries(self, row: LakeAudit) -> str:
+        """How many it looked at."""
+        return intcomma(row.delivery_count)
+
+    @display(description="Attempts")
+    def attempts(self, row: LakeAudit) -> str:
+        """How many it looked at."""
+        return intcomma(row.attempt_count)
+
+
+@admin.register(LakeFinding)
+class LakeFindingAdmin(base.ReadOnly):
+    """What audits found, row by row; their own pages show it in words."""
+
+    list_display = ("check_name", "channel_id", "consumer_id", "at", "count")
+    ordering = ("-id",)
+    sortable_by = ()
+
+    @display(description="Hour")
+    def at(self, row: LakeFinding) -> str:
+        """In which its messages were accepted."""
+        return base.instant(row.hour, exact=False)
+
+
+def _shown(row: LakeAudit) -> dict[str, Any]:
+    findings = list(LakeFinding.objects.filter(audit=row).order_by("id"))
+    found = cards(findings)
+    return {
+        "tick_rows": ticks(row, findings),
+        "cards": found[:CARDS],
+        "more_cards": max(0, len(found) - CARDS),
+    }
+
+
+def ticks(row: LakeAudit, findings: Iterable[LakeFinding]) -> list[tuple[str, list[Tick]]]:
+    """Hours by day, or days by month."""
+    begins = [datetime.fromisoformat(span[0]) for span in row.spans]
+    by_hour = any(at.hour for at in begins)
+    off: Tally[datetime] = Tally()
+    for finding in findings:
+        at = finding.hour if by_hour else finding.hour.replace(hour=0)
+        off[at] += finding.count
+    known = dict(zip(begins, (span[1] for span in row.spans), strict=True))
+    found: dict[str, list[Tick]] = {}
+    # What is off may lie where nothing is that is well.
+    for at in sorted({*known, *off}):
+        title = f"{at:%d %B %Y}" if by_hour else f"{at:%B %Y}"
+        label = f"{at:%H}" if by_hour else f"{at.day}"
+        end = at + timedelta(hours=1 if by_hour else 24)
+        text = f"{at:%Y-%m-%d %H:%M} to {end:%H:%M}" if by_hour else f"{at:%Y-%m-%d}"
+        found.setdefault(title, []).append(Tick(label, text, off[at], known.get(at, 0)))
+    return list(found.items())
+
+
+def cards(findings: Iterable[LakeFinding]) -> list[Card]:
+    """The most first, with names for ids, and links where a row is in the tables."""
+    rows = list(findings)
+    channels = Channel.objects.in_bulk({row.channel_id for row in rows})
+    consumers = Consumer.objects.in_bulk({row.consumer_id for row in rows})
+    found: dict[Place, Card] = {}
+    for row in rows:
+        place = row.check_name, row.channel_id, row.consumer_id
+        channel, consumer = channels.get(row.channel_id), consumers.get(row.consumer_id)
+        if place not in found:
+            found[place] = _card(row, channel.slug if channel else "", str(consumer or ""))
+        card = found[place]
+        card.count += row.count
+        card.since = min(card.since or row.hour, row.hour)
+        card.until = max(card.until or row.hour, row.hour)
+        card.names += row.ids[: NAMES - len(card.names)]
+    for (name, _, _), card in found.items():
+        explained = lake.MEANINGS[name]
+        word = explained.row if card.count == 1 else explained.rows
+        card.meaning = f"{card.count:,} {word}: each {explained.meaning}"
+    cards_ = sorted(found.values(), key=lambda card: -card.count)
+    _link(cards_[:CARDS])
+    return cards_
+
+
+def _card(row: LakeFinding, channel: str, consumer: str) -> Card:
+    where = "/".join(
+        name or f"({number})"
+        for name, number in ((channel, row.channel_id), (consumer, row.consumer_id))
+        if number
+    )
+    name = row.check_name.replace("_", " ")
+    title = f"{name} in {where}" if where else name
+    known = row.check_name not in (lake.DOUBLED, lake.UNASKED)
+    text = lake.MEANINGS[row.check_name].way_out
+    return Card(title, way_out=way_out(row.check_name, channel, consumer) if known else text)  # type: ignore[arg-type]
+
+
+def _link(cards_: Iterable[Card]) -> None:
+    """Names that are in the tables lead to their pages."""
+    by_kind: dict[str, set[int]] = {}
+    shown = list(cards_)
+    for card in shown:
+        for name in card.names:
+            prefix, number = _number(name)
+            by_kind.setdefault(prefix, set()).add(number)
+    alive = {
+        (prefix, key)
+        for prefix, numbers in by_kind.items()
+        for key in PAGES[prefix][0].objects.filter(id__in=numbers).values_list("id", flat=True)
+    }
+    for card in shown:
+        for name in card.names:
+            prefix, number = _number(name)
+            page = PAGES[prefix][1] if (prefix, number) in alive else ""
+            card.links.append((name, reverse(page, args=[name]) if page else ""))
+
+
+def _number(name: str) -> tuple[str, int]:
+    prefix = name.partition("_")[0]
+    return prefix, ids.from_public(prefix, name) or 0

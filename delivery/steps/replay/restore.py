@@ -1,0 +1,231 @@
+"""Restore: let in what the pipeline brought out of the lake, in small transactions, at its rate.
+
+A message comes back under its own key with its body as it was sealed; its delivery is a new one, or
+the old one where the tables still have it. Everything of a row is written together, and the row
+that was brought goes with it: whoever dies leaves either all of it or nothing.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.db.models import Exists, F, OuterRef
+
+from channels_app import failpoints, sealing, transactions
+from channels_app.errors import Conflict, NotFound
+from channels_app.models import AuditEntry, Channel, Consumer, Message, MessageBody, new_id
+from channels_app.rules import ids
+from delivery.models import Delivery, Pruned, Replay, Restore, Restored, RestoredMessage
+from delivery.models.accounting import EVERY_CHANNEL
+from delivery.rules.asker import Asker
+from delivery.steps.replay import bring_back
+from delivery.steps.replay.bring_back import Sorted
+from delivery.steps.replay.filters import ReplayFilter, store
+from delivery.steps.replay.requeue import Pace, requeue
+
+BATCH = 200
+"""Rows of one transaction: each may bring a body."""
+HORIZON_S = 5.0
+"""With a rate, rows are let in so far ahead and no farther: stopping one stops it soon."""
+OPEN = (Restore.State.STAGING, Restore.State.STAGED)
+GONE = "The consumer was removed: nothing is sent to it any more."
+SEALED = "Bodies are sealed with encryption keys that are not installed any more: {}."
+
+
+def run_each(now: datetime, slot: int) -> Iterator[int]:
+    """Let rows in as long as there are any that may come; yields the number of each step."""
+    moved = 1
+    while moved:
+        moved = 0
+        open_ = Restore.objects.filter(state__in=OPEN).order_by("id")
+        for restore_id in open_.values_list("id", flat=True):
+            work = partial(_admit, restore_id, now, slot)
+            count = transactions.run(work, on_collision=new_id.reseed)
+            failpoints.reach("after_restore")
+            moved += count
+            yield count
+
+
+def cancel(restore_id: int, asker: Asker, *, now: datetime) -> Restore:
+    """Let nothing more in. What is queued already is sent all the same.
+
+    Raises Conflict when it has ended, NotFound when there is none.
+    """
+
+    def write() -> Restore:
+        row = Restore.objects.select_for_update().filter(id=restore_id).first()
+        if row is None:
+            raise NotFound("unknown_replay", "There is no such restore.")
+        if row.state not in OPEN:
+            raise Conflict("replay_ended", f"The restore is {row.state} already.")
+        _end(row, Restore.State.CANCELLED, now, actor=asker.actor, reason=asker.reason)
+        return row
+
+    return transactions.run(write)
+
+
+def forget() -> Iterator[int]:
+    """Delete what restores leave behind: messages whose deliveries are gone again, which the lake
+    has, and rows that were brought and will not be let in; yields the number of each step."""
+    ended = Restore.objects.exclude(state__in=OPEN).filter(id=OuterRef("restore_id"))
+    while brought := list(
+        Restored.objects.filter(Exists(ended)).values_list("id", flat=True)[:BATCH]
+    ):
+        yield Restored.objects.filter(id__in=brought).delete()[0]
+    after = -1
+    while page := list(
+        RestoredMessage.objects.filter(message_id__gt=after)
+        .order_by("message_id")
+        .values_list("message_id", flat=True)[:BATCH]
+    ):
+        after = page[-1]
+        yield transactions.run(partial(_forget, page))
+
+
+def _forget(page: list[int]) -> int:
+    # Locked first, as retention does: a backfill may be making a delivery of one of them.
+    locked = Message.objects.filter(id__in=page).order_by("id").select_for_update()
+    here = set(locked.values_list("id", flat=True))
+    wanted = set(Delivery.objects.filter(message_id__in=page).values_list("message_id", flat=True))
+    gone = sorted(here - wanted)
+    if gone:
+        Pruned.note(EVERY_CHANNEL, gone[-1])
+        MessageBody.objects.filter(message_id__in=gone).delete()
+        messages = Message.objects.filter(id__in=gone)
+        messages._raw_delete(messages.db)
+    left = [key for key in page if key not in here or key not in wanted]
+    RestoredMessage.objects.filter(message_id__in=left).delete()
+    return len(gone)
+
+
+def _admit(restore_id: int, now: datetime, slot: int) -> int:
+    rows = Restore.objects.select_for_update(skip_locked=True)
+    restore = rows.filter(id=restore_id, state__in=OPEN).first()
+    if restore is None:
+        return 0
+    consumer = Consumer.objects.filter(id=restore.consumer_id).exclude(state="retired").first()
+    unknown = [key for key in restore.key_ids if not sealing.knows_key(key)]
+    if consumer is None or unknown:
+        error = GONE if consumer is None else SEALED.format(", ".join(unknown))
+        _end(restore, Restore.State.REFUSED, now, error=error)
+        return 0
+    pace = Pace(max(now, restore.next_due_at or now), restore.rate_per_second)
+    brought = Restored.objects.filter(restore_id=restore.id).order_by("message_id")
+    some = list(brought[: min(BATCH, _places(pace, now))])
+    if not some:
+        if restore.state == Restore.State.STAGED and not brought.exists():
+            _end(restore, Restore.State.FINISHED, now)
+        return 0
+    _begin(restore, consumer, now)
+    found = bring_back.sort(some, consumer, now)
+    bring_back.messages(found.missing, consumer)
+    keys = bring_back.deliveries(found.new, consumer, restore, pace, slot)
+    again = requeue(
+        found.again,
+        states=bring_back.DONE,
+        replay_id=restore.replay_id or 0,
+        pace=pace,
+        first_place=len(keys),
+        slot=slot,
+    )
+    Restored.objects.filter(id__in=[row.id for row in some]).delete()
+    _keep(restore, found, keys, again, len(some), pace, now)
+    failpoints.reach("in_restore")
+    return len(some)
+
+
+def _places(pace: Pace, now: datetime) -> int:
+    """How many rows the rate lets onto the timeline now."""
+    if not pace.rate_per_second:
+        return BATCH
+    seconds = (now + timedelta(seconds=HORIZON_S) - pace.start).total_seconds()
+    return max(0, int(seconds * pace.rate_per_second) + 1) if seconds >= 0 else 0
+
+
+def _begin(restore: Restore, consumer: Consumer, now: datetime) -> None:
+    """Leave a Replay behind, by which people find the deliveries, and say who asked for it."""
+    if restore.replay_id is not None:
+        return
+    slug = Channel.objects.values_list("slug", flat=True).get(id=consumer.channel_id)
+    wanted = ReplayFilter(kind="missing", channel=slug, consumer=consumer.client_id)
+    replay = Replay.objects.create(
+        id=new_id(),
+        state=Replay.State.FINISHED,
+        filter=store(wanted),
+        consumer_ids=[consumer.id],
+        consumer_index=1,
+        rate_per_second=restore.rate_per_second,
+        reason=restore.reason,
+        requested_by=restore.requested_by,
+        team_id=consumer.team_id,
+        matched_count=restore.matched_count,
+        upper_id=0,
+        next_due_at=now,
+        created_at=now,
+        finished_at=now,
+    )
+    restore.replay_id = replay.id
+    AuditEntry.record(
+        restore.requested_by,
+        "replay.restore",
+        f"replay:{replay}",
+        team_id=consumer.team_id,
+        reason=restore.reason,
+        after={"restore": restore.id, "matched": restore.matched_count, **restore.options},
+    )
+
+
+def _keep(
+    restore: Restore,
+    found: Sorted,
+    keys: list[int],
+    again: int,
+    taken: int,
+    pace: Pace,
+    now: datetime,
+) -> None:
+    queued = len(keys) + again
+    restore.queued_count += queued
+    restore.skipped_count += taken - queued
+    restore.next_due_at = pace.after(queued)
+    if keys:
+        messages = [row.message_id for row in found.new]
+        restore.first_key = min(keys) if not restore.first_key else min(restore.first_key, *keys)
+        restore.last_key = max(restore.last_key, *keys)
+        restore.low = min(messages) if not restore.low else min(restore.low, *messages)
+        restore.high = max(restore.high, *messages)
+    # Its other columns are the pipeline's.
+    restore.save(
+        update_fields=[
+            *("queued_count", "skipped_count", "next_due_at", "replay_id"),
+            *("first_key", "last_key", "low", "high"),
+        ]
+    )
+    Replay.objects.filter(id=restore.replay_id or 0).update(
+        replayed_count=restore.queued_count, finished_at=now, version=F("version") + 1
+    )
+
+
+def _end(
+    restore: Restore,
+    state: str,
+    now: datetime,
+    *,
+    error: str = "",
+    actor: str = "broker",
+    reason: str = "",
+) -> None:
+    restore.state, restore.finished_at, restore.error = state, now, error
+    restore.save(update_fields=["state", "finished_at", "error"])
+    if restore.replay_id is None and state == Restore.State.FINISHED:
+        return
+    target = f"restore:{restore.id}"
+    if restore.replay_id is not None:
+        target = f"replay:{ids.to_public(ids.REPLAY, restore.replay_id)}"
+    AuditEntry.record(
+        actor,
+        f"replay.{state}",
+        target,
+        reason=reason or error,
+        after={"queued": restore.queued_count, "left_out": restore.skipped_count},
+    )

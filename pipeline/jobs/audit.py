@@ -1,0 +1,218 @@
+"""Audit: whether all that was accepted is accounted for, in the lake and the tables together.
+
+It asks what the broker's own audit asks of its tables, by the same names and with the same excuses,
+and whether the archive made two of one. What is a question of this moment (counters, leases, what
+is late) stays with the broker.
+"""
+
+import json
+from argparse import ArgumentParser
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pipeline import arguments, parties, second_look, tables
+from pipeline.balance import Balance, Scope
+from pipeline.database import Database, instant
+from pipeline.job import Context, Job, Refused
+
+CHECKS = (
+    *("lost", "undispatched", "fan_out", "missing", "attempts"),
+    *("bodies", "orphans", "doubled", "unasked"),
+)
+GRACE = timedelta(minutes=5)
+BY_HOUR = timedelta(days=8)
+"""Longest range that is told hour by hour; others day by day."""
+SAMPLES = 10
+"""Ids that are named of each finding."""
+MOST = 5000
+"""Findings that are kept; how many rows are off is told of all."""
+KEPT = 200
+"""Audits."""
+HOUR_MS = 3_600_000
+AUDITS, FINDINGS = "delivery_lakeaudit", "delivery_lakefinding"
+
+
+@dataclass(slots=True)
+class Found:
+    """What an audit came to."""
+
+    checks: dict[str, int]
+    spans: list[list[Any]]
+    """Beginning of each hour or day, its messages, their deliveries."""
+    attempts: int
+    findings: list[tuple[str, int, int, datetime, int, list[str]]] = field(default_factory=list)
+    """Check, channel, consumer, hour, number, ids."""
+
+
+def options(parser: ArgumentParser) -> None:
+    """Which messages."""
+    parser.add_argument(
+        "--since", metavar="WHEN", help=f"messages accepted from then on: {arguments.WHEN}"
+    )
+    parser.add_argument("--until", metavar="WHEN", help="messages accepted before then")
+    parser.add_argument(
+        "--grace",
+        metavar="TIME",
+        help="what is under way for less is not looked at, and clocks differ by less (default: 5m)",
+    )
+    parser.add_argument(
+        "--whole-since",
+        metavar="WHEN",
+        help="since when nothing was deleted but by way of the lake (default: since its first "
+        "segment was planned); what is missing of it is off, what retention may have taken is not",
+    )
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Look, and keep what was found."""
+    began = context.database.now()
+    since, scope, grace = _scope(context, began)
+    context.report("reading channels and consumers")
+    everyone = parties.read(context.database, grace)
+    balance = Balance(context.spark, context.frames, everyone, scope)
+    try:
+        found = _look(context, balance, scope)
+    finally:
+        balance.forget()
+    until = tables.made_at(scope.high)
+    _keep(context, found, began, since, until)
+    messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))
+    return {
+        "until": until.isoformat(),
+        "messages": messages,
+        "deliveries": deliveries,
+        "attempts": found.attempts,
+        "gap": sum(found.checks.values()),
+        **{name: number for name, number in found.checks.items() if number},
+    }
+
+
+def _scope(context: Context, now: datetime) -> tuple[datetime | None, Scope, timedelta]:
+    wanted = context.options
+    grace = arguments.length(wanted.grace) if wanted.grace else GRACE
+    since = arguments.instant(wanted.since) if wanted.since else None
+    latest = min(context.frames.bound(), now - grace)
+    until = min(arguments.instant(wanted.until), latest) if wanted.until else latest
+    if since and since >= until:
+        raise Refused(f"There is nothing to audit: all is there only up to {until.isoformat()}.")
+    low = tables.first_key(since) if since else 0
+    whole = (
+        arguments.instant(wanted.whole_since) if wanted.whole_since else _whole(context.database)
+    )
+    whole_from = tables.first_key(whole) if whole else tables.LARGEST_KEY
+    return since, Scope(low, tables.first_key(until), now, now - grace, whole_from), grace
+
+
+def _whole(database: Database) -> datetime | None:
+    """When the archive began: from then on retention rests."""
+    first = database.read("SELECT MIN(planned_at) FROM delivery_segment")[0][0]
+    return instant(first) if first is not None else None
+
+
+def _look(context: Context, balance: Balance, scope: Scope) -> Found:
+    steps = 5
+    context.report("deliveries and their attempts", 1, steps)
+    counted = balance.deliveries.agg(
+        f.count("id"), f.coalesce(f.sum("attempt_rows"), f.lit(0))
+    ).first()
+    assert counted is not None
+    context.report("messages and their deliveries", 2, steps, counted[0] + counted[1])
+    spans = _spans(context, balance, scope)
+    rows = counted[0] + counted[1] + sum(row[1] for row in spans)
+    context.report("what is off", 3, steps, rows)
+    first_sight = balance.findings().repartition(context.settings.partitions)
+    found = first_sight.mapInArrow(second_look.look, from_arrow_schema(second_look.SCHEMA))
+    found = found.persist(StorageLevel.DISK_ONLY)
+    try:
+        numbers = {row["name"]: row["count"] for row in found.groupBy("name").count().collect()}
+        context.report("what is told of it", 4, steps, rows)
+        checks = {name: numbers.get(name, 0) for name in CHECKS}
+        findings = _findings(found) if any(checks.values()) else []
+        return Found(checks, spans, counted[1], findings)
+    finally:
+        found.unpersist()
+
+
+def _spans(context: Context, balance: Balance, scope: Scope) -> list[list[Any]]:
+    known = balance.messages.where("known")
+    first = known.agg(f.min("key")).first()
+    low = first[0] if first and first[0] is not None else scope.high
+    length = tables.made_at(scope.high) - tables.made_at(low)
+    hours = 1 if length <= BY_HOUR else 24
+    rows = known.groupBy(_hour("key", hours).alias("hour")).agg(f.count("*"), f.sum("made"))
+    return [
+        [_at(hour * hours).isoformat(), messages, deliveries]
+        for hour, messages, deliveries in sorted(rows.collect())
+    ]
+
+
+def _findings(found: DataFrame) -> list[tuple[str, int, int, datetime, int, list[str]]]:
+    place = ["name", "channel_id", "consumer_id", "hour"]
+    rows = found.withColumn("hour", _hour("owner", 1))
+    window = Window.partitionBy(*place)
+    rows = rows.withColumn("number", f.count("*").over(window))
+    rows = rows.withColumn("rank", f.row_number().over(window.orderBy("key")))
+    rows = rows.where(f.col("rank") <= SAMPLES).orderBy(*place, "rank").limit(MOST * SAMPLES)
+    told: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
+    for row in rows.toLocalIterator():
+        one = tuple(row[name] for name in place)
+        _, names = told.setdefault(one, (row["number"], []))
+        names.append(tables.public(row["prefix"], row["key"]))
+        if len(told) > MOST:
+            del told[one]
+            break
+    return [
+        (name, channel, consumer, _at(hour), number, names)
+        for (name, channel, consumer, hour), (number, names) in told.items()
+    ]
+
+
+def _hour(key: str, hours: int) -> Any:
+    """Hours, or days, since the first key could be made."""
+    ms = f.shiftright(f.col(key), tables.TIME_SHIFT)
+    return f.floor(ms / f.lit(hours * HOUR_MS)).cast("bigint")
+
+
+def _at(hour: int) -> datetime:
+    return (tables.EPOCH + timedelta(hours=hour)).astimezone(UTC)
+
+
+def _keep(
+    context: Context, found: Found, began: datetime, since: datetime | None, until: datetime
+) -> None:
+    """All of it in one transaction; the oldest audits go."""
+    database, run = context.database, context.run
+    context.report("keeping what was found", 5, 5)
+    messages, deliveries = (sum(row[place] for row in found.spans) for place in (1, 2))
+    with database.transaction():
+        run.hold(database)
+        audit = database.insert(
+            f"INSERT INTO {AUDITS} (run_id, since, until, started_at, finished_at, message_count, "
+            "delivery_count, attempt_count, gap, checks, spans) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            [
+                *(run.id, since, until, began, database.now(), messages, deliveries),
+                *(found.attempts, sum(found.checks.values())),
+                *(json.dumps(found.checks), json.dumps(found.spans)),
+            ],
+        )
+        database.execute_many(
+            f"INSERT INTO {FINDINGS} (audit_id, check_name, channel_id, consumer_id, hour, count, "
+            "ids) VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            [
+                (audit, name, channel, consumer, hour, number, json.dumps(names))
+                for name, channel, consumer, hour, number, names in found.findings
+            ],
+        )
+        kept = database.read(f"SELECT id FROM {AUDITS} ORDER BY id DESC LIMIT {KEPT}")
+        for table, key in ((FINDINGS, "audit_id"), (AUDITS, "id")):
+            database.execute(f"DELETE FROM {table} WHERE {key} < %s", [kept[-1][0]])
+
+
+JOB = Job("audit", "whether all that was accepted is in the lake or the tables", options, work)

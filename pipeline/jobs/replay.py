@@ -1,0 +1,239 @@
+"""Replay: messages out of the lake, and of the tables, back to a consumer.
+
+It brings them beside the broker's tables; the broker lets them in, at the rate that was asked for.
+"""
+
+import json
+import time
+from argparse import ArgumentParser
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from pipeline import arguments, runs, selection, staging, tables
+from pipeline.job import Context, Job, Refused
+from pipeline.selection import Count, Selection, Wanted
+from pipeline.staging import Staging
+
+LOOK_S = 0.3
+ROWS_OF_PART = 2000
+"""Rows that the driver holds at once, with their bodies."""
+ASKED = (
+    *("consumer", "since", "until", "event_type", "ordering_key", "message"),
+    *("only_dead", "only_missing"),
+)
+"""Options that say what is meant: two runs with the same ones mean the same."""
+
+
+def options(parser: ArgumentParser) -> None:
+    """To whom, and what."""
+    when = arguments.WHEN
+    add = parser.add_argument
+    add("--consumer", metavar="CHANNEL/CLIENT_ID", required=True, help="who is to get them")
+    add("--since", metavar="WHEN", help=f"messages accepted from then on: {when}")
+    add("--until", metavar="WHEN", help="messages accepted before then")
+    add("--event-type", metavar="PATTERN", action="append", help="a name, or order.*; repeatable")
+    add("--ordering-key", metavar="KEY", action="append", help="repeatable")
+    add("--message", metavar="ID", action="append", help="msg_...; repeatable")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--only-dead",
+        action="store_true",
+        help="those alone that this consumer was to get and never got",
+    )
+    which.add_argument(
+        "--only-missing",
+        action="store_true",
+        help="those alone that it has no delivery of, because it came later",
+    )
+    add("--rate", metavar="N", help="at most so many a second (default: no limit)")
+    add("--reason", metavar="TEXT", help="for the audit log")
+    add("--dry-run", action="store_true", help="count what would be sent, and send nothing")
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Count, bring, and wait until the broker is through."""
+    consumer_id, channel_id, own = _consumer(context)
+    asked = {name: getattr(context.options, name) for name in ASKED}
+    now = context.database.now()
+    bound = context.frames.bound()
+    since = arguments.instant(asked["since"]) if asked["since"] else None
+    until = min(arguments.instant(asked["until"]), bound) if asked["until"] else bound
+    if context.options.dry_run:
+        wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
+        context.report("counting")
+        return _told(Selection(context.frames, wanted, now).count())
+    given: dict[str, Any] = {
+        "asked": asked,
+        "since": since and since.isoformat(),
+        "until": until.isoformat(),
+        "reason": context.options.reason,
+        "rate": _rate(context.options.rate),
+    }
+    stage = staging.begin(context, consumer_id, given)
+    # Gone on with, it means the time that it meant when it was begun.
+    since = stage.options["since"] and datetime.fromisoformat(stage.options["since"])
+    until = datetime.fromisoformat(stage.options["until"])
+    wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
+    chosen = Selection(context.frames, wanted, now)
+    try:
+        counted = _bring(context, stage, chosen)
+        _wait(context, stage)
+    except staging.Stopped:
+        stage.sweep(context.database)
+        raise Refused("It was stopped on the console: nothing more is sent.") from None
+    except Exception:
+        if _was_cancelled(context.run):
+            stage.end(context, "cancelled")
+            stage.sweep(context.database)
+        raise
+    done = stage.progress(context.database)
+    return {**counted, "restore": stage.id, "queued": done.queued, "left_out": done.skipped}
+
+
+def _consumer(context: Context) -> tuple[int, int, list[str]]:
+    channel, _, client_id = context.options.consumer.partition("/")
+    found = context.database.read(
+        "SELECT c.id, c.channel_id, c.event_types, c.state FROM channels_app_consumer c "
+        "JOIN channels_app_channel h ON h.id = c.channel_id "
+        "WHERE h.slug = %s AND c.client_id = %s",
+        [channel, client_id],
+    )
+    if not found:
+        raise Refused(f"There is no consumer {client_id!r} on a channel {channel!r}.")
+    consumer_id, channel_id, event_types, state = found[0]
+    if state == "retired":
+        raise Refused("The consumer was removed: nothing is sent to it any more.")
+    return consumer_id, channel_id, json.loads(event_types)
+
+
+def _wanted(
+    asked: dict[str, Any],
+    consumer_id: int,
+    channel_id: int,
+    own: list[str],
+    since: datetime | None,
+    until: datetime,
+) -> Wanted:
+    if since and since >= until:
+        raise Refused("--since must lie before --until.")
+    return Wanted(
+        consumer_id=consumer_id,
+        channel_id=channel_id,
+        own_event_types=own,
+        since=since,
+        until=until,
+        which=_which(asked),
+        event_types=asked["event_type"] or [],
+        ordering_keys=asked["ordering_key"] or [],
+        keys=[_key(text) for text in asked["message"] or []],
+    )
+
+
+def _which(asked: dict[str, Any]) -> str:
+    if asked["only_dead"]:
+        return selection.DEAD
+    return selection.MISSING if asked["only_missing"] else selection.ALL
+
+
+def _key(text: str) -> int:
+    key = tables.key_of("msg", text)
+    if key is None:
+        raise Refused(f"{text!r} is no id of a message, like msg_0cz9k3v8m0001.")
+    return key
+
+
+def _rate(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        rate = float(text.removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e6:
+        raise Refused(f"{text!r} is no rate: write how many a second, like 50.")
+    return rate
+
+
+def _bring(context: Context, stage: Staging, chosen: Selection) -> dict[str, Any]:
+    done = stage.progress(context.database)
+    if done.state != staging.STAGING:
+        return {"messages": done.matched}
+    context.report("counting")
+    counted = chosen.count()
+    if counted.without_body:
+        stage.end(context, "cancelled")
+        stage.sweep(context.database)
+        raise Refused(
+            f"{counted.without_body:,} of these {counted.messages:,} messages are in the lake "
+            "without their bodies (HOOKSTATION_LAKE_BODIES=omit): they cannot be sent again."
+        )
+    rows = chosen.whole(done.brought_to)
+    left = rows.count()
+    stage.plan(context.database, left, counted.key_ids)
+    _stage(context, stage, rows, left)
+    stage.end(context, staging.STAGED)
+    return _told(counted)
+
+
+def _stage(context: Context, stage: Staging, rows: DataFrame, left: int) -> None:
+    parts = max(1, -(-left // ROWS_OF_PART))
+    ordered = rows.repartitionByRange(parts, "id").sortWithinPartitions("id")
+    batch: list[dict[str, Any]] = []
+    for row in ordered.toLocalIterator():
+        batch.append(row.asDict())
+        if len(batch) == staging.BATCH:
+            _flush(context, stage, batch)
+            batch = []
+    if batch:
+        _flush(context, stage, batch)
+
+
+def _flush(context: Context, stage: Staging, batch: list[dict[str, Any]]) -> None:
+    for row in batch:
+        row["body_key_id"] = row["body_key_id"] or ""
+    while True:
+        now = stage.progress(context.database)
+        context.report("bringing messages", now.staged, now.matched, now.staged)
+        if now.waiting < staging.AHEAD:
+            break
+        _nap()
+    stage.bring(context, batch)
+
+
+def _wait(context: Context, stage: Staging) -> None:
+    """Until the broker has let in all that was brought."""
+    while True:
+        now = stage.progress(context.database)
+        context.report("the broker queues them", now.queued + now.skipped, now.staged, now.staged)
+        if now.state == "finished":
+            return
+        _nap()
+
+
+def _nap() -> None:
+    time.sleep(LOOK_S)
+
+
+def _told(counted: Count) -> dict[str, Any]:
+    found: dict[str, Any] = {"messages": counted.messages, "bytes": counted.bytes}
+    for name, at in (("first", counted.first), ("last", counted.last)):
+        if at is not None:
+            found[name] = at.isoformat()
+    if counted.without_body:
+        found["without_body"] = counted.without_body
+    return found
+
+
+def _was_cancelled(run: runs.Run) -> bool:
+    try:
+        run.check()
+    except runs.Cancelled:
+        return True
+    except runs.Lost:
+        return False
+    return False
+
+
+JOB = Job("replay", "messages out of the lake back to a consumer, at a rate", options, work)

@@ -1,0 +1,137 @@
+"""The whole way: a message that the lake alone has arrives again at a real receiver, as it was."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import DjangoDbBlocker
+from standardwebhooks.webhooks import Webhook
+
+from tests import broker as broker_module
+from tests.broker import ROOT, Broker, heard_ids, wait_until
+from tests.receiver import Receiver, Request
+
+pytestmark = pytest.mark.e2e
+
+ARCHIVE = """
+from datetime import UTC, datetime
+from pipeline import settings
+from tests.pipeline import archiving
+archiving.archive(settings.read(), datetime.now(UTC))
+"""
+NUMBER = 30
+RUN_S = 240
+
+
+def pipeline(broker: Broker, *arguments: str) -> subprocess.Popen[str]:
+    """A job as people start it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments],
+        cwd=ROOT,
+        env=broker.environment | {"HOME": os.environ.get("HOME", "")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it said; it must have done what was asked."""
+    text, _ = process.communicate(timeout=RUN_S)
+    assert process.returncode == 0, text
+    return text
+
+
+def is_signed(request: Request, secret: str) -> bool:
+    """As a receiver checks it; raises where it is not."""
+    names = ("webhook-id", "webhook-timestamp", "webhook-signature")
+    headers = {name: request.header(name) or "" for name in names}
+    Webhook(secret).verify(request.body.decode(), headers)
+    return True
+
+
+def test_a_message_out_of_the_lake_arrives_again(
+    tmp_path: Path, receiver: Receiver, django_db_blocker: DjangoDbBlocker
+) -> None:
+    lake = tmp_path / "lake"
+    settings: dict[str, Any] = {
+        "HOOKSTATION_LAKE": str(lake),
+        "HOOKSTATION_LAKE_LAG_S": "1",
+        "HOOKSTATION_SPARK_MASTER": "local[1]",
+        "HOOKSTATION_WEB_WORKERS": "1",
+    }
+    with (
+        django_db_blocker.unblock(),
+        broker_module.running(tmp_path, **settings) as broker,
+    ):
+        broker.environment["HOOKSTATION_LAKE_READ_URL"] = broker.environment["DATABASE_URL"]
+        broker.call("PUT", "/channels/orders", 201, json={})
+        values = {"url": receiver.url("/one")}
+        secret = broker.call("PUT", "/channels/orders/consumers/one", 201, json=values)["secret"]
+        bodies = {}
+        for number in range(NUMBER):
+            body = b'{"number": %d}' % number
+            answer = broker.http.post(f"{broker.base}/channels/orders/messages", data=body)
+            bodies[answer.json()["id"]] = body
+        receiver.wait_for(NUMBER, timeout=60, path="/one")
+        wait_until(lambda: delivered(broker) == NUMBER, 60, "not all is delivered", broker.log)
+        broker.manage("shell", "-c", ARCHIVE)
+        first = next(iter(bodies))
+        broker.call("GET", f"/messages/{first}", 404)
+
+        # One by its id.
+        said = ended(pipeline(broker, "replay", "--consumer", "orders/one", "--message", first))
+        assert re.search(r"^queued: 1$", said, re.MULTILINE), said
+        again = receiver.wait_for(NUMBER + 1, timeout=60, path="/one")[-1]
+        assert (again.header("webhook-id"), again.body) == (first, bodies[first])
+        assert is_signed(again, secret)
+
+        # All of them, killed in the middle; then the same again.
+        wait_until(lambda: delivered(broker) == 1, 60, "it is not delivered", broker.log)
+        asked = ("replay", "--consumer", "orders/one", "--rate", "2", "--reason", "lost")
+        process = pipeline(broker, *asked)
+        receiver.wait_for(NUMBER + 6, timeout=RUN_S, path="/one")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        wait_until(lambda: pipeline_lock_is_over(broker), 60, "the lock holds")
+        ended(pipeline(broker, *asked))
+        receiver.wait_for(2 * NUMBER + 1, timeout=60, path="/one")
+        wait_until(lambda: delivered(broker) == NUMBER, 60, "not all is delivered", broker.log)
+        heard = heard_ids(receiver, "/one")
+        assert sorted(heard) == sorted([*bodies, *bodies, first])
+        assert all(is_signed(request, secret) for request in receiver.requests("/one"))
+        for request in receiver.requests("/one"):
+            assert request.body == bodies[request.header("webhook-id") or ""]
+        assert "All is accounted for" in broker.manage("audit", "--grace", "0s")
+        said = ended(pipeline(broker, "audit", "--grace", "0s"))
+        assert re.search(r"^gap: 0$", said, re.MULTILINE), said
+
+
+def delivered(broker: Broker) -> int:
+    """Deliveries that the tables say arrived."""
+    said = broker.manage(
+        "shell",
+        "-v0",
+        "-c",
+        "from delivery.models import Delivery;"
+        "print(Delivery.objects.filter(state='delivered').count())",
+    )
+    return int(said.split()[-1])
+
+
+def pipeline_lock_is_over(broker: Broker) -> bool:
+    """Whether another run of the job may begin."""
+    said = broker.manage(
+        "shell",
+        "-v0",
+        "-c",
+        "from delivery.models import PipelineLock; from django.utils import timezone;"
+        "print(PipelineLock.objects.filter(until__gt=timezone.now()).count())",
+    )
+    return said.split()[-1] == "0"
