@@ -161,6 +161,8 @@ NAVIGATION = (
             Place("Forecast", "trending_up", "delivery.forecastframe", page=FORECAST),
             Place("Lake audit", "fact_check", "delivery.lakeaudit"),
             Place("Restores", "settings_backup_restore", "delivery.restore"),
+            Place("Runs", "account_tree", "delivery.pipelinerun"),
+            Place("Schedules", "event_repeat", "delivery.pipelineschedule"),
         ),
     ),
     Group(
@@ -169,6 +171,7 @@ NAVIGATION = (
             Place("Lake findings", "rule", "delivery.lakefinding"),
             Place("Restored rows", "inventory_2", "delivery.restored"),
             Place("Restored messages", "mark_email_read", "delivery.restoredmessage"),
+            Place("Pipeline locks", "lock_clock", "delivery.pipelinelock"),
             Place("Message bodies", "draft", "channels_app.messagebody"),
             Place("Idempotency records", "fingerprint", "channels_app.idempotencyrecord"),
             Place("Consumer secrets", "lock", "channels_app.consumersecret"),

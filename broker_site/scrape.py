@@ -16,10 +16,12 @@ from broker_site.metric_files import Files
 # Counters exist, as zeros, from the first scrape on: not only once something was counted.
 from channels_app import metrics as accepting  # noqa: F401
 from delivery import metrics as delivering  # noqa: F401
-from delivery.models import AccountingReport
+from delivery.models import AccountingReport, PipelineRun
 from delivery.rules.accounting import Check
 from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.pipeline_jobs import JOBS
 from delivery.runtime import audits, slots
+from delivery.steps import pipeline_runs
 
 
 class Tables(Collector):
@@ -76,6 +78,7 @@ def _read() -> Iterator[Metric]:
         "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(slots.living())
     )
     yield from _audits(now.gap)
+    yield from _pipeline()
 
 
 def _audits(gap: int) -> Iterator[Metric]:
@@ -102,3 +105,28 @@ def _audits(gap: int) -> Iterator[Metric]:
         report = reports.get(span)
         ended.add_metric([span], report.finished_at.timestamp() if report else 0)
     yield ended
+
+
+def _pipeline() -> Iterator[Metric]:
+    """When each job last came to its end, with how many rows, and which are at work."""
+    done = pipeline_runs.latest(PipelineRun.State.FINISHED)
+    working = PipelineRun.objects.filter(state=PipelineRun.State.RUNNING)
+    at_work = set(working.values_list("job", flat=True))
+    ended = GaugeMetricFamily(
+        "hookstation_pipeline_last_success_seconds",
+        "When each job of the pipeline last succeeded, in Unix time; 0: never.",
+        labels=["job"],
+    )
+    rows = GaugeMetricFamily(
+        "hookstation_pipeline_rows", "Rows that the run read which did.", labels=["job"]
+    )
+    running = GaugeMetricFamily(
+        "hookstation_pipeline_running", "Whether a run of the job is at work.", labels=["job"]
+    )
+    for job in JOBS:
+        run = done.get(job)
+        at = run.finished_at if run else None
+        ended.add_metric([job], at.timestamp() if at else 0)
+        rows.add_metric([job], run.row_count if run else 0)
+        running.add_metric([job], job in at_work)
+    yield from (ended, rows, running)

@@ -17,7 +17,8 @@ from django.urls import reverse
 
 from broker_site import diagnosis
 from delivery.models import PumpSlot, SweepRun
-from delivery.runtime import slots
+from delivery.runtime import pipeline, slots
+from delivery.steps import pipeline_runs
 
 PERMISSION = "delivery.view_sweeprun"
 """Who may look; superusers may anyway."""
@@ -37,6 +38,8 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
         "pumps": pumps(),
         "sweeps": sweeps(),
         "schedules": schedules(),
+        "pipeline": pipeline_facts(),
+        "runs": pipeline_runs.latest().values(),
     }
     return TemplateResponse(request, "admin/system.html", context)
 
@@ -111,6 +114,17 @@ def schedules() -> list[dict[str, Any]]:
     """What django-q2 calls from time to time; by name, because only the runtime imports it."""
     rows: Iterable[Any] = apps.get_model("django_q", "Schedule")._default_manager.order_by("name")
     return [{"name": row.name, "calls": row.func, "next": row.next_run} for row in rows]
+
+
+def pipeline_facts() -> list[tuple[str, str]]:
+    """What the data pipeline would run with on this host."""
+    environment = settings.ENVIRONMENT
+    return [
+        ("Lake", environment.lake or "none: nothing is archived"),
+        ("Spark", "installed" if pipeline.is_installed() else "not installed on this host"),
+        ("Master", environment.spark_master),
+        ("Python", pipeline.interpreter()),
+    ]
 
 
 def _ping(cursor: Any) -> float:

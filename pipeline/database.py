@@ -8,19 +8,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 try:
     import MySQLdb
+    from MySQLdb.constants import CLIENT
 except ImportError:  # An installation on SQLite has no such package.
-    MySQLdb = None
+    MySQLdb = CLIENT = None
 
 BUSY_S = 60.0
 """Longest wait for SQLite's only writer."""
 ANSWER_S = 600
 """Longest wait for an answer of the server."""
 MYSQL = ("mysql", "mysql2")
+ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, *([MySQLdb.Error] if MySQLdb else []))
+"""What the drivers raise."""
+NO_TABLE, NO_COLUMN = 1146, 1054
+"""MySQL's numbers."""
 
 
 class BadAddress(Exception):
@@ -143,6 +149,14 @@ class Database:
         return naive if self.is_mysql else str(naive)
 
 
+def explained(error: BaseException) -> str:
+    """A driver's error as a sentence, with what helps."""
+    text = str(error)
+    if text.startswith("no such ") or error.args[:1] in ((NO_TABLE,), (NO_COLUMN,)):
+        return f"The database is not of this version ({text}): run manage.py migrate."
+    return f"The database: {type(error).__name__}: {text}"[:2000]
+
+
 def instant(value: Any) -> datetime:
     """A column as an instant: SQLite hands text out, MySQL naive UTC."""
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -151,13 +165,16 @@ def instant(value: Any) -> datetime:
 
 def _connect(address: Address) -> Any:
     if address.vendor == "sqlite":
+        if not Path(address.name).exists():
+            # It would be made, empty.
+            raise BadAddress(f"There is no database {address.name}: is DATABASE_URL the broker's?")
         connection = sqlite3.connect(address.name, timeout=BUSY_S, isolation_level=None)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         return connection
     if MySQLdb is None:
         raise BadAddress("mysql:// needs the package mysqlclient: install the extra `mysql`.")
-    return MySQLdb.connect(
+    connection = MySQLdb.connect(
         host=address.host,
         port=address.port,
         user=address.user,
@@ -167,8 +184,11 @@ def _connect(address: Address) -> Any:
         autocommit=True,
         connect_timeout=5,
         read_timeout=ANSWER_S,
-        client_flag=MySQLdb.constants.CLIENT.FOUND_ROWS,
+        client_flag=CLIENT.FOUND_ROWS,
         # As the broker's own connections: no gap locks, and everybody's commits are seen.
-        init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, time_zone = '+00:00'",
+        init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         **{name: value for name, value in address.options if name in ("unix_socket",)},
     )
+    # By itself: the statement above takes nothing else.
+    connection.query("SET time_zone = '+00:00'")
+    return connection

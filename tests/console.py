@@ -30,6 +30,9 @@ from delivery.models import (
     LakeAudit,
     LakeFinding,
     Notice,
+    PipelineLock,
+    PipelineRun,
+    PipelineSchedule,
     Pruned,
     PumpSlot,
     Replay,
@@ -169,6 +172,13 @@ def fill() -> None:
         body=b"x",
     )
     RestoredMessage.objects.create(message_id=dead.message_id)
+    run = PipelineRun.objects.create(
+        **{"job": "archive", "state": "running", "requested_by": "user:mia", "pid": 7, "host": "h"},
+        **{"options": {"day": "<1>"}, "stage": "exporting", "done": 3, "total": 4, "log": "<b>"},
+        **dict.fromkeys(("requested_at", "started_at", "heartbeat_at"), now),
+    )
+    PipelineLock.objects.create(job="archive", run_id=run.pk, until=now)
+    PipelineSchedule.objects.create(job="archive", every_minutes=60)
     Standing.objects.create(consumer=consumer, since=now, looked_at=now)
     Notice.objects.create(consumer=consumer, kind="failing", at=now)
     TrafficMark.objects.create(message_id=1, attempt_id=1)

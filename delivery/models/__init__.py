@@ -6,7 +6,7 @@ from delivery.models.delivery import Attempt, Delivery
 from delivery.models.forecast import ForecastFrame
 from delivery.models.lake import LakeAudit, LakeFinding, Restore, Restored, RestoredMessage
 from delivery.models.notice import Notice, Standing
-from delivery.models.pipeline import PipelineLock, PipelineRun, Segment
+from delivery.models.pipeline import PipelineLock, PipelineRun, PipelineSchedule, Segment
 from delivery.models.replay import Replay
 from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
@@ -25,6 +25,7 @@ __all__ = [
     "Notice",
     "PipelineLock",
     "PipelineRun",
+    "PipelineSchedule",
     "Pruned",
     "PumpSlot",
     "Replay",

@@ -43,6 +43,7 @@ class PipelineRun(models.Model):
     log = models.TextField(blank=True, default="")
     """Its last lines."""
     host = models.CharField(max_length=255, blank=True, default="")
+    """Of its process; of a queued run the host that is starting one, since ``heartbeat_at``."""
     pid = models.PositiveIntegerField(null=True)
 
     class Meta:
@@ -55,14 +56,40 @@ class PipelineRun(models.Model):
             )
         ]
         indexes = [
-            # who is waiting or at work
-            models.Index(fields=["state"], name="run_state"),
+            # who is waiting or at work, and each job's last success
+            models.Index(fields=["state", "job", "id"], name="run_state"),
             # a job's runs, newest first
             models.Index(fields=["job", "id"], name="run_job"),
         ]
 
     def __str__(self) -> str:
         return f"{self.job} {self.pk}"
+
+
+class PipelineSchedule(models.Model):
+    """A job's rhythm: whoever moves ``last_at`` forward asks for a run."""
+
+    class Mode(models.TextChoices):
+        LAKE = "lake", "when there is a lake"
+        ON = "on", "always"
+        OFF = "off", "never"
+
+    job = ExactCharField(max_length=20, primary_key=True)
+    mode = models.CharField(max_length=4, choices=Mode.choices, default=Mode.LAKE)
+    """The broker alone never starts Spark: without a lake only what somebody switched on runs."""
+    every_minutes = models.PositiveIntegerField()
+    last_at = models.DateTimeField(null=True)
+    """When a run was asked for last."""
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(mode__in=["lake", "on", "off"]), name="known_schedule_mode"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.job
 
 
 class PipelineLock(models.Model):

@@ -2,7 +2,10 @@
 
 from django_q.models import Schedule
 
-SCHEDULES = {"hookstation sweeps": ("delivery.runtime.tasks.sweep", 1)}
+SCHEDULES = {
+    "hookstation sweeps": ("delivery.runtime.tasks.sweep", 1),
+    "hookstation pipeline": ("delivery.runtime.tasks.pipeline", 1),
+}
 """Name: (task, minutes between runs)."""
 
 

@@ -8,7 +8,16 @@ from channels_app import clock, failpoints
 from delivery.conf import conf
 from delivery.runtime import audits, notices, slots
 from delivery.runtime.rounds import Rounds, Sweep
-from delivery.steps import cancel, dispatch, recount, release, replay, retention, traffic
+from delivery.steps import (
+    cancel,
+    dispatch,
+    pipeline_runs,
+    recount,
+    release,
+    replay,
+    retention,
+    traffic,
+)
 from delivery.steps.replay import restore
 
 BATCH = 500
@@ -66,6 +75,8 @@ SWEEPS = (
     Sweep("counters", 60.0, _once(recount.mend)),
     Sweep("traffic", 15.0, lambda: traffic.fold(clock.now())),
     Sweep("old traffic", 3600.0, _once(lambda: traffic.forget(clock.now()))),
+    Sweep("pipeline", 15.0, _once(lambda: pipeline_runs.bury(clock.now()))),
+    Sweep("old runs", 3600.0, lambda: pipeline_runs.forget(clock.now())),
 )
 
 

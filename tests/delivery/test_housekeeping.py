@@ -257,8 +257,9 @@ def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch)
 def test_the_second_belt_is_scheduled() -> None:
     schedules.ensure()
     schedules.ensure()
-    assert list(Schedule.objects.values_list("func", "minutes")) == [
-        ("delivery.runtime.tasks.sweep", 1)
+    assert sorted(Schedule.objects.values_list("func", "minutes")) == [
+        ("delivery.runtime.tasks.pipeline", 1),
+        ("delivery.runtime.tasks.sweep", 1),
     ]
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
 
 from pyspark.sql import SparkSession
 
-from pipeline import __main__, runs, session
+from pipeline import commandline, runs, session
 from pipeline.job import Context
 from pipeline.jobs import JOBS
 from pipeline.settings import Settings
@@ -64,7 +64,7 @@ def run_job(chosen: Settings, spark: SparkSession) -> RunJob:
         job = JOBS[name]
         parser = argparse.ArgumentParser()
         job.arguments(parser)
-        wanted = parser.parse_args(__main__.as_words(options))
+        wanted = parser.parse_args(commandline.as_words(options))
         mine = runs.begin(chosen.database_url, name, options, run_id=None, requested_by="tests")
         context = Context(chosen, wanted, mine)
         context.__dict__["spark"] = spark

@@ -1,0 +1,77 @@
+"""Form of a pipeline's run: a field for each option that the job has, and why."""
+
+from typing import Any
+
+from django import forms
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
+
+from channels_app.steps.switch_consumer import LONGEST_REASON
+from delivery.rules.pipeline_jobs import DRY_RUN, Job, Kind, Option
+
+SURE = "sure"
+
+
+class JobForm(forms.Form):
+    """What a job is told. What is left empty is left to the job."""
+
+    def __init__(self, job: Job, data: Any = None) -> None:
+        super().__init__(data, initial={DRY_RUN.name: job.is_final})
+        self.job = job
+        for option in job.options:
+            self.fields[option.name] = _field(option)
+        if job.is_final:
+            self.fields[SURE] = forms.BooleanField(
+                label="It cannot be taken back: do it",
+                required=False,
+                widget=UnfoldBooleanSwitchWidget,
+            )
+        self.fields["reason"] = forms.CharField(
+            required=False,
+            max_length=LONGEST_REASON,
+            widget=UnfoldAdminTextInputWidget,
+            help_text="For the audit log.",
+        )
+
+    def clean(self) -> dict[str, Any]:
+        """What cannot be taken back is said twice."""
+        values = self.cleaned_data
+        if self.job.is_final and not values.get(DRY_RUN.name) and not values.get(SURE):
+            self.add_error(SURE, "Say so here, or choose a dry run.")
+        return values
+
+    def options(self) -> dict[str, Any]:
+        """What was said, as the command line takes it."""
+        found: dict[str, Any] = {}
+        for option in self.job.options:
+            value = self.cleaned_data.get(option.name)
+            if option.several:
+                value = [line.strip() for line in (value or "").splitlines() if line.strip()]
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if value not in (None, "", False, []):
+                found[option.name] = value
+        return found
+
+
+def _field(option: Option) -> forms.Field:
+    common: dict[str, Any] = {
+        "label": option.title,
+        "help_text": option.help,
+        "required": option.required,
+    }
+    if option.choices:
+        choices = [("", "Any"), *((choice, choice) for choice in option.choices)]
+        return forms.ChoiceField(choices=choices, widget=UnfoldAdminSelectWidget, **common)
+    if option.kind is Kind.FLAG:
+        return forms.BooleanField(widget=UnfoldBooleanSwitchWidget, **common | {"required": False})
+    if option.kind is Kind.NUMBER:
+        return forms.FloatField(min_value=0, widget=UnfoldAdminIntegerFieldWidget, **common)
+    if option.several:
+        return forms.CharField(widget=UnfoldAdminTextareaWidget({"rows": 3}), **common)
+    return forms.CharField(widget=UnfoldAdminTextInputWidget, **common)

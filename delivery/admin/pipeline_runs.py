@@ -1,0 +1,212 @@
+"""Admin pages of the pipeline's runs: how each job stands, each run live, and how one is begun."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import admin
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from unfold.enums import ActionVariant
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.admin.base import action, dialog, display
+from channels_app.admin.choices import ChoicesDropdownFilter
+from channels_app.errors import BrokerError
+from delivery.admin.pipeline_forms import JobForm
+from delivery.admin.pipeline_jobs import duration, shown, standings, state
+from delivery.models import PipelineRun
+from delivery.rules.asker import Asker
+from delivery.rules.pipeline_jobs import JOBS
+from delivery.runtime import pipeline
+from delivery.steps import pipeline_runs
+
+State = PipelineRun.State
+STOP = dialog("Stop this run?", "What it has written is whole; the next run goes on.", "Stop it")
+
+
+@admin.register(PipelineRun)
+class PipelineRunAdmin(base.BigList):
+    """Runs, newest first; over them each job with the button that begins one."""
+
+    list_display = ("number", "job", "state_now", "stage_now", "asked", "took", "rows", "who")
+    list_display_links = ("number", "job")
+    list_filter = (("state", ChoicesDropdownFilter),)
+    search_fields = ("job",)
+    search_help_text = "a job's name"
+    list_before_template = "delivery/jobs.html"
+    actions_detail = ("see_audit", "stop")
+    fields = (
+        ("number", "state_now"),
+        ("job", "who"),
+        ("asked", "began"),
+        ("ended", "took"),
+        ("place", "beat"),
+        "said",
+    )
+    readonly_fields = (
+        *("number", "state_now", "who", "asked", "began", "ended", "took", "place", "beat"),
+        *("said", "rows", "stage_now"),
+    )
+    change_form_outer_before_template = "delivery/run.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """The list, and over it how each job stands."""
+        more = {
+            "jobs": standings(),
+            "may_operate": self.has_operate_permission(request),
+            "lake": settings.ENVIRONMENT.lake,
+        }
+        return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The run with its bar, result and log."""
+        run = self.get_object(request, object_id)
+        more = shown(run) if run is not None else {}
+        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    def get_urls(self) -> list[URLPattern]:
+        """The usual ones, the live part by itself, and the form of each job."""
+        view = self.admin_site.admin_view
+        own = [
+            path("start/<slug:job>/", view(self.start), name="delivery_pipelinerun_start"),
+            path("<path:object_id>/progress", view(self.bar), name="delivery_pipelinerun_progress"),
+        ]
+        return [*own, *super().get_urls()]
+
+    def bar(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """How far it is now; at its end the whole page is drawn anew, for its buttons change."""
+        base.require(self.has_view_permission(request))
+        run = self.get_object(request, object_id)
+        if run is None:
+            raise Http404("There is no such run.")
+        response = TemplateResponse(request, "delivery/run.html", shown(run))
+        if run.state not in (State.QUEUED, State.RUNNING):
+            response["HX-Refresh"] = "true"
+        return response
+
+    def start(self, request: HttpRequest, job: str) -> HttpResponse:
+        """Choose how, say so; then it goes to the run's own page."""
+        base.require(self.has_operate_permission(request))
+        known = JOBS.get(job)
+        if known is None:
+            raise Http404("There is no such job.")
+        form = JobForm(known, request.POST if request.method == "POST" else None)
+        refused = ""
+        if request.method == "POST" and form.is_valid():
+            asker = Asker(base.actor(request), form.cleaned_data["reason"])
+            try:
+                run = pipeline_runs.ask(job, form.options(), asker, now=clock.now())
+            except BrokerError as error:
+                refused = error.detail
+            else:
+                pipeline.nudge()
+                return redirect(self.page_of(run.pk))
+        context = self.admin_site.each_context(request) | {
+            "title": f"Start {known.title.lower()}",
+            "opts": self.opts,
+            "job": known,
+            "form": form,
+            "refused": refused,
+            "is_installed": pipeline.is_installed(),
+        }
+        return TemplateResponse(request, "delivery/start.html", context)
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """The runs of a job."""
+        term = search_term.strip().lower()
+        return (queryset.filter(job=term) if term else queryset), False
+
+    def audit_target(self, obj: PipelineRun) -> str:
+        """As the steps name it."""
+        return pipeline_runs.target(obj.job)
+
+    def has_stop_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only what waits or works can be stopped."""
+        if not self.has_operate_permission(request):
+            return False
+        return not object_id or pipeline_runs.unended().filter(pk=object_id).exists()
+
+    @action(
+        description="Stop",
+        icon="stop_circle",
+        permissions=["stop"],
+        dialog=STOP,
+        variant=ActionVariant.DANGER,
+    )
+    def stop(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """End it, or have it end."""
+        asker = Asker(base.actor(request), form.cleaned_data["reason"])
+        with base.telling(request, "The run is asked to stop."):
+            pipeline_runs.cancel(int(object_id), asker, now=clock.now())
+        return base.leave_dialog(self.page_of(object_id))
+
+    @display(description="Run")
+    def number(self, run: PipelineRun) -> str:
+        """Its number, by which the process was told of it."""
+        return str(run.pk)
+
+    @display(description="State")
+    def state_now(self, run: PipelineRun) -> str:
+        """Its state in colour."""
+        return state(run)
+
+    @display(description="Stage")
+    def stage_now(self, run: PipelineRun) -> str:
+        """What it is doing, or what went wrong."""
+        if run.error:
+            return run.error.splitlines()[0][:100]
+        if run.state != State.RUNNING:
+            return base.NONE
+        return f"{run.stage} {run.done:,} of {run.total:,}" if run.total else run.stage
+
+    @display(description="Asked for by")
+    def who(self, run: PipelineRun) -> str:
+        """A person, the command line or the clock."""
+        return run.requested_by
+
+    @display(description="Asked at")
+    def asked(self, run: PipelineRun) -> str:
+        """When it was asked for."""
+        return base.instant(run.requested_at, exact=False)
+
+    @display(description="Began")
+    def began(self, run: PipelineRun) -> str:
+        """When its process was there."""
+        return base.instant(run.started_at, exact=False)
+
+    @display(description="Ended")
+    def ended(self, run: PipelineRun) -> str:
+        """When that was over."""
+        return base.instant(run.finished_at, exact=False)
+
+    @display(description="Took")
+    def took(self, run: PipelineRun) -> str:
+        """From its beginning to its end, or until now."""
+        return duration(run, clock.now())
+
+    @display(description="Rows")
+    def rows(self, run: PipelineRun) -> str:
+        """How many it read."""
+        return intcomma(run.row_count)
+
+    @display(description="Process")
+    def place(self, run: PipelineRun) -> str:
+        """Where it runs, or ran."""
+        return f"{run.pid} on {run.host}" if run.pid else run.host or base.NONE
+
+    @display(description="Heartbeat")
+    def beat(self, run: PipelineRun) -> str:
+        """Its last sign of life."""
+        return base.instant(run.heartbeat_at, exact=False)
+
+    @display(description="Options")
+    def said(self, run: PipelineRun) -> str:
+        """What it was told."""
+        words = [f"--{name.replace('_', '-')} {value}" for name, value in run.options.items()]
+        return base.mono(" ".join(words))

@@ -1,0 +1,115 @@
+"""Admin pages of the pipeline's clock: which job runs by itself, how often; and who holds a job."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget
+
+from channels_app.admin import base
+from channels_app.admin.base import action, dialog, display
+from delivery.admin.pipeline_jobs import is_on, period
+from delivery.models import PipelineLock, PipelineSchedule
+from delivery.rules.asker import Asker
+from delivery.steps import pipeline_runs
+
+Mode = PipelineSchedule.Mode
+LONGEST = 366 * 24 * 60
+"""Minutes."""
+
+
+class Rhythm(base.ReasonForm):
+    """When a job runs by itself."""
+
+    field_order = ("mode", "every_minutes", "reason")
+    mode = forms.ChoiceField(
+        label="Runs by itself", choices=Mode.choices, widget=UnfoldAdminSelectWidget
+    )
+    every_minutes = forms.IntegerField(
+        label="Every so many minutes",
+        min_value=1,
+        max_value=LONGEST,
+        widget=UnfoldAdminIntegerFieldWidget,
+    )
+
+    def __init__(
+        self, request: HttpRequest, object_id: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(request, object_id, *args, **kwargs)
+        row = PipelineSchedule.objects.filter(pk=object_id).first()
+        if row is not None:
+            self.initial |= {"mode": row.mode, "every_minutes": row.every_minutes}
+
+
+@admin.register(PipelineSchedule)
+class PipelineScheduleAdmin(base.ReadOnly):
+    """Which job runs by itself, and how often."""
+
+    list_display = ("job", "state_now", "every", "last", "next_run")
+    ordering = ("job",)
+    sortable_by = ()
+    fields = (("job", "state_now"), ("every", "mode"), ("last", "next_run"))
+    readonly_fields = ("state_now", "every", "last", "next_run")
+    actions_detail = ("see_audit", "plan")
+
+    def audit_target(self, obj: PipelineSchedule) -> str:
+        """As the steps name it."""
+        return pipeline_runs.target(obj.job)
+
+    @action(
+        description="Change the rhythm",
+        icon="schedule",
+        permissions=["operate"],
+        dialog=dialog(
+            "Change the rhythm",
+            "Each run starts a Spark of its own: a minute of two cores, and about 1 GB of memory.",
+            "Change it",
+            Rhythm,
+        ),
+    )
+    def plan(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Say when it runs by itself."""
+        values = form.cleaned_data
+        asker = Asker(base.actor(request), values["reason"])
+        with base.telling(request, "The rhythm is changed."):
+            pipeline_runs.plan(object_id, values["mode"], values["every_minutes"], asker)
+        return base.leave_dialog(self.page_of(object_id))
+
+    @display(description="Runs by itself")
+    def state_now(self, row: PipelineSchedule) -> str:
+        """Whether it runs now, and why."""
+        if is_on(row):
+            return base.label("on", "good")
+        return base.label("waits for a lake" if row.mode == Mode.LAKE else "off")
+
+    @display(description="Every")
+    def every(self, row: PipelineSchedule) -> str:
+        """Its rhythm."""
+        return period(row.every_minutes)
+
+    @display(description="Last asked for")
+    def last(self, row: PipelineSchedule) -> str:
+        """When the clock asked for a run."""
+        return base.instant(row.last_at, exact=False)
+
+    @display(description="Next")
+    def next_run(self, row: PipelineSchedule) -> str:
+        """When it will ask again."""
+        if not is_on(row):
+            return base.NONE
+        at = pipeline_runs.next_at(row)
+        return base.instant(at, exact=False) if at else "within a minute"
+
+
+@admin.register(PipelineLock)
+class PipelineLockAdmin(base.ReadOnly):
+    """Which run of each job is the one at work."""
+
+    list_display = ("job", "run_id", "ends")
+    ordering = ("job",)
+
+    @display(description="Until")
+    def ends(self, lock: PipelineLock) -> str:
+        """When somebody else may take it, unless the run moves it."""
+        return base.instant(lock.until)

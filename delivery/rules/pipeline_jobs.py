@@ -1,0 +1,155 @@
+"""Pipeline jobs: what the broker knows of each, to ask for it by a form and by the clock.
+
+The broker does not import the pipeline; a test holds this list to the pipeline's own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """What is typed into an option's field."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Something that a job can be told."""
+
+    name: str
+    """As the command line has it, with underscores."""
+    title: str
+    help: str = ""
+    kind: Kind = Kind.TEXT
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    several: bool = False
+    """May be said more than once; one a line."""
+    is_private: bool = False
+    """About a person: its value stays out of the audit log."""
+
+
+DRY_RUN = Option("dry_run", "Dry run", "Only look: nothing is written.", Kind.FLAG)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something that the pipeline can do."""
+
+    name: str
+    title: str
+    summary: str
+    options: tuple[Option, ...] = ()
+    every_minutes: int = 0
+    """Its rhythm unless people choose another; 0: only when somebody asks."""
+    is_final: bool = False
+    """What it does cannot be taken back: whoever starts it says so twice."""
+
+    @property
+    def has_dry_run(self) -> bool:
+        """Whether it can be tried without consequences."""
+        return DRY_RUN in self.options
+
+    def told(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options for the books."""
+        private = {option.name for option in self.options if option.is_private}
+        return {name: "(not kept)" if name in private else value for name, value in options.items()}
+
+
+SINCE = Option(
+    "since", "From", "2026-11-01, 2026-11-01T08:00Z or 7d. Empty: as the job finds right."
+)
+UNTIL = Option("until", "Until", "Before then. Empty: now.")
+
+HOUR, DAY = 60, 24 * 60
+_ALL = (
+    Job(
+        "archive",
+        "Archive",
+        "Moves what has finished and is old enough into the lake.",
+        (DRY_RUN,),
+        every_minutes=HOUR,
+    ),
+    Job(
+        "usage",
+        "Usage",
+        "Counts messages, deliveries, attempts and bytes of each hour.",
+        (
+            Option("since", "From", "First hour: 2026-11-01 or 2026-11-01T08:00Z. Empty: goes on."),
+            Option("until", "Until", "Where it ends. Empty: the last whole hour."),
+        ),
+        every_minutes=HOUR,
+    ),
+    Job(
+        "health",
+        "Delivery health",
+        "Judges success, latency, recovery and score of consumers and hosts.",
+        (
+            Option("day", "Day", "2026-11-01, in UTC. Empty: yesterday and today."),
+            Option(
+                "objective", "Objective", "How many attempts of a hundred shall not fail: 99.9."
+            ),
+        ),
+        every_minutes=DAY,
+    ),
+    Job(
+        "triage",
+        "Triage",
+        "Says why deliveries died, and what to do about it.",
+        (SINCE, UNTIL),
+        every_minutes=HOUR,
+    ),
+    Job(
+        "audit",
+        "Audit",
+        "Looks whether all that was accepted is in the lake or the tables.",
+        (
+            SINCE,
+            UNTIL,
+            Option("grace", "Grace", "What is under way for less is left alone. Empty: 5m."),
+            Option(
+                "whole_since",
+                "Whole since",
+                "Since when nothing was deleted but by way of the lake. Empty: since there is one.",
+            ),
+        ),
+        every_minutes=DAY,
+    ),
+    Job(
+        "forecast",
+        "Forecast",
+        "Estimates the load of the coming hours.",
+        (
+            Option("hours", "Hours", "To look ahead.", Kind.NUMBER),
+            Option("weeks", "Weeks", "To look back.", Kind.NUMBER),
+            Option("rate", "Rate", "Deliveries a second of one pump. Empty: as seen.", Kind.NUMBER),
+            Option("backtest", "Backtest", "Also say how far off last week's was.", Kind.FLAG),
+        ),
+        every_minutes=HOUR,
+    ),
+    Job(
+        "replay",
+        "Replay from the lake",
+        "Brings messages out of the lake back to a consumer, through the normal path.",
+        (
+            Option("consumer", "Consumer", "channel/client_id: who is to get them.", required=True),
+            SINCE,
+            UNTIL,
+            Option("event_type", "Event types", "Names, or order.*; one a line.", several=True),
+            Option("ordering_key", "Ordering keys", "One a line.", several=True),
+            Option("message", "Messages", "msg_…; one a line.", several=True),
+            Option("only_dead", "Only what it never got", "Of what was meant for it.", Kind.FLAG),
+            Option("only_missing", "Only what it has no delivery of", "It came late.", Kind.FLAG),
+            Option("rate", "Rate", "At most so many a second. Empty: no limit."),
+            Option("reason", "Reason", "For the audit log."),
+            DRY_RUN,
+        ),
+        is_final=True,
+    ),
+)
+JOBS = {job.name: job for job in _ALL}

@@ -1,0 +1,132 @@
+"""Pipeline: runs that were asked for, each in a process of its own, and what becomes of them.
+
+The process is no child of the broker's in any sense that matters: it has its own session, goes on
+when the broker stops, and says itself how it does (pipeline/runs.py). A thread waits for its end,
+so that nothing is left of it and whoever died before the first word is told of at once.
+"""
+
+import importlib.util
+import logging
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from django.conf import settings
+from django.db import Error as DatabaseFailure
+from django.db import connections
+from django_q.tasks import async_task
+
+from channels_app import clock
+from delivery.conf import conf
+from delivery.models import PipelineRun
+from delivery.steps import pipeline_runs
+
+logger = logging.getLogger(__name__)
+
+TASK = "delivery.runtime.tasks.pipeline"
+NICENESS = 5
+"""Delivering comes first."""
+BUSY = 3
+"""Exit code: another run of the job is at work (pipeline/commandline.py)."""
+TAIL = 2000
+"""Bytes of what a process said that are kept when it could not say it otherwise."""
+PACKAGE = "pyspark"
+PROBE = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({PACKAGE!r}) is None)"
+PROBE_S = 30
+
+
+def nudge() -> None:
+    """Have a worker start what waits, now instead of within a minute."""
+    async_task(TASK)
+
+
+def turn() -> list[threading.Thread]:
+    """Ask for what is due and start what may begin; returns who waits for each process."""
+    pipeline_runs.ask_due(clock.now(), has_lake=bool(settings.ENVIRONMENT.lake))
+    return start()
+
+
+def start() -> list[threading.Thread]:
+    """A process for each waiting run that may begin."""
+    watchers = []
+    tried: set[int] = set()  # One that was given back meanwhile waits for the next time.
+    while run := pipeline_runs.take(conf().host, now=clock.now(), but=tried):
+        tried.add(run.pk)
+        path = log_of(run)
+        try:
+            process = _spawn(run, path)
+        except OSError as error:
+            pipeline_runs.ended(run.pk, f"It cannot be started: {error}.", now=clock.now())
+            continue
+        watcher = threading.Thread(target=_watch, args=(process, run.pk, path), daemon=True)
+        watcher.start()
+        watchers.append(watcher)
+    return watchers
+
+
+def interpreter() -> str:
+    """The Python that has the pipeline's packages."""
+    return settings.ENVIRONMENT.pipeline_python or sys.executable
+
+
+def is_installed() -> bool:
+    """Whether that Python has them, as far as this host can tell."""
+    if interpreter() == sys.executable:
+        return importlib.util.find_spec(PACKAGE) is not None
+    try:
+        done = subprocess.run([interpreter(), "-c", PROBE], capture_output=True, timeout=PROBE_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def log_of(run: PipelineRun) -> Path:
+    """What the last process of the run's job said; its row has what the run itself told."""
+    return Path(settings.DATA_DIR) / "pipeline" / f"{run.job}.log"
+
+
+def _spawn(run: PipelineRun, path: Path) -> subprocess.Popen[bytes]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    command = [interpreter(), "-m", "pipeline", "--run", str(run.pk)]
+    if nice := shutil.which("nice"):
+        command = [nice, "-n", str(NICENESS), *command]
+    with path.open("ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _watch(process: subprocess.Popen[bytes], run_id: int, path: Path) -> None:
+    """Wait for the end, see that the run has one too, and let the next begin."""
+    code = process.wait()
+    try:
+        if code == BUSY:
+            pipeline_runs.give_back(run_id)
+        elif pipeline_runs.ended(run_id, _last_words(code, path), now=clock.now()):
+            logger.warning("pipeline run %s ended with code %s, see %s", run_id, code, path)
+        if code != BUSY:
+            start()
+    except DatabaseFailure as error:
+        # The sweep finds it by its heartbeat.
+        logger.warning("pipeline run %s is left to its heartbeat: %s", run_id, error)
+    finally:
+        connections.close_all()
+
+
+def _last_words(code: int, path: Path) -> str:
+    """What can be said of a process that did not say it in its run's row."""
+    if code < 0:
+        return f"{pipeline_runs.GONE} It was killed by signal {-code}."
+    try:
+        said = path.read_bytes()[-TAIL:].decode(errors="replace").strip()
+    except OSError:
+        said = ""
+    return said or f"{pipeline_runs.GONE} Its exit code was {code}."

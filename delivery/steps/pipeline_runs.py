@@ -1,0 +1,209 @@
+"""Pipeline runs: asked for by people and by the clock, handed to a process, ended when it is gone.
+
+Everything is a compare-and-set on the run's row, which the process itself moves too
+(pipeline/runs.py).
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Max, QuerySet
+
+from channels_app.errors import Refused
+from channels_app.models import AuditEntry
+from delivery.models import PipelineRun, PipelineSchedule
+from delivery.rules.asker import Asker
+from delivery.rules.pipeline_jobs import JOBS
+
+State = PipelineRun.State
+Mode = PipelineSchedule.Mode
+SCHEDULE = "schedule"
+"""Who asks by the clock."""
+SILENCE = timedelta(seconds=60)
+"""A run without a heartbeat for so long is dead. By itself it gives up earlier."""
+BEGINNING = timedelta(minutes=3)
+"""Between a process's start and its first word: on a busy machine its packages load slowly."""
+KEPT = timedelta(days=90)
+BATCH = 200
+GONE = "Its process ended without a word."
+
+
+def ask(job: str, options: Mapping[str, Any], asker: Asker, *, now: datetime) -> PipelineRun:
+    """A run that waits for a process. Raises Refused where one of that job waits already."""
+    if job not in JOBS:
+        raise Refused(f"There is no job {job}.")
+    with transaction.atomic():
+        waiting = PipelineRun.objects.filter(job=job, state=State.QUEUED).first()
+        if waiting is not None:
+            raise Refused(f"Run {waiting.pk} of {job} waits already.")
+        run = _queue(job, options, asker.actor, now)
+        AuditEntry.record(
+            asker.actor,
+            "pipeline.start",
+            target(job),
+            reason=asker.reason,
+            after={"run": run.pk, "options": JOBS[job].told(options)},
+        )
+    return run
+
+
+def cancel(run_id: int, asker: Asker, *, now: datetime) -> None:
+    """End a run that waits, or ask the one at work to stop. Raises Refused for what has ended."""
+    with transaction.atomic():
+        mine = PipelineRun.objects.filter(pk=run_id)
+        done = mine.filter(state=State.QUEUED).update(
+            state=State.CANCELLED, cancel_at=now, finished_at=now
+        ) or mine.filter(state=State.RUNNING, cancel_at=None).update(cancel_at=now)
+        run = mine.first()
+        if run is None or not done:
+            raise Refused("It has ended, or was asked to stop already.")
+        AuditEntry.record(
+            asker.actor,
+            "pipeline.cancel",
+            target(run.job),
+            reason=asker.reason,
+            after={"run": run_id},
+        )
+
+
+def plan(job: str, mode: str, every_minutes: int, asker: Asker) -> None:
+    """Change a job's rhythm. Raises Refused for a job that has none."""
+    with transaction.atomic():
+        row = PipelineSchedule.objects.select_for_update().filter(job=job).first()
+        if row is None:
+            raise Refused(f"{job} has no schedule.")
+        before = {"mode": row.mode, "every_minutes": row.every_minutes}
+        after = {"mode": mode, "every_minutes": every_minutes}
+        PipelineSchedule.objects.filter(job=job).update(**after)
+        AuditEntry.record(
+            asker.actor,
+            "pipeline.plan",
+            target(job),
+            reason=asker.reason,
+            before=before,
+            after=after,
+        )
+
+
+def target(job: str) -> str:
+    """How the audit log names a job."""
+    return f"pipeline:{job}"
+
+
+def ask_due(now: datetime, *, has_lake: bool) -> int:
+    """Ask for what is due by the clock, each job that neither waits nor works; returns how many."""
+    count = 0
+    for row in _schedules():
+        if not is_on(row, has_lake=has_lake) or not _is_due(row, now):
+            continue
+        if unended().filter(job=row.job).exists():
+            continue
+        with transaction.atomic():
+            mine = PipelineSchedule.objects.filter(job=row.job, last_at=row.last_at)
+            if mine.update(last_at=now):
+                _queue(row.job, {}, SCHEDULE, now)
+                count += 1
+    return count
+
+
+def is_on(row: PipelineSchedule, *, has_lake: bool) -> bool:
+    """Whether the clock may ask for this job."""
+    return row.mode == Mode.ON or (row.mode == Mode.LAKE and has_lake)
+
+
+def next_at(row: PipelineSchedule) -> datetime | None:
+    """When the clock asks for this job again; None: as soon as it looks."""
+    return row.last_at and row.last_at + timedelta(minutes=row.every_minutes)
+
+
+def latest(state: str = "") -> dict[str, PipelineRun]:
+    """Each job's newest run, or the newest in a state, without its log."""
+    rows = PipelineRun.objects.filter(state=state) if state else PipelineRun.objects.all()
+    keys = rows.order_by().values("job").annotate(newest=Max("id")).values_list("newest", flat=True)
+    found = PipelineRun.objects.filter(pk__in=list(keys)).defer("log")
+    return {run.job: run for run in found}
+
+
+def unended() -> QuerySet[PipelineRun]:
+    """What waits or is at work."""
+    return PipelineRun.objects.filter(state__in=[State.QUEUED, State.RUNNING])
+
+
+def take(host: str, *, now: datetime, but: Collection[int] = frozenset()) -> PipelineRun | None:
+    """A waiting run, ours to start a process for, none of ``but``; None when none may begin.
+
+    A job's runs follow each other. What the clock asked for also waits until nothing else runs:
+    each run has a Spark of its own.
+    """
+    runs = list(unended().defer("log").order_by("id"))
+    busy = {run.job for run in runs if run.state == State.RUNNING or run.host}
+    for run in runs:
+        if run.state == State.RUNNING or run.host or run.job in busy or run.pk in but:
+            continue
+        if run.requested_by == SCHEDULE and busy:
+            continue
+        mine = PipelineRun.objects.filter(pk=run.pk, state=State.QUEUED, host="")
+        if mine.update(host=host, heartbeat_at=now):
+            return run
+    return None
+
+
+def give_back(run_id: int) -> None:
+    """Its process found another run of the job at work: it waits for another start."""
+    mine = PipelineRun.objects.filter(pk=run_id, state=State.QUEUED)
+    mine.update(host="", heartbeat_at=None)
+
+
+def ended(run_id: int, error: str, *, now: datetime) -> bool:
+    """Its process is gone: what the run did not say itself is said here. Whether that was so."""
+    mine = PipelineRun.objects.filter(pk=run_id, state__in=[State.QUEUED, State.RUNNING])
+    return bool(mine.update(state=State.FAILED, finished_at=now, error=error))
+
+
+def bury(now: datetime) -> int:
+    """End the runs whose processes are gone and that nobody watched; returns how many."""
+    dead = PipelineRun.objects.filter(state=State.RUNNING, heartbeat_at__lt=now - SILENCE)
+    count = dead.update(state=State.FAILED, finished_at=now, error=GONE)
+    unborn = PipelineRun.objects.filter(state=State.QUEUED, heartbeat_at__lt=now - BEGINNING)
+    return count + unborn.update(
+        state=State.FAILED, finished_at=now, error="Its process ended before it began."
+    )
+
+
+def forget(now: datetime) -> Iterator[int]:
+    """Delete runs that nobody will look at any more; yields the number of each step."""
+    while True:
+        oldest = PipelineRun.objects.order_by("id").values_list("id", "requested_at")[:BATCH]
+        old = [number for number, at in oldest if at < now - KEPT]
+        if not old:
+            return
+        PipelineRun.objects.filter(id__in=old).delete()
+        yield len(old)
+
+
+def _schedules() -> list[PipelineSchedule]:
+    """A row for each job that has a rhythm; made when they are missing."""
+    rows = list(PipelineSchedule.objects.order_by("job"))
+    known = {row.job for row in rows}
+    missing = [
+        PipelineSchedule(job=job.name, every_minutes=job.every_minutes)
+        for job in JOBS.values()
+        if job.every_minutes and job.name not in known
+    ]
+    if missing:
+        PipelineSchedule.objects.bulk_create(missing, ignore_conflicts=True)
+    return rows + missing
+
+
+def _is_due(row: PipelineSchedule, now: datetime) -> bool:
+    every = timedelta(minutes=row.every_minutes)
+    # Later than now: the clock was set back.
+    return row.last_at is None or not now - every < row.last_at <= now
+
+
+def _queue(job: str, options: Mapping[str, Any], who: str, now: datetime) -> PipelineRun:
+    return PipelineRun.objects.create(
+        job=job, options=dict(options), requested_by=who, requested_at=now
+    )

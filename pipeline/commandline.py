@@ -1,0 +1,222 @@
+"""Command line: `python -m pipeline JOB [options]`.
+
+Exit codes: 0 done, 1 failed, 2 a wrong option or setting, 3 another run of the job is at work,
+130 stopped by Ctrl-C, a signal or the console.
+"""
+
+import argparse
+import getpass
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from pipeline import database, java, runs, settings, terminal
+from pipeline.job import Context, Job, Refused
+from pipeline.jobs import JOBS
+
+DONE, FAILED, WRONG, BUSY, STOPPED = 0, 1, 2, 3, 130
+LONGEST_ERROR = 2000
+END_TRIES = 5
+"""The database may be away just when a run ends."""
+END_PAUSE_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run came to."""
+
+    state: str = "finished"
+    error: str = ""
+    code: int = DONE
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one job to its end; returns the exit code."""
+    top = parser()
+    wanted = top.parse_args(arguments)
+    if wanted.run is None and wanted.job is None:
+        top.print_help()
+        return DONE
+    if wanted.run is not None and wanted.job is not None:
+        top.error("--run NUMBER says by itself which job it is")
+    logging.getLogger("pipeline").setLevel(logging.INFO)
+    try:
+        chosen = settings.read()
+        wanted, run = _begin(top, chosen, wanted)
+    except runs.Busy as error:
+        print(error, file=sys.stderr)
+        return BUSY
+    except (settings.BadSetting, database.BadAddress, LookupError) as error:
+        print(error, file=sys.stderr)
+        return WRONG
+    except database.ERRORS as error:
+        print(database.explained(error), file=sys.stderr)
+        return FAILED
+    with terminal.progress(run):
+        outcome = work(JOBS[wanted.job], chosen, wanted, run)
+    for name, value in outcome.result.items():
+        print(f"{name.replace('_', ' ')}: {value}")
+    if outcome.state == "cancelled":
+        print("Stopped.", file=sys.stderr)
+    if outcome.error:
+        print(outcome.error, file=sys.stderr)
+    return outcome.code
+
+
+def _begin(
+    top: argparse.ArgumentParser, chosen: settings.Settings, wanted: argparse.Namespace
+) -> tuple[argparse.Namespace, runs.Run]:
+    """The options that count, and a run that has begun."""
+    run_id = wanted.run
+    if run_id is not None:
+        job, stored = runs.options_of(chosen.database_url, run_id)
+        wanted = top.parse_args([job, *as_words(stored)])
+    options = {
+        name: value
+        for name, value in vars(wanted).items()
+        if name not in ("job", "run") and value is not None and value is not False
+    }
+    who = f"{_user()} on the command line"
+    run = runs.begin(chosen.database_url, wanted.job, options, run_id=run_id, requested_by=who)
+    return wanted, run
+
+
+def work(job: Job, chosen: settings.Settings, wanted: argparse.Namespace, run: runs.Run) -> Outcome:
+    """Do it and write down what came of it.
+
+    The job has a thread of its own: a signal is heard by this one, which alone may tell Spark to
+    stop while the job waits for it. (In the main thread Spark would also take Ctrl-C for itself.)
+    """
+    outcome = Outcome()
+    thread = threading.Thread(
+        target=_work, args=(job, chosen, wanted, run, outcome), name="job", daemon=True
+    )
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        # Who says it twice means it.
+        signal.signal(number, signal.SIG_DFL)
+        run.stop()
+
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.2)
+        _end(run, outcome)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return outcome
+
+
+def _work(
+    job: Job,
+    chosen: settings.Settings,
+    wanted: argparse.Namespace,
+    run: runs.Run,
+    outcome: Outcome,
+) -> None:
+    context: Context | None = None
+    try:
+        context = Context(chosen, wanted, run)
+        outcome.result = job.work(context)
+    except BaseException as failure:
+        _judge(run, failure, outcome)
+    finally:
+        _close(context)
+
+
+def _close(context: Context | None) -> None:
+    """A Spark that died cannot be ended: that is no reason to fail a second time."""
+    try:
+        if context is not None:
+            context.close()
+    except Exception:
+        logger.warning("not ended in order: %s", traceback.format_exc(limit=1))
+
+
+def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
+    """What a run came to that did not come to its end."""
+    outcome.state, outcome.code = "failed", FAILED
+    try:
+        # What Spark raises when its jobs were cancelled says nothing.
+        run.check()
+    except runs.Cancelled:
+        outcome.state, outcome.code = "cancelled", STOPPED
+        return
+    except runs.Lost:
+        outcome.error = "The database did not hear from this run for too long."
+        return
+    if isinstance(failure, Refused | java.Unusable):
+        outcome.error, outcome.code = str(failure), WRONG
+        return
+    logger.error("%s", "".join(traceback.format_exception(failure)))
+    if isinstance(failure, database.ERRORS):
+        outcome.error = database.explained(failure)
+    else:
+        outcome.error = f"{type(failure).__name__}: {failure}"[:LONGEST_ERROR]
+
+
+def _end(run: runs.Run, outcome: Outcome) -> None:
+    """Write the end down, also when the database is away for a moment."""
+    for left in reversed(range(END_TRIES)):
+        try:
+            run.end(outcome.state, outcome.result, outcome.error)
+        except database.ERRORS as error:
+            if not left:
+                outcome.code = outcome.code or FAILED
+                outcome.error = outcome.error or database.explained(error)
+            time.sleep(END_PAUSE_S if left else 0)
+        else:
+            return
+
+
+def parser() -> argparse.ArgumentParser:
+    """What can be asked for."""
+    top = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description="Work on the broker's rows with Spark (docs/pipeline.md).",
+        epilog="Exit codes: 0 done, 1 failed, 2 a wrong option or setting, "
+        "3 another run of the job is at work, 130 stopped.",
+    )
+    top.add_argument(
+        "--run", type=int, metavar="NUMBER", help="work off a run that was asked for in the console"
+    )
+    commands = top.add_subparsers(dest="job", metavar="JOB", title="jobs")
+    for job in JOBS.values():
+        job.arguments(commands.add_parser(job.name, help=job.summary, description=job.summary))
+    return top
+
+
+def as_words(options: dict[str, Any]) -> list[str]:
+    """A run's options as they stand on a command line."""
+    words: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, list):
+            words += [f"{flag}={each}" for each in value]
+        elif value is not None and value is not False:
+            words.append(f"{flag}={value}")
+    return words
+
+
+def _user() -> str:
+    """Who is at the command line; in a container that knows no names, a number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"

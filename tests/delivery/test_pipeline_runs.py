@@ -1,0 +1,260 @@
+"""Runs of the pipeline: asked for, begun once in a process of their own, ended when it is gone."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django_q.models import OrmQ, Schedule
+
+from channels_app import clock
+from channels_app.errors import Refused
+from channels_app.models import AuditEntry
+from delivery.models import PipelineRun, PipelineSchedule
+from delivery.rules.asker import Asker
+from delivery.rules.pipeline_jobs import JOBS
+from delivery.runtime import pipeline, schedules, sweeps, tasks
+from delivery.steps import pipeline_runs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OLGA = Asker("user:olga", "because")
+State = PipelineRun.State
+
+
+def ask(job: str = "usage", **options: Any) -> PipelineRun:
+    return pipeline_runs.ask(job, options, OLGA, now=clock.now())
+
+
+def state_of(run: PipelineRun) -> str:
+    run.refresh_from_db()
+    return run.state
+
+
+@pytest.fixture
+def python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
+    """Stands in for the pipeline's interpreter; what it was told is in the file returned."""
+
+    def make(script: str) -> Path:
+        path, told = tmp_path / "python", tmp_path / "told"
+        path.write_text(f'#!/bin/sh\necho "$*" >>{told}\n{script}\n')
+        path.chmod(0o755)
+        monkeypatch.setattr(pipeline, "interpreter", lambda: str(path))
+        return told
+
+    return make
+
+
+def join(watchers: list[threading.Thread]) -> None:
+    for watcher in watchers:
+        watcher.join(20)
+        assert not watcher.is_alive()
+
+
+# -- Asking ----------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_waits_and_is_in_the_books() -> None:
+    run = ask("usage", since="2026-11-01")
+
+    assert (state_of(run), run.requested_by) == ("queued", "user:olga")
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.target, entry.reason) == (
+        "pipeline.start",
+        "pipeline:usage",
+        "because",
+    )
+    assert entry.after == {"run": run.pk, "options": {"since": "2026-11-01"}}
+
+
+def test_a_second_one_of_the_same_job_does_not_wait_behind_it() -> None:
+    run = ask("usage")
+    with pytest.raises(Refused, match=f"Run {run.pk} of usage waits"):
+        ask("usage")
+    with pytest.raises(Refused, match="no job nonsense"):
+        ask("nonsense")
+    ask("health")
+
+    assert PipelineRun.objects.count() == AuditEntry.objects.count() == 2
+
+
+def test_what_waits_is_stopped_at_once_and_what_works_is_asked_to() -> None:
+    waiting, working = ask("usage"), ask("health")
+    PipelineRun.objects.filter(pk=working.pk).update(state=State.RUNNING)
+
+    for run in (waiting, working):
+        pipeline_runs.cancel(run.pk, OLGA, now=clock.now())
+        with pytest.raises(Refused):
+            pipeline_runs.cancel(run.pk, OLGA, now=clock.now())
+
+    assert state_of(waiting) == "cancelled"
+    assert state_of(working) == "running"
+    assert working.cancel_at is not None
+    assert AuditEntry.objects.filter(action="pipeline.cancel").count() == 2
+
+
+# -- The clock -------------------------------------------------------------------------------------
+
+
+def test_without_a_lake_nothing_runs_by_itself() -> None:
+    assert pipeline_runs.ask_due(clock.now(), has_lake=False) == 0
+    assert not PipelineRun.objects.exists()
+    assert PipelineSchedule.objects.count() == sum(1 for job in JOBS.values() if job.every_minutes)
+
+
+def test_with_a_lake_each_job_runs_in_its_rhythm_and_never_twice_at_once() -> None:
+    now = clock.now()
+    jobs = {job.name for job in JOBS.values() if job.every_minutes}
+    assert pipeline_runs.ask_due(now, has_lake=True) == len(jobs)
+    assert set(PipelineRun.objects.values_list("job", "requested_by")) == {
+        (job, "schedule") for job in jobs
+    }
+    later = now + timedelta(days=2)
+    assert pipeline_runs.ask_due(later, has_lake=True) == 0  # they all wait still
+    PipelineRun.objects.update(state=State.FINISHED)
+    soon = now + timedelta(minutes=59)
+    assert pipeline_runs.ask_due(soon, has_lake=True) == 0
+    hour = now + timedelta(minutes=60)
+    hourly = sum(1 for job in JOBS.values() if job.every_minutes == 60)
+    assert pipeline_runs.ask_due(hour, has_lake=True) == hourly
+
+
+def test_a_rhythm_is_changed_by_people_and_written_down() -> None:
+    pipeline_runs.ask_due(clock.now(), has_lake=False)
+    rhythms = PipelineSchedule.objects.count()
+    pipeline_runs.plan("usage", "on", 7, OLGA)
+    pipeline_runs.plan("health", "off", 1440, OLGA)
+
+    assert pipeline_runs.ask_due(clock.now(), has_lake=False) == 1
+    assert PipelineRun.objects.get().job == "usage"
+    assert pipeline_runs.ask_due(clock.now(), has_lake=True) == rhythms - 2
+    entry = AuditEntry.objects.get(target="pipeline:usage")
+    assert entry.before == {"mode": "lake", "every_minutes": 60}
+    assert entry.after == {"mode": "on", "every_minutes": 7}
+
+
+# -- Starting --------------------------------------------------------------------------------------
+
+
+def test_a_run_gets_one_process_with_its_number(python: Callable[[str], Path]) -> None:
+    told = python("exit 3")
+    run = ask("usage")
+
+    first = pipeline.start()
+    second = pipeline.start()  # the process has not said a word yet
+    join(first + second)
+
+    assert told.read_text() == f"-m pipeline --run {run.pk}\n"
+
+
+def test_one_that_found_another_at_work_waits_for_its_turn(python: Callable[[str], Path]) -> None:
+    told = python("exit 3")
+    run = ask("usage")
+    join(pipeline.start())
+    assert (state_of(run), run.host) == ("queued", "")
+
+    join(pipeline.start())
+    assert len(told.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("echo 'install the packages' >&2; exit 1", "install the packages"),
+        ("exit 2", "Its process ended without a word. Its exit code was 2."),
+        ("kill -9 $$", "Its process ended without a word. It was killed by signal 9."),
+    ],
+)
+def test_a_process_that_died_before_its_first_word_is_told_of_at_once(
+    python: Callable[[str], Path], script: str, error: str
+) -> None:
+    python(script)
+    run = ask("usage")
+    join(pipeline.start())
+
+    assert (state_of(run), run.error) == ("failed", error)
+    assert run.finished_at is not None
+
+
+def test_an_interpreter_that_is_not_there_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "interpreter", lambda: "/nowhere/python")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    run = ask("usage")
+    join(pipeline.start())
+
+    assert state_of(run) == "failed"
+    assert "No such file" in run.error
+
+
+def test_the_next_of_a_job_begins_when_the_one_before_has_ended(
+    python: Callable[[str], Path],
+) -> None:
+    python("exit 2")
+    working = ask("usage")
+    PipelineRun.objects.filter(pk=working.pk).update(state=State.RUNNING, host="elsewhere")
+    waiting, other = ask("usage"), ask("health")
+
+    join(pipeline.start())
+    assert state_of(other) == "failed"  # begun at once
+    assert state_of(waiting) == "queued"
+
+    PipelineRun.objects.filter(pk=working.pk).update(state=State.FINISHED)
+    join(pipeline.start())
+    assert state_of(waiting) == "failed"
+
+
+def test_what_the_clock_asked_for_waits_until_nothing_else_runs() -> None:
+    now = clock.now()
+    pipeline_runs.ask_due(now, has_lake=True)
+
+    first = pipeline_runs.take("here", now=now)
+    assert first is not None
+    assert pipeline_runs.take("here", now=now) is None
+    by_hand = PipelineRun.objects.create(job="mine", requested_by="user:olga", requested_at=now)
+    assert pipeline_runs.take("here", now=now) == by_hand
+
+
+def test_a_run_whose_process_is_silent_is_ended_by_a_sweep() -> None:
+    now = clock.now()
+    silent, alive, unborn, fresh = ask("usage"), ask("health"), ask("triage"), ask("audit")
+    for run, state, age_s in (
+        (silent, State.RUNNING, 61),
+        (alive, State.RUNNING, 59),
+        (unborn, State.QUEUED, 181),
+        (fresh, State.QUEUED, 60),
+    ):
+        PipelineRun.objects.filter(pk=run.pk).update(
+            state=state, host="gone", heartbeat_at=now - timedelta(seconds=age_s)
+        )
+
+    assert pipeline_runs.bury(now) == 2
+
+    assert (state_of(silent), silent.error) == ("failed", "Its process ended without a word.")
+    assert (state_of(unborn), unborn.error) == ("failed", "Its process ended before it began.")
+    assert (state_of(alive), state_of(fresh)) == ("running", "queued")
+    assert "pipeline" in {sweep.name for sweep in sweeps.SWEEPS}
+
+
+def test_old_runs_are_forgotten() -> None:
+    old, young = ask("usage"), ask("health")
+    PipelineRun.objects.filter(pk=old.pk).update(requested_at=clock.now() - timedelta(days=91))
+
+    assert sum(pipeline_runs.forget(clock.now())) == 1
+    assert PipelineRun.objects.get() == young
+
+
+def test_a_worker_is_told_and_the_clock_tells_it_anyway(python: Callable[[str], Path]) -> None:
+    python("exit 2")
+    pipeline.nudge()
+    schedules.ensure()
+    assert OrmQ.objects.get().func() == pipeline.TASK
+    assert Schedule.objects.filter(func=pipeline.TASK).exists()
+    run = ask("usage")
+    assert tasks.pipeline() == 1
+    for watcher in threading.enumerate():
+        if watcher.name.endswith("(_watch)"):
+            watcher.join(20)
+    assert state_of(run) == "failed"

@@ -1,0 +1,123 @@
+"""A standalone Spark cluster on this machine: a master and two workers, each a process."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from pipeline import java
+
+START_S = 120
+SPARK = Path(pyspark.__file__).parent
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a job needs to run on it."""
+
+    master: str
+    environment: dict[str, str]
+    """Of the program that begins a job."""
+    folder: Path
+    """Logs of all processes, and the workers' own folders."""
+
+    def executors(self) -> list[str]:
+        """Names of the executors that the workers have started."""
+        log = "".join(path.read_text() for path in self.folder.glob("worker-*.log"))
+        return re.findall(r"Asked to launch executor (\S+)", log)
+
+
+@contextmanager
+def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """Ends with the block, with all that its processes have started."""
+    java.ensure(folder)
+    environment = {
+        # Not ours: what executors know must come from the job.
+        **{name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ},
+        "SPARK_HOME": str(SPARK),
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_NO_DAEMONIZE": "1",
+    }
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        port = _free_port()
+        master = f"spark://{LOOPBACK}:{port}"
+        options = ["--host", LOOPBACK, "--port", str(port), "--webui-port", "0"]
+        started.append(_daemon(folder, environment, "master", "master.Master", *options))
+        _await(folder / "master.log", "I have been elected leader", started)
+        for number in range(workers):
+            name = f"worker-{number}"
+            options = ["--host", LOOPBACK, "--webui-port", "0", "--cores", "1", "--memory", "700m"]
+            options += ["--work-dir", str(folder / name), master]
+            started.append(_daemon(folder, environment, name, "worker.Worker", *options))
+        for number in range(workers):
+            _await(folder / f"worker-{number}.log", "Successfully registered", started)
+        yield Cluster(master, _driver(folder), folder)
+    finally:
+        for process in reversed(started):
+            _end(process)
+
+
+def _driver(folder: Path) -> dict[str, str]:
+    """Small executors, and nothing that is reached from another machine."""
+    conf = folder / "conf"
+    conf.mkdir()
+    options = {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+    }
+    lines = [f"{name} {value}" for name, value in options.items()]
+    (conf / "spark-defaults.conf").write_text("\n".join(lines))
+    return {"SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": LOOPBACK}
+
+
+def _daemon(
+    folder: Path, environment: dict[str, str], name: str, program: str, *options: str
+) -> subprocess.Popen[bytes]:
+    work = folder / name
+    work.mkdir()
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [SPARK / "bin" / "spark-class", f"org.apache.spark.deploy.{program}", *options],
+            cwd=work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The process and those that it started: they are a group of their own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+
+
+def _await(log: Path, text: str, started: list[subprocess.Popen[bytes]]) -> None:
+    end = time.monotonic() + START_S
+    while text not in log.read_text(errors="replace"):
+        if time.monotonic() > end or any(process.poll() is not None for process in started):
+            raise AssertionError(log.read_text(errors="replace")[-3000:])
+        time.sleep(0.2)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

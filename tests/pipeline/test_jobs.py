@@ -1,0 +1,51 @@
+"""What the broker knows of the pipeline's jobs is what they are."""
+
+import argparse
+from typing import Any
+
+import pytest
+
+from delivery.rules.pipeline_jobs import JOBS as OFFERED
+from delivery.rules.pipeline_jobs import Kind
+from pipeline import commandline
+from pipeline.job import Job
+from pipeline.jobs import JOBS
+
+NOT_OFFERED = {"help", "csv"}
+"""Of the command line alone: a form of the console writes no files."""
+
+
+def actions_of(job: Job) -> dict[str, argparse.Action]:
+    parser = argparse.ArgumentParser()
+    job.arguments(parser)
+    return {action.dest: action for action in parser._actions if action.dest not in NOT_OFFERED}
+
+
+@pytest.mark.parametrize("name", sorted(JOBS))
+def test_every_job_is_offered_with_its_options(name: str) -> None:
+    known = actions_of(JOBS[name])
+    offered = {option.name: option for option in OFFERED[name].options}
+
+    assert set(offered) == set(known)
+    for option in offered.values():
+        action = known[option.name]
+        assert (option.kind is Kind.FLAG) == (action.nargs == 0), option.name
+        assert option.required == bool(action.required), option.name
+        assert option.several == isinstance(action, argparse._AppendAction), option.name
+        assert option.choices == tuple(action.choices or ()), option.name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"dry_run": True, "steps": 4, "name": ["-x", "a b"], "fail": None}, {}],
+)
+def test_stored_options_are_read_back_as_they_were(options: dict[str, Any]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--name", action="append")
+    parser.add_argument("--fail")
+    read = vars(parser.parse_args(commandline.as_words(options)))
+
+    kept = {name: value for name, value in options.items() if value is not None}
+    assert {name: value for name, value in read.items() if value not in (None, False)} == kept

@@ -1,0 +1,47 @@
+"""``python -m tests.pipeline.toy``: the command line with a job that does what it is told."""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from pipeline import commandline
+from pipeline.job import Context, Job, Refused
+from pipeline.jobs import JOBS
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What it may be told."""
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--pause-s", type=float, default=0.0)
+    parser.add_argument("--name", action="append")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--fail", choices=("refused", "error", "lake"))
+    parser.add_argument("--rows", type=int, help="have Spark count so many rows")
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Do it."""
+    options = context.options
+    if options.fail == "refused":
+        raise Refused("Not today.")
+    if options.fail == "error":
+        raise ValueError("it broke")
+    if options.fail == "lake":
+        return {"lake": str(context.lake)}
+    for step in range(options.steps):
+        context.report("stepping", step, options.steps, rows=10 * step)
+        time.sleep(options.pause_s)
+    result: dict[str, Any] = {"steps_made": options.steps, "names": options.name or []}
+    if options.rows:
+        numbers = context.spark.range(options.rows)
+        context.report("counting")
+        result["counted"] = numbers.selectExpr("max(id) + 1 AS it").collect()[0]["it"]
+    return result
+
+
+JOB = Job("toy", "Do what it is told.", arguments, work)
+
+if __name__ == "__main__":
+    JOBS[JOB.name] = JOB
+    sys.exit(commandline.main(sys.argv[1:]))
