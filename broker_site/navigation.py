@@ -161,6 +161,10 @@ NAVIGATION = (
             Place("Forecast", "trending_up", "delivery.forecastframe", page=FORECAST),
             Place("Lake audit", "fact_check", "delivery.lakeaudit"),
             Place("Restores", "settings_backup_restore", "delivery.restore"),
+            Place("Usage", "bar_chart", "delivery.usagehour", page="admin:usage"),
+            Place(
+                "Health", "ecg_heart", "delivery.healthday", page="admin:delivery_healthday_worst"
+            ),
             Place("Runs", "account_tree", "delivery.pipelinerun"),
             Place("Schedules", "event_repeat", "delivery.pipelineschedule"),
         ),
@@ -182,6 +186,9 @@ NAVIGATION = (
             Place("Traffic", "monitoring", "delivery.traffic"),
             Place("Mark of traffic", "flag", "delivery.trafficmark"),
             Place("Pruned", "content_cut", "delivery.pruned"),
+            Place("Hours of usage", "hourglass", "delivery.usagehour"),
+            Place("Hours of latency", "timer", "delivery.latencyhour"),
+            Place("Days of health", "calendar_month", "delivery.healthday"),
             Place("Directory version", "update", "channels_app.directoryversion"),
         ),
         collapsible=True,

@@ -8,7 +8,7 @@ from django.urls import URLPattern, path
 from django.utils.functional import SimpleLazyObject
 from unfold.sites import UnfoldAdminSite
 
-from broker_site import navigation, overview, system
+from broker_site import navigation, overview, system, usage
 from channels_app.ui.accounts import secure_admin_login
 
 
@@ -49,8 +49,16 @@ class Console(UnfoldAdminSite):
 
     def extra_urls(self) -> list[URLPattern]:
         """Pages that belong to no table."""
-        return [path("system/", self.admin_view(self.system), name="system")]
+        return [
+            path("system/", self.admin_view(self.system), name="system"),
+            path("usage/", self.admin_view(self.usage), name="usage"),
+            path("usage/csv", self.admin_view(usage.download), name="usage-csv"),
+        ]
 
     def system(self, request: HttpRequest) -> TemplateResponse:
         """What runs here."""
         return system.page(request, self.each_context(request))
+
+    def usage(self, request: HttpRequest) -> TemplateResponse:
+        """Who sent and got how much."""
+        return usage.page(request, self.each_context(request))

@@ -7,7 +7,7 @@ at work (the broker's pruning rests), so the two halves of a question fit togeth
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +27,10 @@ from pipeline.tables import (
 
 SEGMENTS = "delivery_segment"
 RESTORED = "delivery_restoredmessage"
+SKEW = timedelta(hours=1)
+"""So far the clocks of two machines may be apart, of which one made a key and one wrote a time."""
+LATE = timedelta(days=1)
+"""An attempt is written down when it ends: after its timeout, and after an outage of ours."""
 KIND = {"messages": "messages", "deliveries": "deliveries", "attempts": "deliveries"}
 """In which kind of segment a table's rows go to the lake."""
 
@@ -55,6 +59,19 @@ class Frames:
         """Deliveries that were made in that time, in whatever state they are now."""
         return self._rows(DELIVERIES, since, until, columns)
 
+    def finished(self, since: datetime, until: datetime, columns: Sequence[str]) -> DataFrame:
+        """Deliveries that ended in that time, whenever they were made.
+
+        A message may wait for its consumer for ever, so that all keys are looked at: by the
+        database, which sends what is asked for alone, and in the lake by the files' statistics.
+        """
+        low, high = (str(at.astimezone(UTC).replace(tzinfo=None)) for at in (since, until))
+        where = f"d.finished_at >= '{low}' AND d.finished_at < '{high}'"
+        wanted = list(dict.fromkeys([*columns, "finished_at"]))
+        rows = self._rows(DELIVERIES, None, until + SKEW, wanted, where)
+        ended = f.col("finished_at")
+        return rows.where((ended >= f.lit(since)) & (ended < f.lit(until))).select(*columns)
+
     def attempts(
         self, since: datetime | None, until: datetime, columns: Sequence[str]
     ) -> DataFrame:
@@ -76,21 +93,30 @@ class Frames:
         first = self._database.read(f"SELECT COALESCE(MIN({table.key}), 0) FROM {table.source}")
         return self.live(table, max(low, int(first[0][0])), high, ["id", *columns])
 
-    def live(self, table: Table, low: int, high: int, columns: Sequence[str]) -> DataFrame:
+    def live(
+        self, table: Table, low: int, high: int, columns: Sequence[str], where: str = ""
+    ) -> DataFrame:
         """Rows of the broker's tables with keys from ``low`` up to, but not with, ``high``."""
         rows = self._spark.read.format(source.FORMAT)
         rows = rows.schema(source.spark_schema(table, tuple(columns)))
         ranges = 4 * self._settings.partitions
-        return rows.options(table=table.name, low=low, high=high, ranges=ranges).load()
+        rows = rows.options(table=table.name, low=low, high=high, ranges=ranges, where=where)
+        return rows.load()
 
     def _rows(
-        self, table: Table, since: datetime | None, until: datetime, columns: Sequence[str]
+        self,
+        table: Table,
+        since: datetime | None,
+        until: datetime,
+        columns: Sequence[str],
+        where: str = "",
     ) -> DataFrame:
+        """``where`` spares the database rows that the caller does not want; the lake's it gets."""
         low = tables.first_key(since) if since else 0
         high = tables.first_key(until)
         # From its first key on: else nearly all of a wide range would be one empty part.
         wanted = list(dict.fromkeys(["id", *columns]))
-        found = self.live(table, max(low, self.oldest(table)), high, wanted)
+        found = self.live(table, max(low, self.oldest(table)), high, wanted, where)
         whole, partly = self._files(table, low, high)
         if whole and table is MESSAGES and self._is_any_restored():
             back = self.keys(RESTORED_KEYS, low, high)

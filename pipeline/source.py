@@ -42,7 +42,10 @@ class KeyRange(InputPartition):
 
 
 class BrokerTable(DataSource):
-    """One of the tables of tables.BY_NAME. Options: table, low, high, ranges, lag_s."""
+    """One of the tables of tables.BY_NAME. Options: table, low, high, ranges, lag_s, where.
+
+    ``where`` is a condition for the database, of columns and our own numbers and instants.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -75,9 +78,10 @@ class _Rows:
         """The rows of a range; on an executor."""
         assert isinstance(partition, KeyRange)
         key = self.table.key
-        sql = self.table.select(
-            f"{key} >= {partition.low:d} AND {key} < {partition.high:d}", self.names
-        )
+        where = f"{key} >= {partition.low:d} AND {key} < {partition.high:d}"
+        if more := self.options.get("where"):
+            where += f" AND {more}"
+        sql = self.table.select(where, self.names)
         schema = pa.schema([self.table.schema.field(name) for name in self.names])
         yield from worker.read(sql, schema)
 

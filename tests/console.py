@@ -27,8 +27,10 @@ from delivery.models import (
     DeadCluster,
     Delivery,
     ForecastFrame,
+    HealthDay,
     LakeAudit,
     LakeFinding,
+    LatencyHour,
     Notice,
     PipelineLock,
     PipelineRun,
@@ -43,6 +45,7 @@ from delivery.models import (
     SweepRun,
     Traffic,
     TrafficMark,
+    UsageHour,
 )
 from delivery.rules.accounting import Check
 from delivery.rules.lake import MEANINGS
@@ -190,6 +193,20 @@ def fill() -> None:
     )
     dead_letters(dead, now)
     forecast(channel.pk, now)
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    mine = {"hour": hour, "channel_id": channel.id, "producer_id": producer.id}
+    UsageHour.objects.create(**mine, consumer_id=0, messages=3, bytes=4096)
+    UsageHour.objects.create(
+        **mine, consumer_id=consumer.id, delivered=2, dead=1, attempts=5, failed_attempts=3
+    )
+    LatencyHour.objects.create(hour=hour, consumer_id=consumer.id, bucket=20, count=2)
+    for whose in (consumer.id, 0):
+        HealthDay.objects.create(
+            **{"day": now.date(), "consumer_id": whose, "host": "consumer.example"},
+            **{"attempts": 5, "failed": 3, "retries": 3, "score": 21, "objective": 99.9},
+            reason="60.00% of attempts failed, mostly server error",
+            before={"score": 80},
+        )
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
     Replay.objects.create(

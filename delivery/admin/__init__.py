@@ -6,6 +6,7 @@ from delivery.admin import (
     consumer,
     delivery,
     forecast,
+    health,
     lake,
     notice,
     pipeline_runs,
@@ -15,6 +16,7 @@ from delivery.admin import (
     runtime,
     traffic,
     triage,
+    usage,
 )
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "consumer",
     "delivery",
     "forecast",
+    "health",
     "lake",
     "notice",
     "pipeline_runs",
@@ -32,4 +35,5 @@ __all__ = [
     "runtime",
     "traffic",
     "triage",
+    "usage",
 ]

@@ -11,6 +11,7 @@ from delivery.models.replay import Replay
 from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
 from delivery.models.triage import DeadCluster
+from delivery.models.usage import HealthDay, LatencyHour, UsageHour
 
 __all__ = [
     "AccountingReport",
@@ -20,8 +21,10 @@ __all__ = [
     "DeadCluster",
     "Delivery",
     "ForecastFrame",
+    "HealthDay",
     "LakeAudit",
     "LakeFinding",
+    "LatencyHour",
     "Notice",
     "PipelineLock",
     "PipelineRun",
@@ -37,4 +40,5 @@ __all__ = [
     "SweepRun",
     "Traffic",
     "TrafficMark",
+    "UsageHour",
 ]

@@ -1,7 +1,14 @@
 """Jobs: each is a module with what it takes and what it does, and stands here by its name."""
 
 from pipeline.job import Job
-from pipeline.jobs import audit, forecast, replay, triage
+from pipeline.jobs import audit, forecast, health, replay, triage, usage
 
-_ALL: tuple[Job, ...] = (audit.JOB, forecast.JOB, replay.JOB, triage.JOB)
+_ALL: tuple[Job, ...] = (
+    audit.JOB,
+    forecast.JOB,
+    health.JOB,
+    replay.JOB,
+    triage.JOB,
+    usage.JOB,
+)
 JOBS = {job.name: job for job in _ALL}

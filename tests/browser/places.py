@@ -18,6 +18,10 @@ SEVERAL = (
     "/admin/channels_app/consumer/add/",
     "/admin/channels_app/message/?state=accepted",
     "/admin/delivery/traffic/1/change/",
+    "/admin/usage/",
+    "/admin/usage/?month=2025-01",
+    "/admin/delivery/healthday/worst/",
+    "/admin/delivery/healthday/worst/?day=2025-01-01",
 )
 """Pages that are of no table alone, or look otherwise in a certain state."""
 MODELS = sorted(model._meta.label_lower.replace(".", "/") for model in admin.site._registry)

@@ -56,6 +56,8 @@ def pages_of_several_tables(large: World) -> list[str]:
         list_url(Delivery, f"?channel={large.consumer.channel_id}&state=dead&status=503"),
         list_url(Delivery, f"?channel={large.consumer.channel_id}&state=queued"),
         reverse("admin:delivery_delivery_causes"),
+        reverse("admin:usage"),
+        reverse("admin:delivery_healthday_worst"),
         f"{reverse('admin:delivery_delivery_matching')}?consumer={large.consumer.pk}",
         f"{reverse('admin:delivery_delivery_matching')}?channel={large.consumer.channel_id}"
         "&outcome=timeout&since=24",

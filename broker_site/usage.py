@@ -1,0 +1,253 @@
+"""Usage, a page of the console: who sent and got how much in a month, to look at and as CSV."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet, Sum
+from django.db.models.functions import TruncDay
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.template.defaultfilters import filesizeformat
+from django.template.response import TemplateResponse
+
+from broker_site import charts
+from channels_app import clock
+from channels_app.models import Channel, Consumer, Producer
+from delivery.models import LatencyHour, UsageHour
+from delivery.rules import cells
+from delivery.rules.histogram import percentile
+from delivery.rules.latency import in_words
+
+PERMISSION = "delivery.view_usagehour"
+"""Who may look; superusers may anyway."""
+COUNTED = (
+    *("messages", "bytes", "delivered", "dead", "cancelled"),
+    *("attempts", "failed_attempts", "bytes_out"),
+)
+KEYS = ("producer_id", "channel_id", "consumer_id")
+SHOWN = 300
+"""Rows on the page, those with most attempts first; all of them are in the file."""
+PERCENTS = (50, 95, 99)
+STEPS = ("month", "day", "hour")
+"""What a line of the file is of."""
+FLOW = (
+    ("accepted", "accepted", "messages"),
+    ("delivered", "delivered", "delivered"),
+    ("failed attempts", "failed", "failed_attempts"),
+)
+SIZES = (("accepted", "accepted", "bytes"), ("delivered", "delivered", "bytes_out"))
+
+Row = dict[str, Any]
+
+
+class Month(NamedTuple):
+    """A month of UTC."""
+
+    first: date
+
+    @property
+    def name(self) -> str:
+        """As it stands in an address."""
+        return f"{self.first:%Y-%m}"
+
+    @property
+    def next(self) -> "Month":
+        """The one after it."""
+        return Month((self.first + timedelta(days=31)).replace(day=1))
+
+    @property
+    def before(self) -> "Month":
+        """The one before it."""
+        return Month((self.first - timedelta(days=1)).replace(day=1))
+
+    @property
+    def days(self) -> list[date]:
+        """All of them."""
+        number = (self.next.first - self.first).days
+        return [self.first + timedelta(days=place) for place in range(number)]
+
+    def rows(self, table: QuerySet[Any]) -> QuerySet[Any]:
+        """Those of its hours."""
+        low, high = (
+            datetime(day.year, day.month, 1, tzinfo=UTC) for day in (self.first, self.next.first)
+        )
+        return table.filter(hour__gte=low, hour__lt=high)
+
+
+def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
+    """The page, in the console's ``frame``."""
+    _require(request)
+    month = chosen(request)
+    rows = month.rows(UsageHour.objects.all())
+    found = list(rows.values(*KEYS).annotate(**_sums()).order_by("-attempts", "-messages", *KEYS))
+    whose = named(found[:SHOWN])
+    context = frame | {
+        "title": f"Usage, {month.first:%B %Y}",
+        "month": month,
+        "steps": STEPS,
+        "is_known": UsageHour.objects.exists(),
+        "facts": _facts(found),
+        "rows": whose,
+        "left_out": len(found) - len(whose),
+        "latencies": latencies(month, whose),
+        "charts": _charts(month, rows) if found else [],
+    }
+    return TemplateResponse(request, "admin/usage.html", context)
+
+
+def download(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """The month as CSV: a line for each producer, channel and consumer, of each step."""
+    _require(request)
+    month = chosen(request)
+    step = request.GET.get("by", "")
+    step = step if step in STEPS else STEPS[0]
+    lines = csv.writer(_Echo())
+    answer = StreamingHttpResponse(
+        (lines.writerow(line) for line in _lines(month, step)), content_type="text/csv"
+    )
+    answer["Content-Disposition"] = f'attachment; filename="usage-{month.name}-by-{step}.csv"'
+    return answer
+
+
+def _require(request: HttpRequest) -> None:
+    if not request.user.has_perm(PERMISSION):
+        raise PermissionDenied
+
+
+def chosen(request: HttpRequest) -> Month:
+    """The month that the address names, else this one."""
+    try:
+        first = date.fromisoformat(f"{request.GET.get('month', '')}-01")
+    except ValueError:
+        first = clock.now().date()
+    # The calendar has an end on both sides.
+    return Month(first.replace(day=1, year=min(max(first.year, 2000), 9000)))
+
+
+class Names:
+    """Names of what has numbers here; what was deleted keeps its number."""
+
+    def __init__(self, consumer_ids: Iterable[int] | None = None) -> None:
+        self.producers = dict(Producer.objects.values_list("id", "slug"))
+        self.channels = dict(Channel.objects.values_list("id", "slug"))
+        consumers = Consumer.objects.all()
+        if consumer_ids is not None:
+            consumers = consumers.filter(id__in=set(consumer_ids))
+        self.consumers = dict(consumers.values_list("id", "client_id"))
+
+    def of(self, row: Row) -> tuple[str, str, str]:
+        """Producer, channel and consumer; '' for none."""
+        known = (self.producers, self.channels, self.consumers)
+        return tuple(  # type: ignore[return-value]
+            names.get(row[key]) or (f"#{row[key]}" if row[key] else "")
+            for names, key in zip(known, KEYS, strict=True)
+        )
+
+
+def named(rows: list[Row]) -> list[Row]:
+    """The same with names, and sizes in words."""
+    names = Names(row["consumer_id"] for row in rows)
+    found = []
+    for row in rows:
+        producer, channel, consumer = names.of(row)
+        found.append(
+            row
+            | {"producer": producer, "channel": channel, "consumer": consumer}
+            | {name: filesizeformat(row[name]) for name in ("bytes", "bytes_out")}
+        )
+    return sorted(found, key=lambda row: (row["producer"], row["channel"], row["consumer"]))
+
+
+def latencies(month: Month, rows: list[Row]) -> list[Row]:
+    """What each of these rows' consumers took, over the month."""
+    names = {row["consumer_id"]: f"{row['channel']} / {row['consumer']}" for row in rows}
+    names.pop(0, None)
+    spread: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    counts = month.rows(LatencyHour.objects.filter(consumer_id__in=names))
+    for consumer_id, bucket, count in (
+        counts.values_list("consumer_id", "bucket").annotate(total=Sum("count")).order_by()
+    ):
+        spread[consumer_id][bucket] = int(count)
+    return [
+        {
+            "name": name,
+            "consumer_id": key,
+            "count": intcomma(sum(spread[key].values())),
+            "times": [in_words(percentile(spread[key], percent)) for percent in PERCENTS],
+        }
+        for key, name in sorted(names.items(), key=lambda item: item[1])
+        if key in spread
+    ]
+
+
+def _sums() -> dict[str, Sum]:
+    return {name: Sum(name) for name in COUNTED}
+
+
+def _facts(rows: list[Row]) -> list[tuple[str, str]]:
+    """The month in a few numbers."""
+    total = {name: sum(row[name] for row in rows) for name in COUNTED}
+    return [
+        ("Messages", intcomma(total["messages"])),
+        ("Accepted", filesizeformat(total["bytes"])),
+        ("Delivered", intcomma(total["delivered"])),
+        ("Dead", intcomma(total["dead"])),
+        ("Attempts", intcomma(total["attempts"])),
+        ("Failed", intcomma(total["failed_attempts"])),
+        ("Sent", filesizeformat(total["bytes_out"])),
+    ]
+
+
+def _charts(month: Month, rows: QuerySet[Any]) -> list[charts.Chart]:
+    """Each day of the month; days to come have nothing to tell."""
+    by_day = {
+        row["day"].date(): row
+        for row in rows.annotate(day=TruncDay("hour")).values("day").annotate(**_sums()).order_by()
+    }
+    last = max(by_day)
+    days = month.days
+    times = [f"{day:%d %b}" for day in (days[0], days[len(days) // 2], days[-1])]
+
+    def line(name: str, tone: str, column: str) -> charts.Line:
+        values = [
+            float(by_day[day][column] if day in by_day else 0) if day <= last else None
+            for day in days
+        ]
+        return charts.Line(name, f"hs-line-{tone}", values)
+
+    flow = [line(*each) for each in FLOW]
+    sizes = [line(*each) for each in SIZES]
+    return [
+        charts.linear("Per day", flow, times, lambda value: f"{value:,.4g}"),
+        charts.linear("Bytes per day", sizes, times, lambda value: filesizeformat(int(value))),
+    ]
+
+
+class _Echo:
+    """A file that hands back what is written into it."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def _lines(month: Month, step: str) -> Iterator[list[Any]]:
+    """The file's lines, read as they are sent."""
+    yield [step, "producer", "channel", "consumer", *COUNTED]
+    names = Names()
+    rows: QuerySet[Any] = month.rows(UsageHour.objects.all())
+    if step == "hour":
+        rows = rows.values("hour", *KEYS, *COUNTED).order_by("hour", *KEYS)
+    elif step == "day":
+        rows = rows.annotate(day=TruncDay("hour")).values("day", *KEYS).annotate(**_sums())
+        rows = rows.order_by("day", *KEYS)
+    else:
+        rows = rows.values(*KEYS).annotate(**_sums()).order_by(*KEYS)
+    for row in rows.iterator():
+        at = month.name if step == "month" else f"{row[step]:%Y-%m-%d %H:%M}"
+        at = at[:10] if step == "day" else at
+        shown = (cells.safe(name) for name in names.of(row))
+        yield [at, *shown, *(int(row[name]) for name in COUNTED)]

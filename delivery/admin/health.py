@@ -1,0 +1,248 @@
+"""Health, page and list: how consumers and hosts did in a day, the worst first."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Case, Max, QuerySet, When
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.models import Consumer
+from delivery.models import HealthDay
+from delivery.models.usage import NONE
+from delivery.rules.latency import in_words
+
+SHOWN = 100
+"""Of consumers and of hosts."""
+DAYS = 14
+"""Of a sparkline."""
+WELL, POOR = 90, 60
+"""Scores from which a bar is green, and below which it is red."""
+WIDTH, HEIGHT = 112, 28
+"""Of a sparkline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One consumer or host, as the page shows it."""
+
+    row: HealthDay
+    name: str
+    links: list[tuple[str, str]]
+    """Where there is more of it: words and addresses."""
+    spark: str
+    """Path of the scores of the last days."""
+    told: str
+    """The same for those who do not see it."""
+
+    @property
+    def tone(self) -> str:
+        """The colour of its bar."""
+        score = self.row.score
+        if score is None:
+            return "calm"
+        return "good" if score >= WELL else "wait" if score >= POOR else "bad"
+
+    @property
+    def success(self) -> str:
+        """The share of attempts that arrived."""
+        tried = self.row.attempts
+        return f"{1 - self.row.failed / tried:.2%}" if tried else base.NONE
+
+    @property
+    def change(self) -> str:
+        """The score's difference to the 7 days before."""
+        before = self.row.before.get("score")
+        if before is None or self.row.score is None:
+            return ""
+        return f"{self.row.score - before:+d}" if self.row.score != before else "as before"
+
+    @property
+    def times(self) -> str:
+        """Latency of what arrived."""
+        row = self.row
+        return " / ".join(in_words(ms) for ms in (row.p50_ms, row.p95_ms, row.p99_ms))
+
+    @property
+    def times_before(self) -> str:
+        """The same in the 7 days before."""
+        before = self.row.before
+        known = [before.get(f"p{percent}_ms") for percent in (50, 95, 99)]
+        return " / ".join(in_words(ms) for ms in known)
+
+    @property
+    def recovery(self) -> str:
+        """How long it took to be well again: in the middle, and at worst."""
+        row = self.row
+        if not row.recoveries:
+            return base.NONE
+        return f"{_seconds(row.recovery_median_s)} / {_seconds(row.recovery_longest_s)}"
+
+    @property
+    def outage(self) -> str:
+        """How long it was out."""
+        return _seconds(self.row.outage_s) if self.row.outage_s else base.NONE
+
+    @property
+    def budget(self) -> str:
+        """How much of the week's error budget is gone."""
+        used = self.row.budget_used
+        return base.NONE if used is None else f"{used:,.0%}"
+
+    @property
+    def burns(self) -> list[tuple[str, str]]:
+        """Burn rates by window."""
+        row = self.row
+        rates = (("1 h", row.burn_1h), ("6 h", row.burn_6h), ("24 h", row.burn_24h))
+        return [(name, f"{rate:,.3g}") for name, rate in rates if rate is not None]
+
+
+def page(model_admin: base.Page, request: HttpRequest) -> HttpResponse:
+    """A day: who did worst, why, and the way to it."""
+    base.require(model_admin.has_view_permission(request))
+    newest = HealthDay.objects.aggregate(newest=Max("day"))["newest"]
+    day = _asked(request) or newest
+    rows = HealthDay.objects.filter(day=day) if day else HealthDay.objects.none()
+    consumers = _lines(worst(rows.exclude(consumer_id=NONE)))
+    hosts = _lines(worst(rows.filter(consumer_id=NONE)))
+    context = model_admin.admin_site.each_context(request) | {
+        "title": "Health",
+        "opts": model_admin.opts,
+        "day": day,
+        "is_known": newest is not None,
+        "before": day and day - timedelta(days=1),
+        "next": day and newest and day < newest and day + timedelta(days=1),
+        "parts": [("Consumers", consumers), ("Hosts", hosts)],
+        "days": DAYS,
+        "objective": consumers[0].row.objective if consumers else None,
+        "shown": SHOWN,
+    }
+    return TemplateResponse(request, "delivery/health.html", context)
+
+
+def worst(rows: QuerySet[HealthDay]) -> list[HealthDay]:
+    """Those to look at first: who fails, by score; then who does not, since few attempts alone
+    make a low score too; last who got nothing."""
+    order = Case(When(attempts=0, then=2), When(failed=0, then=1), default=0)
+    return list(rows.annotate(part=order).order_by("part", "score", "-attempts", "host")[:SHOWN])
+
+
+def _asked(request: HttpRequest) -> date | None:
+    try:
+        return date.fromisoformat(request.GET.get("day", ""))
+    except ValueError:
+        return None
+
+
+def _lines(rows: list[HealthDay]) -> list[Line]:
+    """With names, ways on and the days before."""
+    known = Consumer.objects.select_related("channel").in_bulk([row.consumer_id for row in rows])
+    scores = _scores(rows)
+    found = []
+    for row in rows:
+        consumer = known.get(row.consumer_id)
+        mine = scores[row.consumer_id, row.host if row.consumer_id == NONE else ""]
+        days = [mine.get(row.day - timedelta(days=ago)) for ago in reversed(range(DAYS))]
+        found.append(
+            Line(
+                row,
+                f"{consumer.channel.slug} / {consumer.client_id}" if consumer else _name(row),
+                _links(row) if consumer else [],
+                spark(days),
+                ", ".join("-" if score is None else str(score) for score in days),
+            )
+        )
+    return found
+
+
+def _name(row: HealthDay) -> str:
+    return f"#{row.consumer_id}, deleted" if row.consumer_id else row.host
+
+
+def _links(row: HealthDay) -> list[tuple[str, str]]:
+    deliveries = reverse("admin:delivery_delivery_changelist")
+    return [
+        ("Consumer", reverse("admin:channels_app_consumer_change", args=[row.consumer_id])),
+        ("Dead letters", f"{deliveries}?state=dead&consumer={row.consumer_id}"),
+    ]
+
+
+def _scores(rows: list[HealthDay]) -> defaultdict[tuple[int, str], dict[date, int | None]]:
+    """Scores of the last days by consumer or host; a consumer may have moved to another host."""
+    found: defaultdict[tuple[int, str], dict[date, int | None]] = defaultdict(dict)
+    if not rows:
+        return found
+    day = rows[0].day
+    wanted = HealthDay.objects.filter(
+        consumer_id__in={row.consumer_id for row in rows},
+        day__gt=day - timedelta(days=DAYS),
+        day__lte=day,
+    )
+    if rows[0].consumer_id == NONE:
+        wanted = wanted.filter(host__in=[row.host for row in rows])
+    for consumer_id, host, at, score in wanted.values_list("consumer_id", "host", "day", "score"):
+        found[consumer_id, host if consumer_id == NONE else ""][at] = score
+    return found
+
+
+def spark(scores: Sequence[int | None]) -> str:
+    """An SVG path; broken off where a day is missing, a dot where it is alone."""
+    step = WIDTH / (len(scores) - 1)
+    path, pen = "", "M"
+    for place, score in enumerate(scores):
+        if score is None:
+            pen = "M"
+            continue
+        path += f"{pen}{place * step:.1f} {2 + (HEIGHT - 4) * (1 - score / 100):.1f}h0"
+        pen = "L"
+    return path
+
+
+def _seconds(value: float | None) -> str:
+    return in_words(None if value is None else 1000 * value)
+
+
+@admin.register(HealthDay)
+class HealthDayAdmin(base.BigList):
+    """The days as they are stored, those that were written last first."""
+
+    list_display = ("day", "whose", "host", "score", "attempts", "failed", "reason")
+    search_fields = ("consumer_id",)
+    search_help_text = "number of the consumer; 0 is all of a host"
+    fields = (
+        ("day", "whose", "host"),
+        ("score", "reason"),
+        ("attempts", "failed", "retries", "unreachable"),
+        ("p50_ms", "p95_ms", "p99_ms"),
+        ("recoveries", "recovery_median_s", "recovery_longest_s"),
+        ("outage_s", "down_since"),
+        ("objective", "budget_used"),
+        ("burn_1h", "burn_6h", "burn_24h", "burn_day"),
+        "before",
+    )
+    readonly_fields = ("whose",)
+
+    def get_urls(self) -> list[URLPattern]:
+        """The usual ones, and the page."""
+        view = self.admin_site.admin_view(partial(page, self))
+        return [path("worst/", view, name="delivery_healthday_worst"), *super().get_urls()]
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """The days of one consumer."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
+
+    @display(description="Consumer")
+    def whose(self, row: HealthDay) -> str:
+        """Its number."""
+        return str(row.consumer_id) if row.consumer_id else base.NONE

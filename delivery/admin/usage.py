@@ -1,0 +1,75 @@
+"""Admin pages of what the pipeline counted: hours of usage and of latency, as they are stored."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from delivery.models import LatencyHour, UsageHour
+from delivery.rules.histogram import bounds
+from delivery.rules.latency import in_words
+
+
+class Hours(base.BigList):
+    """Rows of hours, those that were written last first."""
+
+    search_fields = ("hour",)
+    search_help_text = "an hour in UTC: 2026-11-22 04"
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """The rows of one hour, or of one day."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            since = datetime.fromisoformat(term).replace(tzinfo=UTC)
+        except ValueError:
+            return queryset.none(), False
+        span = timedelta(hours=1) if len(term) > len("2026-11-22") else timedelta(days=1)
+        return queryset.filter(hour__gte=since, hour__lt=since + span), False
+
+    @display(description="Hour")
+    def begins(self, row: UsageHour | LatencyHour) -> str:
+        """Its first instant."""
+        return base.instant(row.hour, exact=False)
+
+    @display(description="Consumer")
+    def whose(self, row: UsageHour | LatencyHour) -> str:
+        """Its number."""
+        return str(row.consumer_id) if row.consumer_id else base.NONE
+
+
+@admin.register(UsageHour)
+class UsageHourAdmin(Hours):
+    """What bills are made of; the page Usage adds it up."""
+
+    list_display = (
+        *("begins", "channel_id", "producer_id", "whose", "messages", "bytes"),
+        *("delivered", "dead", "cancelled", "attempts", "failed_attempts", "bytes_out"),
+    )
+    fields = (
+        ("begins", "whose"),
+        ("channel_id", "producer_id"),
+        ("messages", "bytes"),
+        ("delivered", "dead", "cancelled"),
+        ("attempts", "failed_attempts", "bytes_out"),
+    )
+    readonly_fields = ("begins", "whose")
+
+
+@admin.register(LatencyHour)
+class LatencyHourAdmin(Hours):
+    """What percentiles are made of."""
+
+    list_display = ("begins", "whose", "took", "count")
+    fields = (("begins", "whose"), ("took", "count"))
+    readonly_fields = ("begins", "whose", "took")
+
+    @display(description="Took")
+    def took(self, row: LatencyHour) -> str:
+        """From how much up to how much."""
+        low, high = (in_words(ms) for ms in bounds(row.bucket))
+        return f"{low} to {high}"

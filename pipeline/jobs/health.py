@@ -1,0 +1,199 @@
+"""Health: how each consumer and each host did in a day, and in the 7 days before."""
+
+import json
+from argparse import ArgumentParser
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as f
+
+from pipeline import endpoints, windows
+from pipeline.endpoints import BEFORE, BURNS
+from pipeline.frames import LATE, SKEW
+from pipeline.job import Context, Job, Refused
+from pipeline.rules import health, hours, outcomes
+from pipeline.rules.health import Measures
+
+TABLE = "delivery_healthday"
+OBJECTIVE = 99.9
+PERCENTILES = (50, 95, 99)
+NAMES = (
+    *("day", "consumer_id", "host", "attempts", "failed", "retries", "unreachable"),
+    *("p50_ms", "p95_ms", "p99_ms", "recoveries", "recovery_median_s", "recovery_longest_s"),
+    *("outage_s", "score", "down_since", "reason", "objective", "budget_used"),
+    *("burn_1h", "burn_6h", "burn_24h", "burn_day", "before"),
+)
+
+
+@dataclass(slots=True)
+class Runs:
+    """Runs of failures that ended in a window, and how much of it lay in long ones."""
+
+    recoveries: int = 0
+    recovery_median_s: float | None = None
+    recovery_longest_s: float | None = None
+    outage_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found about one consumer or host, by window."""
+
+    measures: defaultdict[str, Measures] = field(default_factory=lambda: defaultdict(Measures))
+    runs: defaultdict[str, Runs] = field(default_factory=lambda: defaultdict(Runs))
+    down_since: datetime | None = None
+
+    def of(self, window: str) -> dict[str, Any]:
+        """Everything that a day and the days before it are compared by."""
+        measures = self.measures[window]
+        return {
+            "attempts": measures.attempts,
+            "failed": measures.failed,
+            "retries": measures.retries,
+            "unreachable": measures.unreachable,
+            **{f"p{percent}_ms": measures.percentile(percent) for percent in PERCENTILES},
+            **asdict(self.runs[window]),
+            "score": health.score(measures),
+        }
+
+
+Day = dict[tuple[int, str], Found]
+"""By consumer and host."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What can be chosen."""
+    parser.add_argument(
+        "--day", type=_day, metavar="DATE", help="a day in UTC: yesterday and today unless told"
+    )
+    parser.add_argument(
+        "--objective",
+        type=_objective,
+        metavar="PERCENT",
+        default=OBJECTIVE,
+        help="how many of all attempts shall not fail (%(default)s)",
+    )
+
+
+def _day(text: str) -> str:
+    return date.fromisoformat(text).isoformat()
+
+
+def _objective(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 100:
+        raise ValueError(text)
+    return value
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Measure, judge, and put each day in the place of what it was before."""
+    bound = context.frames.bound()
+    spans = days_of(context.options.day, hours.floor(bound))
+    if not spans:
+        raise Refused(f"{context.options.day} has no whole hour yet.")
+    first, last = spans[0][0] - BEFORE, spans[-1][1]
+    context.report("reading")
+    attempts = context.frames.attempts(
+        first - SKEW, min(last + LATE, bound), list(endpoints.ATTEMPT)
+    )
+    started = f.col("started_at")
+    attempts = attempts.where((started >= f.lit(first)) & (started < f.lit(last)))
+    attempts = attempts.where(~f.col("outcome").isin(*outcomes.BROKERS_OWN)).persist()
+    try:
+        found = _found(context, attempts, spans)
+    finally:
+        attempts.unpersist()
+    for done, (start, _) in enumerate(spans):
+        context.report("judging", done, len(spans))
+        _write(context, start.date(), found[start])
+    tried = sum(
+        one.measures["day"].attempts
+        for day in found.values()
+        for (consumer_id, _), one in day.items()
+        if consumer_id
+    )
+    return {"days": len(spans), "rows": sum(map(len, found.values())), "attempts": tried}
+
+
+def days_of(day: str | None, end: datetime) -> list[endpoints.Span]:
+    """The days that are asked for, each as far as it has whole hours before ``end``."""
+    today = hours.midnight(end)
+    starts = [hours.parse(day)] if day else [today - hours.DAY, today]
+    return [(start, min(start + hours.DAY, end)) for start in starts if start < end]
+
+
+def _found(
+    context: Context, attempts: DataFrame, spans: list[endpoints.Span]
+) -> dict[datetime, Day]:
+    """All that is known of each day."""
+    found: dict[datetime, Day] = {start: defaultdict(Found) for start, _ in spans}
+
+    def of(row: Row) -> Found:
+        day = datetime.fromtimestamp(row["day"], UTC)
+        return found[day][row["consumer_id"], row["host"]]
+
+    homes = endpoints.hosts(context.spark, context.database)
+    windows = endpoints.windows(context.spark, spans)
+    context.report("measuring")
+    for row in endpoints.sums(attempts, homes, windows, spans[-1][1]).toLocalIterator():
+        of(row).measures[row["window"]].add(
+            *(row["outcome"], row["bucket"], row["n"], row["retries"]),
+            *(row["weight"], row["squares"]),
+        )
+        context.run.check()
+    context.report("looking for recoveries")
+    runs = endpoints.runs(attempts, homes).persist()
+    for row in endpoints.recoveries(runs, windows).toLocalIterator():
+        known = of(row).runs[row["window"]]
+        known.recoveries = row["n"]
+        known.recovery_median_s, known.recovery_longest_s = row["median_s"], row["longest_s"]
+    for row in endpoints.outages(runs, windows).toLocalIterator():
+        of(row).runs[row["window"]].outage_s = row["outage_s"]
+        if row["window"] == "day" and row["since"] is not None:
+            of(row).down_since = endpoints.moment(row["since"])
+    runs.unpersist()
+    return found
+
+
+def _write(context: Context, day: date, found: Day) -> None:
+    """One day in one transaction."""
+    objective = context.options.objective
+    rows = [row_of(day, who, one, objective) for who, one in sorted(found.items())]
+    with context.database.transaction():
+        context.run.hold(context.database)
+        windows.replace(
+            *(context.database, TABLE, "day", day.isoformat(), (day + hours.DAY).isoformat()),
+            NAMES,
+            [[row[name] for name in NAMES] for row in rows],
+        )
+
+
+def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dict[str, Any]:
+    """A row of the table."""
+    measures = one.measures
+    burns = {f"burn_{name}": health.burn(measures[name], objective) for name in (*BURNS, "day")}
+    return {
+        "day": day.isoformat(),
+        "consumer_id": who[0],
+        "host": who[1],
+        **one.of("day"),
+        "down_since": one.down_since,
+        "reason": health.reason(
+            *(measures["day"], measures["before"]),
+            down_since=one.down_since,
+            burn_1h=burns["burn_1h"],
+            burn_6h=burns["burn_6h"],
+        ),
+        "objective": objective,
+        # Of a week's budget a week at the rate of 1 uses all.
+        "budget_used": health.burn(measures["week"], objective),
+        **burns,
+        "before": json.dumps(one.of("before")),
+    }
+
+
+JOB = Job("health", "Success, latency, recovery and score of consumers and hosts.", arguments, work)

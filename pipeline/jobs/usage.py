@@ -1,0 +1,212 @@
+"""Usage: what each producer sent and each consumer got, by the hour; bills are made of it."""
+
+import csv
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as f
+
+from pipeline import buckets, tables, windows
+from pipeline.database import Database
+from pipeline.endpoints import arrived, hour_of
+from pipeline.frames import LATE, SKEW, Frames
+from pipeline.job import Context, Job, Refused
+from pipeline.rules import cells, hours, outcomes
+
+USUAL = timedelta(hours=48)
+USAGE, LATENCY = "delivery_usagehour", "delivery_latencyhour"
+ENDS = ("delivered", "dead", "cancelled")
+COUNTED = ("messages", "bytes", *ENDS, "attempts", "failed_attempts", "bytes_out")
+KEYS = ("hour", "channel_id", "producer_id", "consumer_id")
+OWN = ("message_id", "consumer_id", "channel_id")
+"""What an attempt and a delivery say about whose they are."""
+TITLES = ("hour", "producer", "channel", "consumer", *COUNTED)
+"""Of a CSV file."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What can be chosen."""
+    parser.add_argument(
+        "--since", type=hours.valid, metavar="WHEN", help="first hour: an ISO date or instant, UTC"
+    )
+    parser.add_argument(
+        "--until", type=hours.valid, metavar="WHEN", help="where it ends; the last whole hour"
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write what was counted there as well")
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Count whole hours anew, and put them in the place of what was counted before."""
+    frames = context.frames
+    bound = frames.bound()
+    since, until = hours.window(context.options.since, context.options.until, bound, USUAL)
+    if since >= until:
+        raise Refused(f"No whole hour between {since:%Y-%m-%d %H:%M} and {until:%Y-%m-%d %H:%M}.")
+    context.report("reading")
+    attempts = frames.attempts(
+        since - SKEW,
+        min(until + LATE, bound),
+        [*OWN, "started_at", "outcome", "total_ms"],
+    ).where(_within("started_at", since, until))
+    attempts = attempts.persist()
+    try:
+        usage = _usage(frames, attempts, since, until).orderBy("hour_s").persist()
+        latency = _latency(attempts).orderBy("hour_s")
+        totals = _write(context, usage, latency, since, until)
+        usage.unpersist()
+    finally:
+        attempts.unpersist()
+    if context.options.csv:
+        context.report("writing the file")
+        write_csv(context.database, Path(context.options.csv), since, until)
+    return {"since": since.isoformat(), "until": until.isoformat(), **totals}
+
+
+def _usage(frames: Frames, attempts: DataFrame, since: datetime, until: datetime) -> DataFrame:
+    """A row for each hour, channel, producer and consumer with something in it."""
+    messages = frames.messages(
+        since - SKEW, until + SKEW, ["channel_id", "producer_id", "body_bytes", "accepted_at"]
+    ).where(_within("accepted_at", since, until))
+    accepted = messages.select(
+        hour_of("accepted_at"),
+        "channel_id",
+        f.coalesce("producer_id", f.lit(0)).alias("producer_id"),
+        f.lit(0).cast("long").alias("consumer_id"),
+        *_counts(messages=f.lit(1), bytes=f.col("body_bytes")),
+    )
+    own = f.col("outcome").isin(*outcomes.BROKERS_OWN)
+    tried = attempts.select(
+        hour_of("started_at"),
+        *OWN,
+        *_counts(attempts=f.lit(1), failed_attempts=~arrived() & ~own, bytes_out=arrived()),
+    )
+    finished = frames.finished(since, until, [*OWN, "state", "finished_at"])
+    ended = finished.select(
+        hour_of("finished_at"), *OWN, *_counts(**{end: f.col("state") == end for end in ENDS})
+    )
+    # So little of each that a message's rows are one before they are joined with it.
+    mine = _summed(tried.unionByName(ended), "hour_s", *OWN).persist()
+    sizes = _messages_of(frames, mine)
+    mine = mine.join(sizes, "message_id", "left").select(
+        *("hour_s", "channel_id", "consumer_id"),
+        f.coalesce("producer_id", f.lit(0)).alias("producer_id"),
+        *(name for name in COUNTED if name != "bytes_out"),
+        (f.col("bytes_out") * f.coalesce("body_bytes", f.lit(0))).alias("bytes_out"),
+    )
+    return _summed(accepted.unionByName(mine), "hour_s", "channel_id", "producer_id", "consumer_id")
+
+
+def _messages_of(frames: Frames, rows: DataFrame) -> DataFrame:
+    """Producer and size of the rows' messages: of the days in which there are any."""
+    day = f.shiftright("message_id", tables.TIME_SHIFT) / f.lit(1000 * hours.DAY_S)
+    found = rows.select(f.floor(day).alias("day")).distinct().collect()
+    parts = [
+        frames.messages(
+            tables.EPOCH + timedelta(days=first),
+            tables.EPOCH + timedelta(days=last + 1),
+            ["id", "producer_id", "body_bytes"],
+        )
+        # Today's and a lonely one of last month: not what lies between them.
+        for first, last in hours.spans([row["day"] for row in found]) or [(0, 0)]
+    ]
+    return reduce(DataFrame.unionByName, parts).withColumnRenamed("id", "message_id")
+
+
+def _latency(attempts: DataFrame) -> DataFrame:
+    """How many of each hour and consumer arrived within which time."""
+    place = buckets.bucket(f.col("total_ms")).alias("bucket")
+    rows = attempts.where(arrived()).groupBy(hour_of("started_at"), "consumer_id", place)
+    return rows.agg(f.count("*").alias("count"))
+
+
+def _within(column: str, since: datetime, until: datetime) -> Column:
+    return (f.col(column) >= f.lit(since)) & (f.col(column) < f.lit(until))
+
+
+def _counts(**values: Column) -> list[Column]:
+    """All that is counted; 0 where nothing is said."""
+    return [values.get(name, f.lit(0)).cast("long").alias(name) for name in COUNTED]
+
+
+def _summed(rows: DataFrame, *keys: str) -> DataFrame:
+    return rows.groupBy(*keys).agg(*(f.sum(name).alias(name) for name in COUNTED))
+
+
+def _write(
+    context: Context, usage: DataFrame, latency: DataFrame, since: datetime, until: datetime
+) -> dict[str, int]:
+    """Each day in one transaction; returns what was counted in all."""
+    totals = dict.fromkeys(COUNTED, 0)
+    days = list(hours.days(since, until))
+    dates = [start.date() for start, _ in days]
+    counted = by_day(usage.toLocalIterator(), dates)
+    timed = by_day(latency.toLocalIterator(), dates)
+    database, written = context.database, 0
+    for done, ((start, end), rows, times) in enumerate(zip(days, counted, timed, strict=True)):
+        context.report("counting", done, len(days), written)
+        with database.transaction():
+            context.run.hold(database)
+            span = "hour", start, end
+            windows.replace(
+                *(database, USAGE, *span, (*KEYS, *COUNTED)),
+                [[instant(row), *(row[name] for name in (*KEYS[1:], *COUNTED))] for row in rows],
+            )
+            windows.replace(
+                *(database, LATENCY, *span, ("hour", "consumer_id", "bucket", "count")),
+                [[instant(row), row["consumer_id"], row["bucket"], row["count"]] for row in times],
+            )
+        written += len(rows) + len(times)
+        for name in COUNTED:
+            totals[name] += sum(row[name] for row in rows)
+    context.report("counted", len(days), len(days), written)
+    return totals
+
+
+def by_day(rows: Iterable[Row], dates: Iterable[date]) -> Iterator[list[Row]]:
+    """The rows of each of these days; they come in the order of time."""
+    groups = groupby(rows, key=lambda row: instant(row).date())
+    day, found = next(groups, (None, iter(())))
+    for wanted in dates:
+        mine = list(found) if day == wanted else []
+        if day == wanted:
+            day, found = next(groups, (None, iter(())))
+        yield mine
+
+
+def instant(row: Row) -> datetime:
+    """Its hour."""
+    return datetime.fromtimestamp(row["hour_s"], UTC)
+
+
+def write_csv(database: Database, path: Path, since: datetime, until: datetime) -> None:
+    """The hours as a file, with names for numbers; all of it is there or none."""
+    names = ", ".join(f"u.{name}" for name in COUNTED)
+    sql = (
+        f"SELECT u.hour, p.slug, c.slug, k.client_id, u.producer_id, u.channel_id, u.consumer_id, "
+        f"{names} FROM {USAGE} u LEFT JOIN channels_app_producer p ON p.id = u.producer_id "
+        "LEFT JOIN channels_app_channel c ON c.id = u.channel_id "
+        "LEFT JOIN channels_app_consumer k ON k.id = u.consumer_id "
+        "WHERE u.hour >= %s AND u.hour < %s ORDER BY u.hour, c.slug, p.slug, k.client_id, u.id"
+    )
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file)
+        lines.writerow(TITLES)
+        for start, end in hours.days(since, until):
+            for hour, producer, channel, consumer, *rest in database.read(sql, [start, end]):
+                whose = (producer, channel, consumer)
+                shown = [
+                    cells.safe(name or (f"#{number}" if number else ""))
+                    for name, number in zip(whose, rest[:3], strict=True)
+                ]
+                lines.writerow([str(hour)[:16], *shown, *rest[3:]])
+    part.replace(path)
+
+
+JOB = Job("usage", "Messages, deliveries, attempts, bytes of each hour.", arguments, work)

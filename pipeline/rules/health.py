@@ -1,0 +1,148 @@
+"""Health: a consumer's score, its error budget, and both in words.
+
+The score is 100 times the lower bound of the success rate (E. B. Wilson, Probable inference, the
+law of succession, and statistical inference, JASA 22, 1927: right for few attempts and for rates
+near 1), with young attempts weighing more, less up to a half for attempts that reached nobody.
+"""
+
+from collections import Counter as Tally
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import sqrt
+
+from pipeline.rules.histogram import percentile
+from pipeline.rules.outcomes import ARRIVED, UNREACHABLE
+
+Z = 1.2816
+"""Nine times in ten the true rate is above the bound."""
+HALF_LIFE_H = 6
+FULL_WEIGHT = 1000
+"""Weights are whole numbers: their sums do not depend on the order in which they are added."""
+OUTAGE_FAILURES = 3
+"""So many failures without a success between them are an outage; fewer are bad luck."""
+FEW = 20
+"""Of so few attempts no rate can be known well."""
+FAST, FAST_6H = 14.4, 6.0
+"""Burn rates over an hour and over six that are worth waking somebody: 2 and 5 % of a budget of 30
+days (Google, The Site Reliability Workbook, 2018, chapter 5)."""
+
+
+@dataclass(slots=True)
+class Measures:
+    """Attempts of a time, but for those that the broker broke off itself."""
+
+    outcomes: Tally[str] = field(default_factory=Tally)
+    retries: int = 0
+    """Attempts that were not a delivery's first."""
+    weight: int = 0
+    weight_arrived: int = 0
+    weight_squares: int = 0
+    latency: Tally[int] = field(default_factory=Tally)
+    """Those that arrived, by bucket."""
+
+    @property
+    def attempts(self) -> int:
+        """All of them."""
+        return self.outcomes.total()
+
+    @property
+    def failed(self) -> int:
+        """Those with which nothing arrived."""
+        return sum(n for name, n in self.outcomes.items() if name not in ARRIVED)
+
+    @property
+    def unreachable(self) -> int:
+        """Those that reached nobody."""
+        return sum(n for name, n in self.outcomes.items() if name in UNREACHABLE)
+
+    @property
+    def success(self) -> float | None:
+        """The share that arrived."""
+        return 1 - self.failed / self.attempts if self.attempts else None
+
+    def add(
+        self, outcome: str, bucket: int | None, count: int, retries: int, weight: int, squares: int
+    ) -> None:
+        """So many attempts that ended alike, with the sums of their weights and these' squares."""
+        self.outcomes[outcome] += count
+        self.retries += retries
+        self.weight += weight
+        self.weight_squares += squares
+        if outcome in ARRIVED:
+            self.weight_arrived += weight
+            if bucket is not None:
+                self.latency[bucket] += count
+
+    def percentile(self, percent: int) -> float | None:
+        """Of those that arrived, in milliseconds."""
+        return percentile(self.latency, percent)
+
+
+def recency(hours: int) -> int:
+    """The weight of an attempt so many whole hours before the end: half for each six."""
+    return round(float(FULL_WEIGHT * 0.5 ** (hours / HALF_LIFE_H)))
+
+
+def wilson(rate: float, trials: float, z: float = Z) -> float:
+    """Lower bound of a rate that was seen in so many trials (Wilson 1927)."""
+    if trials <= 0:
+        return 0.0
+    square = z * z / trials
+    spread = z * sqrt(max(0.0, rate * (1 - rate) / trials + square / (4 * trials)))
+    return max(0.0, (rate + square / 2 - spread) / (1 + square))
+
+
+def score(measures: Measures) -> int | None:
+    """0 to 100; None where nothing was tried."""
+    if not measures.attempts or not measures.weight_squares:
+        return None
+    # As many trials of equal weight would know the rate as well (Kish, Survey Sampling, 1965).
+    trials = measures.weight**2 / measures.weight_squares
+    bound = wilson(measures.weight_arrived / measures.weight, trials)
+    return round(100 * bound * (1 - measures.unreachable / measures.attempts / 2))
+
+
+def burn(measures: Measures, objective: float) -> float | None:
+    """How many times faster than allowed the error budget is used; ``objective`` in percent."""
+    if not measures.attempts:
+        return None
+    return 100 * measures.failed / measures.attempts / (100 - objective)
+
+
+def reason(
+    day: Measures,
+    before: Measures,
+    *,
+    down_since: datetime | None,
+    burn_1h: float | None,
+    burn_6h: float | None,
+) -> str:
+    """Why the score is what it is, for people."""
+    said = _why(day, before, down_since)
+    if (burn_1h or 0) >= FAST and (burn_6h or 0) >= FAST_6H:
+        said += f"; in the last hour its error budget went {burn_1h:,.0f} times too fast"
+    return said
+
+
+def _why(day: Measures, before: Measures, down_since: datetime | None) -> str:
+    if not day.attempts:
+        return "nothing was sent"
+    if down_since is not None:
+        return f"down since {down_since:%Y-%m-%d %H:%M} UTC, mostly {_mostly(day)}"
+    if day.failed:
+        missed = day.unreachable * 2 >= day.failed
+        what = "reached nobody" if missed else "failed"
+        share = (day.unreachable if missed else day.failed) / day.attempts
+        return f"{share:.2%} of attempts {what}, mostly {_mostly(day)}"
+    now, then = day.percentile(95), before.percentile(95)
+    if now and then and now >= 2 * then and day.attempts >= FEW:
+        return f"slow: p95 is {now:,.0f} ms, in the 7 days before it was {then:,.0f} ms"
+    if day.attempts < FEW:
+        return "well, as far as so few attempts tell"
+    return "well"
+
+
+def _mostly(measures: Measures) -> str:
+    """The most frequent failure; of two that are, the first by name."""
+    failures = [(-n, name) for name, n in measures.outcomes.items() if name not in ARRIVED]
+    return min(failures)[1].replace("_", " ") if failures else "nothing"

@@ -1,0 +1,235 @@
+"""Health: what Spark measured is what plain Python measures over the same month."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Any
+
+import pytest
+
+from channels_app.models import Consumer
+from delivery.models import Attempt, HealthDay
+from pipeline import endpoints
+from pipeline.job import Refused
+from pipeline.rules import health, histogram, hours
+from pipeline.rules.health import Measures
+from pipeline.settings import Settings
+from tests.pipeline import month, moving
+from tests.pipeline.conftest import RunJob
+from tests.pipeline.month import Month
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOST = "shared.example"
+WEEK = endpoints.BEFORE
+
+
+@dataclass(slots=True)
+class Stretch:
+    """A run of failures."""
+
+    since: datetime
+    failures: int = 1
+    until: datetime | None = None
+
+
+@dataclass(slots=True)
+class Judged:
+    """A day of one consumer or host, one attempt after the other."""
+
+    attempts: list[Attempt]
+    """In the order in which they ended."""
+    end: datetime
+    """Of all hours that are known."""
+    runs: list[Stretch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        run: Stretch | None = None
+        for row in self.attempts:
+            if row.outcome == "delivered":
+                if run is not None:
+                    run.until = row.started_at + timedelta(milliseconds=row.total_ms)
+                    self.runs.append(run)
+                run = None
+            elif run is None:
+                run = Stretch(row.started_at)
+            else:
+                run.failures += 1
+        if run is not None:
+            self.runs.append(run)
+
+    def measures(self, low: datetime, high: datetime) -> Measures:
+        found = Measures()
+        for row in self.attempts:
+            if not low <= row.started_at < high:
+                continue
+            evening = min(hours.midnight(row.started_at) + hours.DAY, self.end)
+            weight = health.recency((evening - hours.floor(row.started_at)) // hours.HOUR - 1)
+            bucket = histogram.bucket(row.total_ms)
+            found.add(row.outcome, bucket, 1, int(row.number > 1), weight, weight**2)
+        return found
+
+    def ended(self, low: datetime, high: datetime) -> list[float]:
+        return [
+            (run.until - run.since).total_seconds()
+            for run in self.runs
+            if run.until is not None and low <= run.until < high
+        ]
+
+    def outage_s(self, low: datetime, high: datetime) -> float:
+        return sum(
+            max(0.0, (min(run.until or high, high) - max(run.since, low)).total_seconds())
+            for run in self.runs
+            if run.failures >= health.OUTAGE_FAILURES
+        )
+
+    def down_since(self, high: datetime) -> datetime | None:
+        open_ = [
+            run.since
+            for run in self.runs
+            if run.failures >= health.OUTAGE_FAILURES
+            and run.since < high
+            and (run.until is None or run.until >= high)
+        ]
+        return max(open_, default=None)
+
+
+@pytest.fixture
+def made() -> Month:
+    """Two consumers at one host; an attempt of each that was broken off is nobody's fault."""
+    made = month.make(messages=900)
+    for name in ("steady", "flaky"):
+        Consumer.objects.filter(client_id=name).update(url=f"https://{HOST}:8443/{name}")
+        made.consumers[name].url = f"https://{HOST}:8443/{name}"
+    mine = [row for row in made.attempts if row.started_at >= made.until - timedelta(days=1)]
+    for row in mine[:10:2]:
+        row.outcome = "interrupted"
+        row.save()
+    return made
+
+
+def wanted(judged: Judged, low: datetime, high: datetime) -> dict[str, Any]:
+    """What a window is compared by."""
+    known, ended = judged.measures(low, high), judged.ended(low, high)
+    return {
+        "attempts": known.attempts,
+        "failed": known.failed,
+        "retries": known.retries,
+        "unreachable": known.unreachable,
+        "recoveries": len(ended),
+        "score": health.score(known),
+        **{f"p{percent}_ms": known.percentile(percent) for percent in (50, 95, 99)},
+        "recovery_median_s": median(ended) if ended else None,
+        "recovery_longest_s": max(ended, default=None),
+        "outage_s": judged.outage_s(low, high),
+    }
+
+
+def compare(made: Month, row: HealthDay, first: datetime, end: datetime) -> None:
+    """A stored row with what the attempts say that began between ``first`` and ``end``."""
+    homes = {one.id: endpoints.host_of(one.url) for one in made.consumers.values()}
+
+    def is_meant(attempt: Attempt) -> bool:
+        consumer_id = attempt.delivery.consumer_id
+        meant = (
+            consumer_id == row.consumer_id if row.consumer_id else homes[consumer_id] == row.host
+        )
+        return meant and attempt.outcome != "interrupted" and first <= attempt.started_at < end
+
+    mine = sorted(filter(is_meant, made.attempts), key=lambda attempt: attempt.id)
+    judged = Judged(mine, end)
+    low = datetime(row.day.year, row.day.month, row.day.day, tzinfo=UTC)
+    high = min(low + hours.DAY, end)
+    for told, span in ((vars(row), (low, high)), (row.before, (low - WEEK, low))):
+        for name, value in wanted(judged, *span).items():
+            close = pytest.approx(value) if isinstance(value, float) else value
+            assert told[name] == close, (str(row), name)
+    assert row.down_since == judged.down_since(high)
+    spans = {"budget_used": high - WEEK, "burn_day": low}
+    spans |= {f"burn_{name}": high - span * hours.HOUR for name, span in endpoints.BURNS.items()}
+    for name, since in spans.items():
+        assert getattr(row, name) == health.burn(judged.measures(since, high), row.objective), name
+
+
+def rows() -> list[dict[str, Any]]:
+    found = HealthDay.objects.order_by("day", "consumer_id", "host").values()
+    return [{name: value for name, value in row.items() if name != "id"} for row in found]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["the day it broke", "yesterday and today"])
+def test_a_day_is_what_its_attempts_say(made: Month, run_job: RunJob, is_late: bool) -> None:
+    end = hours.floor(datetime.now(UTC))
+    options: dict[str, Any] = {"objective": 99.5}
+    starts = [hours.midnight(end) - hours.DAY, hours.midnight(end)]
+    if not is_late:
+        starts = [hours.midnight(made.broke_at)]
+        end = starts[0] + hours.DAY
+        options |= {"day": f"{starts[0].date()}"}
+
+    told = run_job("health", **options)
+
+    found = list(HealthDay.objects.all())
+    assert {row.day for row in found} == {start.date() for start in starts if start < end}
+    assert {row.consumer_id for row in found} == {0, *(c.id for c in made.consumers.values())}
+    hosts = {"broken.example", "late.example", "books.example", "slow.example", HOST}
+    assert {row.host for row in found if not row.consumer_id} == hosts
+    assert {row.objective for row in found} == {99.5}
+    assert told["rows"] == len(found)
+    assert told["attempts"] == sum(row.attempts for row in found if row.consumer_id)
+    for row in found:
+        compare(made, row, starts[0] - WEEK, end)
+    broken = found_of(made, "broken")
+    assert broken.down_since is not None
+    assert broken.reason.startswith("down since")
+    assert broken.score is not None
+    assert broken.score < (found_of(made, "steady").score or 0)
+
+    again = rows()
+    run_job("health", **options)
+    assert rows() == again
+
+
+def found_of(made: Month, name: str) -> HealthDay:
+    return HealthDay.objects.filter(consumer_id=made.consumers[name].id).latest("day")
+
+
+def test_a_day_is_replaced_and_no_other(made: Month, run_job: RunJob) -> None:
+    day = (made.until - timedelta(days=5)).date()
+    for other in (day - hours.DAY, day, day + hours.DAY):
+        HealthDay.objects.create(day=other, consumer_id=4711, reason="x", objective=99)
+
+    run_job("health", day=day.isoformat())
+
+    left = HealthDay.objects.filter(consumer_id=4711).values_list("day", flat=True)
+    assert set(left) == {day - hours.DAY, day + hours.DAY}
+
+
+def test_what_is_in_the_lake_counts_once(made: Month, run_job: RunJob, chosen: Settings) -> None:
+    day = f"{(made.until - timedelta(days=3)).date()}"
+    run_job("health", day=day)
+    whole = rows()
+    moving.move(
+        chosen, "deliveries", made.until - timedelta(days=2), stays=lambda key: key % 2 == 0
+    )
+
+    run_job("health", day=day)
+
+    assert rows() == whole
+
+
+def test_a_day_to_come_is_refused(run_job: RunJob) -> None:
+    with pytest.raises(Refused, match="no whole hour yet"):
+        run_job("health", day="2100-01-01")
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://Shop.example:8443/x?y=z", "shop.example"),
+        ("http://[::1]:80/", "::1"),
+        ("http://[::1", ""),
+        ("", ""),
+    ],
+)
+def test_a_host_is_whom_an_address_is_of(url: str, host: str) -> None:
+    assert endpoints.host_of(url) == host
