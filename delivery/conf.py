@@ -36,6 +36,8 @@ class Conf:
     audit_back: timedelta
     audit_full_every: timedelta
     audit_grace: timedelta
+    lake: str
+    """Folder of the archive; empty: there is none, and retention deletes by itself."""
     allowed_targets: Networks
     ca_file: str
     user_agent: str
@@ -68,6 +70,7 @@ def conf() -> Conf:
         audit_back=timedelta(hours=environment.audit_recent_hours),
         audit_full_every=timedelta(hours=environment.audit_full_hours),
         audit_grace=timedelta(seconds=environment.audit_grace_s),
+        lake=environment.lake,
         allowed_targets=parse_networks(environment.allowed_targets),
         ca_file=environment.ca_file,
         user_agent=f"Hookstation/{settings.VERSION}",

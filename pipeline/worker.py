@@ -17,13 +17,13 @@ from pipeline import database, settings
 BATCH_ROWS = 20_000
 
 
-def read(sql: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read(sql: str, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
     """The rows of a query, each batch cast to ``schema``.
 
     ``sql`` holds no values but our own numbers and instants: the driver has no parameters.
     """
     reader = cx.read_sql(
-        _url(settings.get(settings.BULK)), sql, return_type="arrow_stream", batch_size=BATCH_ROWS
+        _url(settings.get(settings.BULK)), sql, return_type="arrow_stream", batch_size=batch_rows
     )
     for batch in reader:
         yield cast(batch, schema)

@@ -107,7 +107,8 @@ class Segment(models.Model):
     """A part of the archive: a range of keys on its way from these tables into the lake.
 
     What belongs to it is said by the range and the cutoffs, which never change: finished rows that
-    were old enough when it was planned. That set can only shrink, by a replay.
+    were old enough when it was planned. A replay takes rows out of that set, and a message joins it
+    whose last delivery was deleted: so nothing is deleted here that is not in the files.
     """
 
     class Kind(models.TextChoices):
@@ -140,8 +141,13 @@ class Segment(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.PLANNED)
     files = models.JSONField(default=list)
     """Of each: table, path in the lake, rows, bytes, SHA-256 and control totals."""
+    parts = models.JSONField(default=list)
+    """Its own table's rows in the order of their keys, in parts that are deleted here at once. Of
+    each: last key, rows, their keys and versions added up, attempts. Empty once it is pruned."""
     row_count = models.PositiveBigIntegerField(default=0)
     """Rows of its kind in the lake."""
+    byte_count = models.PositiveBigIntegerField(default=0)
+    """Of its files."""
     deleted_count = models.PositiveBigIntegerField(default=0)
     """Of them, those that have been deleted here."""
     cursor = models.BigIntegerField(default=0)

@@ -9,6 +9,7 @@ from delivery.conf import conf
 from delivery.runtime import audits, notices, slots
 from delivery.runtime.rounds import Rounds, Sweep
 from delivery.steps import (
+    archived,
     cancel,
     dispatch,
     pipeline_runs,
@@ -54,6 +55,19 @@ def _once(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
     return lambda: (work() for _ in range(1))
 
 
+def old_rows() -> Iterator[int]:
+    """Delete what is past its retention; where there is a lake, what is in it."""
+    yield from retention.forget_replays(clock.now())
+    if not conf().lake:
+        yield from retention.prune(clock.now(), SLOT)
+
+
+def archived_rows() -> Iterator[int]:
+    """Delete what has been archived."""
+    if conf().lake:
+        yield from archived.prune(SLOT)
+
+
 def _until_none(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
     return lambda: iter(work, 0)
 
@@ -67,7 +81,8 @@ SWEEPS = (
     Sweep("retired", 5.0, _until_none(retired)),
     Sweep("notices", 5.0, notices.sweep),
     Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),
-    Sweep("retention", 300.0, lambda: retention.prune(clock.now(), SLOT)),
+    Sweep("retention", 300.0, old_rows),
+    Sweep("archived", 5.0, archived_rows, idle_s=60.0),
     Sweep("old restores", 3600.0, restore.forget),
     Sweep("old notices", 3600.0, lambda: retention.forget_notices(clock.now())),
     Sweep("sessions", 3600.0, lambda: retention.forget_sessions(clock.now())),

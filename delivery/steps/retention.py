@@ -83,8 +83,8 @@ def prune(now: datetime, slot: int) -> Iterator[int]:
     """Delete deliveries past their channel's retention, and messages that have none left.
 
     Finished ones go after ``retention_days``, dead ones after ``dead_retention_days``; what still
-    waits is never touched. Replays go after the longer of the installation's two. Yields the number
-    of rows that each step deleted.
+    waits is never touched. Yields the number of rows that each step deleted. Not where there is a
+    lake: there rows go once they are in it (steps/archived).
     """
     channels = list(Channel.objects.all())
     # In another order each time: who runs this may end before it does, and begin anew.
@@ -92,7 +92,6 @@ def prune(now: datetime, slot: int) -> Iterator[int]:
         cutoffs = _Cutoffs(channel, now)
         yield from _deliveries(channel.id, cutoffs, slot)
         yield from _messages(channel, cutoffs)
-    yield from _replays(now)
 
 
 class _Cutoffs:
@@ -229,7 +228,8 @@ def _delete_unwanted(locked: list[int]) -> int:
     return len(gone)
 
 
-def _replays(now: datetime) -> Iterator[int]:
+def forget_replays(now: datetime) -> Iterator[int]:
+    """Delete replays that ended long ago: after the longer of the installation's two retentions."""
     cutoff = now - timedelta(days=max(conf().retention_days, conf().dead_retention_days))
     old = Replay.objects.filter(id__lt=_id_at(cutoff), finished_at__lt=cutoff)
     while gone := list(old.order_by("id").values_list("id", flat=True)[:BATCH]):

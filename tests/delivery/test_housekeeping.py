@@ -131,7 +131,7 @@ def test_old_replays_go_and_running_ones_stay() -> None:
             created_at=then,
             finished_at=then if state == "finished" else None,
         )
-    assert sum(retention.prune(clock.now(), slot=0)) == 1
+    assert sum(retention.forget_replays(clock.now())) == 1
     assert Replay.objects.get().state == "running"
 
 

@@ -17,10 +17,12 @@ from pyspark.sql import SparkSession
 
 from pipeline import commandline, runs, session
 from pipeline.job import Context
-from pipeline.jobs import JOBS
+from pipeline.jobs import JOBS, archive
 from pipeline.settings import Settings
+from tests.pipeline.elsewhere import Elsewhere, read_back
 
 RunJob = Callable[..., dict[str, Any]]
+RunArchive = Callable[..., dict[str, Any]]
 QUICK = {
     "spark__sql__shuffle__partitions": "2",
     "spark__sql__adaptive__enabled": "false",
@@ -61,23 +63,49 @@ def run_job(chosen: Settings, spark: SparkSession) -> RunJob:
     """A job with options, as on the command line: returns what it came to, or raises."""
 
     def run(name: str, **options: Any) -> dict[str, Any]:
-        job = JOBS[name]
-        parser = argparse.ArgumentParser()
-        job.arguments(parser)
-        wanted = parser.parse_args(commandline.as_words(options))
-        mine = runs.begin(chosen.database_url, name, options, run_id=None, requested_by="tests")
-        context = Context(chosen, wanted, mine)
-        context.__dict__["spark"] = spark
-        state, result = "failed", {}
-        try:
-            result = job.work(context)
-            state = "finished"
-        finally:
-            context.close()
-            mine.end(state, result)
-        return result
+        return _run(chosen, spark, name, options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def elsewhere() -> Iterator[Elsewhere]:
+    """Processes that do what executors do."""
+    processes = Elsewhere()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+def archive_job(
+    chosen: Settings, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> RunArchive:
+    """The job `archive` without Spark, which takes most of a test's time."""
+    monkeypatch.setattr(archive, "_ask", elsewhere.ask)
+    monkeypatch.setattr(archive, "_read_back", read_back)
+
+    def run(**options: Any) -> dict[str, Any]:
+        return _run(chosen, None, "archive", options)
+
+    return run
+
+
+def _run(chosen: Settings, spark: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    job = JOBS[name]
+    parser = argparse.ArgumentParser()
+    job.arguments(parser)
+    wanted = parser.parse_args(commandline.as_words(options))
+    mine = runs.begin(chosen.database_url, name, options, run_id=None, requested_by="tests")
+    context = Context(chosen, wanted, mine)
+    context.__dict__["spark"] = spark
+    state, result = "failed", {}
+    try:
+        result = job.work(context)
+        state = "finished"
+    finally:
+        context.close()
+        mine.end(state, result)
+    return result
 
 
 def _settings(address: str, folder: Path) -> Settings:

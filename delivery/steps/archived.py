@@ -1,0 +1,249 @@
+"""Archived: delete what the archive holds, part by part, once it was read back from there.
+
+A segment says for each part what its rows come to. Under their locks they are compared with that:
+only what agrees is deleted. Where a row left in the meantime, by a replay, or joined, the whole
+part stays: the archive then takes it out of its files, and comes back for it another time.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from channels_app import clock, transactions
+from channels_app.models import Channel, Message, MessageBody, raw
+from channels_app.rules import ids
+from delivery.models import (
+    Attempt,
+    Counter,
+    Delivery,
+    PipelineRun,
+    Pruned,
+    RestoredMessage,
+    Segment,
+)
+from delivery.models.accounting import EVERY_CHANNEL
+from delivery.models.counter import MADE
+from delivery.rules.lifecycle import DeliveryState
+
+PRIME = 2_147_483_647
+"""Keys are added up by their remainder, as the archive does."""
+READING = timedelta(seconds=30)
+"""A run without a heartbeat for so long reads nothing any more."""
+WRITER = "archive"
+"""The job that reads neither the files of a segment that is being deleted nor its rows."""
+DONE = (DeliveryState.DELIVERED.value, DeliveryState.CANCELLED.value)
+
+
+class _Differs(Exception):
+    """The rows are not what the archive has."""
+
+
+class _SomebodyReads(Exception):
+    """A run that reads lake and tables together began."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a segment says of rows that are to be deleted together."""
+
+    last: int
+    rows: int
+    keys: int
+    versions: int
+    attempts: int
+
+
+def prune(slot: int) -> Iterator[int]:
+    """Delete what has been archived and read back; yields the rows of each part.
+
+    It rests while a job reads lake and tables together: a row must not move from one to the other
+    between two of its questions.
+    """
+    while not _somebody_reads():
+        segment_id = _next()
+        if segment_id is None:
+            return
+        try:
+            yield _step(segment_id, slot)
+        except _SomebodyReads:
+            return
+
+
+def _next() -> int | None:
+    """The oldest segment that may be deleted here; messages first, of which there are fewer."""
+    for kind in (Segment.Kind.MESSAGES, Segment.Kind.DELIVERIES):
+        states = [Segment.State.PRUNING, Segment.State.VERIFIED]
+        rows = Segment.objects.filter(kind=kind, state__in=states).order_by("id")
+        if (found := rows.values_list("id", flat=True).first()) is not None:
+            return found
+    return None
+
+
+def _step(segment_id: int, slot: int) -> int:
+    try:
+        return transactions.run(lambda: _delete_part(segment_id, slot))
+    except _Differs:
+        return transactions.run(lambda: _pass_by(segment_id))
+
+
+def _delete_part(segment_id: int, slot: int) -> int:
+    """The next part, or the segment's end. Raises _Differs, and _SomebodyReads."""
+    segment = _locked(segment_id)
+    part = _part(segment) if segment else None
+    if segment is None or part is None:
+        return 0
+    if segment.kind == Segment.Kind.DELIVERIES:
+        _delete_deliveries(segment, part, slot)
+    else:
+        _delete_messages(segment, part)
+    _advance(segment, part, part.rows)
+    # Looked at last: who began while rows were locked must find them as they were.
+    if _somebody_reads():
+        raise _SomebodyReads
+    return part.rows
+
+
+def _pass_by(segment_id: int) -> int:
+    segment = _locked(segment_id)
+    part = _part(segment) if segment else None
+    if segment and part:
+        _advance(segment, part, 0)
+    return 0
+
+
+def _locked(segment_id: int) -> Segment | None:
+    """The segment, held; None when it is not to be deleted any more."""
+    states = [Segment.State.PRUNING, Segment.State.VERIFIED]
+    rows = Segment.objects.filter(id=segment_id, state__in=states)
+    return rows.select_for_update().first()
+
+
+def _part(segment: Segment) -> _Part | None:
+    """The first one behind the cursor; without any the segment is through."""
+    for row in segment.parts:
+        if row[0] > segment.cursor:
+            return _Part(*row)
+    _end(segment)
+    return None
+
+
+def _advance(segment: Segment, part: _Part, deleted: int) -> None:
+    segment.state = Segment.State.PRUNING
+    segment.cursor = part.last
+    segment.deleted_count += deleted
+    if part.last == segment.parts[-1][0]:
+        _end(segment)
+    else:
+        segment.save(update_fields=["state", "cursor", "deleted_count"])
+
+
+def _end(segment: Segment) -> None:
+    """In the lake alone, or nearly: then the archive has to look at it once more."""
+    if segment.deleted_count == segment.row_count:
+        segment.state, segment.parts = Segment.State.PRUNED, []
+        segment.pruned_at = clock.now()
+    else:
+        segment.state = Segment.State.AMENDING
+    segment.save(update_fields=["state", "cursor", "deleted_count", "parts", "pruned_at"])
+
+
+def _delete_deliveries(segment: Segment, part: _Part, slot: int) -> None:
+    ripe = _ripe(segment, _finished)
+    rows = Delivery.objects.filter(
+        ripe, id__gte=max(segment.low, segment.cursor + 1), id__lte=part.last
+    )
+    keys = list(rows.order_by("id").values_list("id", flat=True)[: part.rows + 1])
+    # Looked at again under their locks: a replay may have queued some of them meanwhile.
+    rows = Delivery.objects.filter(ripe, id__in=keys).order_by("id").select_for_update()
+    found = list(
+        rows.values_list("id", "version", "consumer_id", "state", "channel_id", "message_id")
+    )
+    _compare(part, [(row[0], row[1]) for row in found])
+    _note(found)
+    gone = raw.listed(keys)
+    attempts = raw.execute(f"DELETE FROM {Attempt._meta.db_table} WHERE delivery_id IN ({gone})")  # noqa: S608 - our numbers
+    if attempts != part.attempts:
+        raise _Differs
+    raw.execute(f"DELETE FROM {Delivery._meta.db_table} WHERE id IN ({gone})")  # noqa: S608 - our numbers
+    change: Tally[tuple[int, str]] = Tally()
+    for _, _, consumer_id, state, _, _ in found:
+        change[consumer_id, state] -= 1
+        change[consumer_id, MADE] -= 1
+    Counter.add(change, slot)
+
+
+def _note(found: list[tuple[int, int, int, str, int, int]]) -> None:
+    """Tell the audit what is gone by right, and retention what it would have to look at again."""
+    messages: dict[int, list[int]] = {}
+    for _, _, _, _, channel_id, message_id in found:
+        messages.setdefault(channel_id, []).append(message_id)
+    for channel_id in sorted(messages):
+        Pruned.note(channel_id, max(messages[channel_id]))
+        # These messages wait for the archive. Should it be taken away, retention is to find them.
+        first = min(messages[channel_id])
+        Channel.objects.filter(id=channel_id, pruned_to__gte=first).update(pruned_to=first - 1)
+
+
+def _delete_messages(segment: Segment, part: _Part) -> None:
+    unwanted = ~Exists(Delivery.objects.filter(message_id=OuterRef("id")))
+    # What a replay brought back is in the lake, and goes another way (steps/replay).
+    here_alone = ~Exists(RestoredMessage.objects.filter(message_id=OuterRef("id")))
+    ripe = _ripe(segment, _accepted) & ~Q(state=Message.State.ACCEPTED)
+    rows = Message.objects.filter(
+        ripe, unwanted, here_alone, id__gte=max(segment.low, segment.cursor + 1), id__lte=part.last
+    )
+    keys = list(rows.order_by("id").values_list("id", flat=True)[: part.rows + 1])
+    # Locked first, which keeps a backfill from making a delivery of them; then looked at again.
+    locked = Message.objects.filter(id__in=keys).order_by("id").select_for_update()
+    list(locked.values_list("id", flat=True))
+    left: QuerySet[Message] = Message.objects.filter(
+        ripe, unwanted, here_alone, id__in=keys
+    ).order_by("id")
+    _compare(part, list(left.values_list("id", "version")))
+    Pruned.note(EVERY_CHANNEL, max(keys))
+    gone = raw.listed(keys)
+    raw.execute(f"DELETE FROM {MessageBody._meta.db_table} WHERE message_id IN ({gone})")  # noqa: S608 - our numbers
+    raw.execute(f"DELETE FROM {Message._meta.db_table} WHERE id IN ({gone})")  # noqa: S608 - our numbers
+
+
+def _compare(part: _Part, found: list[tuple[int, int]]) -> None:
+    keys = sum(key % PRIME for key, _ in found)
+    versions = sum(version for _, version in found)
+    if (len(found), keys, versions) != (part.rows, part.keys, part.versions):
+        raise _Differs
+
+
+def _ripe(segment: Segment, condition: Any) -> Q:
+    """Of which rows the segment is made, as pipeline/ripe.py says it in SQL."""
+    limits: dict[str, Any] = segment.cutoffs
+    own: Mapping[str, Mapping[str, str]] = limits["channels"]
+    groups: dict[tuple[str, str], list[int]] = {}
+    for key, ends in own.items():
+        groups.setdefault((ends["finished"], ends["dead"]), []).append(int(key))
+    ripe: Q = condition(limits["finished"], limits["dead"])
+    if own:
+        ripe &= ~Q(channel_id__in=[int(key) for key in own])
+    for (finished, dead), keys in groups.items():
+        ripe |= condition(finished, dead) & Q(channel_id__in=keys)
+    return ripe
+
+
+def _finished(finished: str, dead: str) -> Q:
+    return Q(state__in=DONE, finished_at__lt=datetime.fromisoformat(finished)) | Q(
+        state=DeliveryState.DEAD.value, finished_at__lt=datetime.fromisoformat(dead)
+    )
+
+
+def _accepted(finished: str, dead: str) -> Q:
+    at = datetime.fromisoformat(finished)
+    return Q(id__lt=ids.first_id_at(int(at.timestamp() * 1000)))
+
+
+def _somebody_reads() -> bool:
+    since = clock.now() - READING
+    running = PipelineRun.objects.filter(state=PipelineRun.State.RUNNING, heartbeat_at__gt=since)
+    return running.exclude(job=WRITER).exists()

@@ -1,0 +1,250 @@
+"""The job `archive`: what has finished and is old enough, from the tables into the lake.
+
+Segments go through their states (ledger.py): planned, exported, verified; then the broker deletes
+their rows part by part. Each run first finishes what the last one left.
+"""
+
+import json
+import logging
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from pipeline import amend, export, failpoints, lake, planning, ripe, source, totals
+from pipeline.database import Database
+from pipeline.job import Context, Job
+from pipeline.ledger import (
+    AMENDING,
+    EXPORTED,
+    OPEN,
+    PLANNED,
+    File,
+    Ledger,
+    Range,
+    Segment,
+)
+from pipeline.runs import RUNS
+
+logger = logging.getLogger(__name__)
+
+PART_ROWS = 500
+"""What the broker deletes in one transaction."""
+READ_BACK = 500
+"""Files that one question of Spark reads."""
+LATE = timedelta(days=2)
+"""For how long a run that was killed may have written files that nobody waits for."""
+READING = timedelta(seconds=30)
+"""A run without a heartbeat for so long reads nothing any more."""
+KINDS = (ripe.DELIVERIES, ripe.MESSAGES)
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What can be said on the command line."""
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be archived, and write nothing"
+    )
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Do it; what it came to."""
+    folder = context.lake
+    ledger = Ledger(context.database, context.run, folder)
+    if context.options.dry_run:
+        return _told(ledger, _plan(context, ledger))
+    try:
+        lake.claim(folder, is_used=ledger.knows_files())
+        _clear(ledger)
+        amended = _amend(context, ledger)
+        ledger.plan(_plan(context, ledger))
+        failpoints.reach("after_plan")
+        exported = _export(context, ledger)
+        verified, differ = _verify(context, ledger)
+    except OSError as error:
+        raise lake.Unusable(f"The lake cannot be used: {error}.") from error
+    rows = sum(segment.rows for segment in verified)
+    return {
+        "amended": amended,
+        "exported": exported,
+        "verified": len(verified),
+        "to_do_again": differ,
+        "rows": rows,
+    }
+
+
+def _plan(context: Context, ledger: Ledger) -> list[Range]:
+    """What is ripe and in no segment yet."""
+    limits = ripe.cutoffs(context.database, context.settings)
+    under_way = ledger.having(*OPEN)
+    found: list[Range] = []
+    # From the replica if there is one: these numbers only say how large segments become.
+    database = Database(context.settings.bulk_url)
+    try:
+        for kind in KINDS:
+            days = planning.days(database, kind, limits)
+            for place, day in enumerate(days):
+                context.report(f"planning {kind}", place, len(days))
+                found += planning.of_day(database, kind, day, limits, under_way)
+    finally:
+        database.close()
+    return found
+
+
+def _told(ledger: Ledger, ranges: Sequence[Range]) -> dict[str, Any]:
+    told: dict[str, Any] = {"unfinished_segments": len(ledger.having(*OPEN))}
+    for kind in KINDS:
+        mine = [each for each in ranges if each.kind == kind]
+        told |= {
+            f"{kind}_segments": len(mine),
+            f"{kind}_rows": sum(each.expected for each in mine),
+            f"{kind}_days": len({each.day for each in mine}),
+        }
+    return told
+
+
+def _clear(ledger: Ledger) -> None:
+    """Finish what a run that ended early wrote down; take away what nobody knows of."""
+    ledger.recover()
+    for path in lake.written_aside(ledger.folder, ledger.days_since(ledger.database.now() - LATE)):
+        lake.remove(ledger.folder, path)
+
+
+def _amend(context: Context, ledger: Ledger) -> int:
+    """Take back what left a segment while it was being deleted."""
+    segments = ledger.having(AMENDING)
+    if segments and _somebody_reads(context):
+        logger.info("%d segments wait for other runs that read their files", len(segments))
+        return 0
+    for place, segment in enumerate(segments):
+        context.report("amending", place, len(segments))
+        files = amend.rewrite(context.database, ledger.folder, segment, context.run.id)
+        if ledger.amended(segment, files):
+            own = [file.rows for file in files if file.table == segment.tables[0]]
+            ledger.ended(segment, files, sum(own))
+            failpoints.reach("after_amend")
+    return len(segments)
+
+
+def _somebody_reads(context: Context) -> bool:
+    since = context.database.now() - READING
+    return bool(
+        context.database.read(
+            f"SELECT 1 FROM {RUNS} WHERE state = 'running' AND job <> %s AND heartbeat_at > %s",
+            [context.run.job, since],
+        )
+    )
+
+
+def _export(context: Context, ledger: Ledger) -> int:
+    """Write the files of what is planned, several at once; each is committed as it comes."""
+    count = 0
+    for segment, manifest in _on_executors(context, ledger.having(PLANNED), "exporting"):
+        files = [File(**file) for file in manifest["files"]]
+        if ledger.exported(segment, files, manifest["parts"]):
+            count += 1
+    return count
+
+
+def _verify(context: Context, ledger: Ledger) -> tuple[list[Segment], int]:
+    """Read files back and compare them with what was written and with the tables."""
+    whole: list[Segment] = []
+    segments = ledger.having(EXPORTED)
+    for segment, answer in _on_executors(context, segments, "checking"):
+        if "differs" in answer:
+            logger.warning("segment %d again: %s", segment.id, answer["differs"])
+            ledger.again(segment)
+        else:
+            whole.append(segment)
+    verified: list[Segment] = []
+    for start in range(0, len(whole), READ_BACK):
+        some = whole[start : start + READ_BACK]
+        context.report("reading back", start, len(whole))
+        found = _read_back(context, [file for segment in some for file in segment.files])
+        for segment in some:
+            if all(found.get(file.path) == file.totals for file in segment.files):
+                if ledger.verified(segment):
+                    verified.append(segment)
+            else:
+                logger.warning("segment %d again: Spark reads other rows", segment.id)
+                ledger.again(segment)
+    return verified, len(segments) - len(verified)
+
+
+def _read_back(context: Context, files: Sequence[File]) -> dict[str, dict[str, int]]:
+    """By path: what the rows of each file come to, as Spark reads them."""
+    found: dict[str, dict[str, int]] = {}
+    for table in dict.fromkeys(file.table for file in files):
+        paths = {file.path for file in files if file.table == table}
+        schema: StructType = source.spark_schema(totals.ARCHIVED[table])
+        rows = context.spark.read.schema(schema)
+        frame = rows.parquet(*(str(context.lake / path) for path in sorted(paths)))
+        sums = {name: f.sum(f.expr(it.lake)) for name, it in totals.TOTALS[table].items()}
+        grouped = frame.groupBy(f.input_file_name().alias("name")).agg(
+            f.count("*").alias(totals.ROWS),
+            *(f.coalesce(total, f.lit(0)).alias(name) for name, total in sums.items()),
+        )
+        known = {file.path: file.totals for file in files}
+        for row in grouped.collect():
+            path = "/".join(row["name"].rsplit("/", 3)[1:]).replace("%3D", "=")
+            if path in known:
+                found[path] = {name: int(row[name]) for name in known[path]}
+    return found
+
+
+def _on_executors(
+    context: Context, segments: Sequence[Segment], stage: str
+) -> Iterator[tuple[Segment, dict[str, Any]]]:
+    """Each segment's answer, as they come. Raises lake.Unusable for what a person must mend.
+
+    One job of Spark for each: toLocalIterator would run two at a time, and collect would keep all
+    answers back until the last one.
+    """
+    if not segments:
+        return
+    asked = export.export if stage == "exporting" else export.check
+    spark, rows = context.spark, 0
+    with ThreadPoolExecutor(context.settings.partitions) as pool:
+        futures = {pool.submit(_ask, spark, asked, _task(context, each)): each for each in segments}
+        try:
+            for place, future in enumerate(as_completed(futures)):
+                segment, answer = futures[future], future.result()
+                if "error" in answer:
+                    raise lake.Unusable(answer["error"])
+                rows += sum(file["rows"] for file in answer.get("files", ()))
+                yield segment, answer
+                context.report(stage, place + 1, len(segments), rows or None)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ask(spark: Any, asked: Callable[..., Any], task: str) -> dict[str, Any]:
+    rows = spark.createDataFrame([(task,)], "task string")
+    (row,) = rows.mapInArrow(asked, "answer string").collect()
+    answer: dict[str, Any] = json.loads(row["answer"])
+    return answer
+
+
+def _task(context: Context, segment: Segment) -> str:
+    paths = {table: lake.path_of(table, segment.day, segment.id) for table in segment.tables}
+    return json.dumps(
+        {
+            "kind": segment.kind,
+            "low": segment.low,
+            "high": segment.high,
+            "cutoffs": segment.limits.as_json(),
+            "tables": segment.tables,
+            "files": [file.as_json() for file in segment.files],
+            "lake": str(context.lake),
+            "path": paths,
+            "tmp": {table: lake.aside(path, context.run.id) for table, path in paths.items()},
+            "keep_bodies": context.settings.keep_bodies,
+            "part_rows": PART_ROWS,
+        }
+    )
+
+
+JOB = Job("archive", "Move what has finished and is old enough into the lake.", arguments, work)

@@ -1,0 +1,452 @@
+"""The archive: every row that is old enough goes to the lake, exactly once, and no other."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from django.core.management import call_command
+from pyspark.sql import SparkSession
+
+from channels_app.models import Channel, Message, new_id
+from delivery.models import Attempt, Delivery, PipelineRun, RestoredMessage, Segment
+from delivery.runtime import sweeps
+from delivery.steps import archived, recount
+from pipeline import lake, planning, settings
+from pipeline.database import Database
+from pipeline.frames import Frames
+from pipeline.jobs import archive
+from pipeline.settings import Settings
+from tests.delivery.books import assert_counters_are_true
+from tests.pipeline import month as month_module
+from tests.pipeline.conftest import RunArchive, RunJob
+from tests.pipeline.month import Month
+from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Segments and parts of few rows, and many of them."""
+    monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
+    monkeypatch.setattr(archive, "PART_ROWS", 7)
+    monkeypatch.setenv(settings.BULK, address)
+
+
+@pytest.fixture
+def month() -> Month:
+    """Five weeks, of which the first days are past their retention, and a channel's first four."""
+    made = month_module.make(messages=400)
+    # Dead letters of a channel go later than what was delivered there; some have gone there.
+    Channel.objects.filter(slug="invoices").update(dead_retention_days=10)
+    channel = made.consumers["books"].channel_id
+    mine = [row for row in made.deliveries if row.channel_id == channel and row.finished_at]
+    for row in mine[::9]:
+        row.state = "dead"
+        Delivery.objects.filter(id=row.id).update(state="dead")
+    for name in ("books", "slow"):
+        recount.recount(made.consumers[name].id)
+    return made
+
+
+@pytest.fixture
+def files(chosen: Settings) -> Lake:
+    """The lake."""
+    assert chosen.lake is not None
+    return Lake(chosen.lake)
+
+
+def ripe(made: Month) -> set[int]:
+    """Deliveries that are old enough, counted one by one."""
+    now = datetime.now(UTC)
+    days = {
+        row.id: (row.retention_days or 30, row.dead_retention_days or 90)
+        for row in Channel.objects.all()
+    }
+    found = set()
+    for row in made.deliveries:
+        finished, dead = days[row.channel_id]
+        limit = now - DAY * (dead if row.state == "dead" else finished)
+        if row.finished_at is not None and row.finished_at < limit:
+            found.add(row.id)
+    return found
+
+
+def ripe_messages(made: Month) -> set[int]:
+    """Messages that are old enough and whose deliveries are all."""
+    now = datetime.now(UTC)
+    days = {row.id: row.retention_days or 30 for row in Channel.objects.all()}
+    mine = ripe(made)
+    held = {row.message_id for row in made.deliveries if row.id not in mine}
+    return {
+        row.id
+        for row in made.messages
+        if row.accepted_at < now - DAY * days[row.channel_id] and row.id not in held
+    }
+
+
+def finish(archive_job: RunArchive) -> None:
+    """Archive and delete until nothing changes any more."""
+    for _ in range(6):
+        result = archive_job()
+        if not prune() and not result["exported"] and set(states()) <= {"pruned"}:
+            return
+    raise AssertionError(states())
+
+
+def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    before = in_tables()
+    finish(archive_job)
+    assert_once(before, files)
+    found = files.rows()
+    assert set(found["deliveries"]) == ripe(month)
+    assert set(found["messages"]) == ripe_messages(month)
+    assert 0 < len(ripe(month)) < len(month.deliveries)
+    assert {row["state"] for row in found["deliveries"].values()} == {"delivered", "dead"}
+    assert Segment.objects.count() > 6
+    for segment in Segment.objects.all():
+        for file in segment.files:
+            assert f"/day={segment.day}/" in file["path"]
+            keys = [row["id"] for row in _rows(files, file["path"])]
+            assert (file["first"], file["last"]) == (min(keys), max(keys))
+    assert recount.gap() == 0
+    assert_counters_are_true()
+    call_command("audit")
+
+
+def test_lake_and_tables_together_are_the_month_at_every_stage(
+    run_job: RunJob, month: Month, files: Lake, chosen: Settings, spark: SparkSession
+) -> None:
+    """With Spark, from the export to the question."""
+    before = in_tables()
+
+    def check() -> None:
+        frames = Frames(spark, Database(chosen.database_url), chosen)
+        until = month.until + DAY
+        for name, ask in (
+            ("deliveries", frames.deliveries),
+            ("attempts", frames.attempts),
+            ("messages", frames.messages),
+        ):
+            keys = [row["id"] for row in ask(None, until, ["id"]).collect()]
+            assert sorted(keys) == sorted(before[name]), (name, states())
+
+    seen = set()
+    run_job("archive")
+    check()
+    steps = archived.prune(0)
+    for number, _ in enumerate(steps):
+        if number in (0, 30):
+            seen |= set(states())
+            check()
+    run_job("archive")
+    check()
+    assert {"verified", "pruning", "pruned"} <= seen | set(states())
+    prune()
+    check()
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    told = archive_job(dry_run=True)
+    assert told["deliveries_rows"] == len(ripe(month))
+    assert told["deliveries_segments"] > 2
+    assert told["messages_rows"] == 0  # they still have their deliveries
+    assert not Segment.objects.exists()
+    assert not files.folder.exists()
+
+
+def test_a_segment_never_crosses_midnight_nor_meets_one_under_way(
+    archive_job: RunArchive, month: Month
+) -> None:
+    archive_job()
+    first = list(Segment.objects.order_by("low"))
+    assert all(one.high <= other.low for one, other in pairwise(first))
+    day = first[0].day
+    Channel.objects.filter(slug="orders").update(retention_days=20)
+    archive_job()
+    later = Segment.objects.exclude(id__in=[row.id for row in first])
+    assert later.exists()
+    assert not later.filter(day=day).exists()
+    for row in later:
+        assert all(row.high <= other.low or row.low >= other.high for other in first)
+
+
+def test_what_is_replayed_before_it_is_deleted_stays_here_and_leaves_the_lake(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    before = in_tables()
+    archive_job()
+    early = sorted(ripe(month))[3]
+    requeue(early)
+    steps = archived.prune(0)
+    for _ in range(5):
+        next(steps)
+    late = sorted(ripe(month))[-3]
+    assert Delivery.objects.filter(id=late).exists()
+    requeue(late)
+    prune()
+    assert set(states()) == {"pruned", "amending"}
+    archive_job()
+    prune()
+    finish(archive_job)
+    found = files.rows()
+    assert {early, late} & set(found["deliveries"]) == set()
+    assert not any(row["delivery_id"] in (early, late) for row in found["attempts"].values())
+    assert set(Delivery.objects.filter(id__in=(early, late)).values_list("state", flat=True)) == {
+        "queued"
+    }
+    for key in (early, late):
+        before["deliveries"][key] = in_tables()["deliveries"][key]
+    assert_once(before, files)
+    assert recount.gap() == 0
+
+
+def test_a_message_that_loses_its_last_delivery_meanwhile_is_not_deleted_unarchived(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    """The set of a segment of messages may grow after it was read back."""
+    before = in_tables()
+    archive_job()
+    prune()
+    held = sorted(ripe_messages(month))[20]
+    message = Message.objects.get(id=held)
+    holder = Delivery.objects.create(
+        id=new_id(),
+        message=message,
+        consumer=month.consumers["steady"],
+        channel_id=message.channel_id,
+        due_at=datetime.now(UTC),
+        accepted_at=message.accepted_at,
+    )
+    archive_job()
+    holder.delete()
+    assert archive_of(held).state == "verified"
+    assert held not in files.rows()["messages"]
+    prune()
+    assert Message.objects.filter(id=held).exists()
+    assert archive_of(held).state == "amending"
+    finish(archive_job)
+    assert held in files.rows()["messages"]
+    assert_once(before, files)
+
+
+def test_what_was_brought_back_from_the_lake_is_not_archived_twice_nor_taken_from_there(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    before = in_tables()
+    archive_job()
+    prune()
+    archive_job()
+    segment = Segment.objects.filter(kind="messages", state="verified").first()
+    assert segment is not None
+    *_, held = Message.objects.filter(id__gte=segment.low, id__lt=segment.high).order_by("id")
+    Message.objects.filter(id=held.id).update(version=2)
+    before["messages"][held.id]["version"] = 2
+    prune()
+    segment.refresh_from_db()
+    assert segment.state == "amending"
+    row = next(row for row in files.rows()["messages"].values() if row["id"] >= segment.low)
+    back = Message(**{name: row[name] for name in ("id", "channel_id", "accepted_at", "due_at")})
+    back.state = Message.State.DISPATCHED
+    back.save(force_insert=True)
+    RestoredMessage.objects.create(message_id=back.id)
+    finish(archive_job)
+    assert back.id in files.rows()["messages"]
+    assert Message.objects.filter(id=back.id).exists()
+    Message.objects.filter(id=back.id).delete()
+    assert_once(before, files)
+
+
+def test_a_channel_that_is_deleted_meanwhile_does_not_hold_the_archive_up(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    archive_job()
+    gone = Delivery.objects.filter(channel__slug="invoices")
+    Attempt.objects.filter(delivery_id__in=gone.values("id")).delete()
+    gone.delete()
+    recount.recount(month.consumers["books"].id)
+    recount.recount(month.consumers["slow"].id)
+    prune()
+    finish(archive_job)
+    files.check()
+    assert set(states()) == {"pruned"}
+
+
+def test_retention_that_is_made_longer_meanwhile_does_not_matter(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    before = in_tables()
+    archive_job()
+    Channel.objects.update(retention_days=300)
+    prune()
+    archive_job()
+    assert prune() == 0
+    assert_once(before, files)
+
+
+def test_bodies_may_stay_out_of_the_lake(
+    month: Month,
+    files: Lake,
+    chosen: Settings,
+    archive_job: RunArchive,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    object.__setattr__(chosen, "keep_bodies", False)
+    before = in_tables()
+    for row in before["messages"].values():
+        if row["id"] in ripe_messages(month):
+            row["body"] = row["body_key_id"] = None
+    finish(archive_job)
+    assert_once(before, files)
+
+
+def test_the_broker_deletes_nothing_while_somebody_reads(
+    archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive_job()
+    now = datetime.now(UTC)
+    reader = PipelineRun.objects.create(
+        job="usage", state="running", requested_at=now, heartbeat_at=now, requested_by="x"
+    )
+    count = Delivery.objects.count()
+    assert prune() == 0
+    PipelineRun.objects.filter(id=reader.id).update(state="finished")
+
+    advance = archived._advance
+
+    def begins(*given: Any) -> None:
+        advance(*given)
+        PipelineRun.objects.filter(id=reader.id).update(state="running", heartbeat_at=now)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archived, "_advance", begins)
+        assert prune() == 0
+    # It was undone with the rest.
+    PipelineRun.objects.filter(id=reader.id).update(state="running")
+    assert Delivery.objects.count() == count
+    # Its process died.
+    PipelineRun.objects.filter(id=reader.id).update(heartbeat_at=now - timedelta(minutes=1))
+    assert prune() > 0
+
+
+def test_retention_leaves_to_the_archive_what_the_archive_has_to_take(
+    month: Month, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WithLake:
+        lake = "/somewhere"
+
+    count = Delivery.objects.count()
+    monkeypatch.setattr(sweeps, "conf", lambda: WithLake)
+    assert sum(sweeps.old_rows()) == sum(sweeps.archived_rows()) == 0
+    assert Delivery.objects.count() == count
+    monkeypatch.setattr(WithLake, "lake", "")
+    assert sum(sweeps.old_rows()) > 0
+
+
+def test_a_lake_that_cannot_be_used_is_named_and_nothing_is_lost(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    before = in_tables()
+    archive_job()
+    aside = files.folder.with_name("elsewhere")
+    files.folder.rename(aside)
+    with pytest.raises(lake.Unusable, match="Is the disk mounted"):
+        archive_job()
+    files.folder.mkdir()
+    with pytest.raises(lake.Unusable, match="Is the disk mounted"):
+        archive_job()
+    files.folder.rmdir()
+    aside.rename(files.folder)
+    finish(archive_job)
+    assert_once(before, files)
+
+
+def test_files_of_another_archive_are_not_written_over(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    archive_job()
+    Segment.objects.all().delete()
+    with pytest.raises(lake.Unusable, match="another archive"):
+        archive_job()
+
+
+def test_a_full_disk_ends_the_run_with_a_reason(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    before = in_tables()
+    files.folder.mkdir()
+    (files.folder / "attempts").symlink_to("/dev/full")
+    with pytest.raises(lake.Unusable, match="attempts"):
+        archive_job()
+    (files.folder / "attempts").unlink()
+    finish(archive_job)
+    assert_once(before, files)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "other rows"])
+def test_a_file_that_is_not_what_was_written_is_written_again(
+    archive_job: RunArchive,
+    month: Month,
+    files: Lake,
+    damage: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = in_tables()
+
+    def spoil(*_: Any) -> tuple[list[Any], int]:
+        segment = Segment.objects.filter(state="exported").first()
+        assert segment is not None
+        path = files.folder / segment.files[0]["path"]
+        whole = path.read_bytes()
+        if damage == "cut":
+            path.write_bytes(whole[: len(whole) // 2])
+        elif damage == "changed":
+            path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+        elif damage == "gone":
+            path.unlink()
+        else:
+            Attempt.objects.filter(delivery_id=_rows(files, segment.files[0]["path"])[0]["id"])[
+                :1
+            ].get().delete()
+            before["attempts"] = in_tables()["attempts"]
+        return [], 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive, "_verify", spoil)
+        archive_job()
+    result = archive_job()
+    assert result["to_do_again"] == (0 if damage == "gone" else 1)
+    finish(archive_job)
+    assert_once(before, files)
+
+
+def test_the_broker_and_the_archive_mean_the_same_rows(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    archive_job()
+    for segment in Segment.objects.filter(kind="deliveries"):
+        q = archived._ripe(segment, archived._finished)
+        rows = Delivery.objects.filter(q, id__gte=segment.low, id__lt=segment.high)
+        assert set(rows.values_list("id", flat=True)) == {
+            row["id"] for row in _rows(files, segment.files[0]["path"])
+        }
+
+
+def _rows(files: Lake, path: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.ParquetFile(files.folder / path).read().to_pylist()
+    return rows
+
+
+def archive_of(message_id: int) -> Segment:
+    """The first segment of messages in whose range the key is."""
+    mine = Segment.objects.filter(kind="messages", low__lte=message_id, high__gt=message_id)
+    found = mine.order_by("id").first()
+    assert found is not None
+    return found

@@ -1,0 +1,276 @@
+"""The archive killed at every step, stalled and run twice at once: each row is somewhere once."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery.models import Delivery, PipelineLock, Segment
+from delivery.steps import archived, recount
+from pipeline import failpoints, planning, runs, settings
+from pipeline.jobs import archive
+from pipeline.settings import Settings
+from tests.delivery.books import assert_counters_are_true
+from tests.pipeline import month as month_module
+from tests.pipeline.conftest import RunArchive
+from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ROOT = Path(__file__).resolve().parents[2]
+REACHED = re.compile(r'failpoints\.reach\("(\w+)"\)')
+ON_EXECUTORS = {"in_export"}
+WHILE_EXPORTING = (
+    "after_plan",
+    "before_export_commit",
+    "after_export_commit",
+    "after_publish",
+    "before_verified",
+    "after_verified",
+)
+WHILE_AMENDING = (
+    "before_amend_commit",
+    "after_amend_commit",
+    "after_amend_publish",
+    "after_amend",
+)
+PATIENCE_S = 300
+
+
+class Died(BaseException):
+    """What a process does not live to see."""
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(planning, "SEGMENT_ROWS", 100)
+    monkeypatch.setattr(archive, "PART_ROWS", 20)
+    monkeypatch.setenv(settings.BULK, address)
+    month_module.make(messages=150)
+
+
+@pytest.fixture
+def files(chosen: Settings) -> Lake:
+    """The lake."""
+    assert chosen.lake is not None
+    return Lake(chosen.lake)
+
+
+@contextmanager
+def reaching(
+    monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], None]
+) -> Iterator[list[str]]:
+    """Do something when a place is reached for the second time, or for the only time."""
+    seen: list[str] = []
+
+    def reach(here: str) -> None:
+        if here == name:
+            seen.append(here)
+            if len(seen) == (1 if name in ("after_plan", *WHILE_AMENDING) else 2):
+                act()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "reach", reach)
+        yield seen
+
+
+def die() -> None:
+    raise Died
+
+
+def make_amending(archive_job: RunArchive) -> dict[int, Any]:
+    """Have segments that lost a row to a replay after they were read back."""
+    archive_job()
+    keys = []
+    for segment in Segment.objects.filter(kind="deliveries"):
+        mine = Delivery.objects.filter(id__gte=segment.low, id__lt=segment.high)
+        key = mine.filter(state="delivered").order_by("-id").values_list("id", flat=True)[0]
+        requeue(key)
+        keys.append(key)
+    prune()
+    assert set(states()) == {"amending"}
+    return {key: in_tables()["deliveries"][key] for key in keys}
+
+
+def finish(archive_job: RunArchive) -> None:
+    """Archive and delete until nothing changes any more."""
+    for _ in range(6):
+        result = archive_job()
+        if not prune() and not result["exported"] and set(states()) <= {"pruned"}:
+            return
+    raise AssertionError(states())
+
+
+def test_each_place_is_killed_at() -> None:
+    found = {
+        name
+        for path in (ROOT / "pipeline").rglob("*.py")
+        for name in REACHED.findall(path.read_text())
+    }
+    assert found == {*WHILE_EXPORTING, *WHILE_AMENDING, *ON_EXECUTORS}
+
+
+@pytest.mark.parametrize("name", [*WHILE_EXPORTING, *WHILE_AMENDING])
+def test_a_run_that_ends_anywhere_is_finished_by_the_next(
+    name: str, archive_job: RunArchive, files: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = in_tables()
+    if name in WHILE_AMENDING:
+        before["deliveries"] |= make_amending(archive_job)
+    with reaching(monkeypatch, name, die), pytest.raises(Died):
+        archive_job()
+    finish(archive_job)
+    assert_once(before, files)
+    assert recount.gap() == 0
+
+
+@pytest.mark.parametrize("name", [*WHILE_EXPORTING, *WHILE_AMENDING])
+def test_a_run_that_was_stalled_for_too_long_changes_nothing_more(
+    name: str, archive_job: RunArchive, files: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = in_tables()
+    if name in WHILE_AMENDING:
+        before["deliveries"] |= make_amending(archive_job)
+
+    def meanwhile() -> None:
+        PipelineLock.objects.update(until=datetime.now(UTC) - timedelta(seconds=1))
+        finish(archive_job)
+
+    with suppress(runs.Lost), reaching(monkeypatch, name, meanwhile):
+        # There may be nothing left to do for it.
+        assert set(archive_job().values()) <= {0, 1}
+    assert_once(before, files)
+    finish(archive_job)
+    assert_once(before, files)
+
+
+def test_two_runs_do_not_work_at_once(chosen: Settings, archive_job: RunArchive) -> None:
+    first = runs.begin(chosen.database_url, "archive", {}, run_id=None, requested_by="tests")
+    try:
+        with pytest.raises(runs.Busy):
+            archive_job()
+    finally:
+        first.end("finished", {})
+
+
+def test_the_broker_may_end_between_any_two_of_its_deletions(
+    archive_job: RunArchive, files: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = in_tables()
+    archive_job()
+    turns, looks = count(), archived._somebody_reads
+
+    def sometimes() -> bool:
+        if next(turns) % 5 == 4:
+            raise Died
+        return looks()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archived, "_somebody_reads", sometimes)
+        for _ in range(200):
+            with suppress(Died):
+                if not prune():
+                    break
+            assert recount.gap() == 0
+    prune()
+    assert_counters_are_true()
+    assert_once(before, files)
+
+
+@pytest.mark.e2e
+def test_a_process_that_is_killed_at_every_step(
+    address: str, chosen: Settings, archive_job: RunArchive, files: Lake, tmp_path: Path
+) -> None:
+    before = in_tables()
+    pipeline = Process(address, chosen, tmp_path)
+    for name in ("after_plan", "in_export", *WHILE_EXPORTING[1:]):
+        pipeline.dies_at(name)
+    finish_by = pipeline.run()
+    assert finish_by == 0
+    before["deliveries"] |= {}
+    replayed = []
+    for segment in Segment.objects.filter(kind="deliveries", state="verified"):
+        mine = Delivery.objects.filter(id__gte=segment.low, id__lt=segment.high)
+        key = mine.filter(state="delivered").order_by("-id").values_list("id", flat=True)[0]
+        requeue(key)
+        replayed.append(key)
+    before["deliveries"] |= {key: in_tables()["deliveries"][key] for key in replayed}
+    prune()
+    for name in WHILE_AMENDING:
+        pipeline.dies_at(name)
+    assert pipeline.run() == 0
+    finish(archive_job)
+    assert_once(before, files)
+
+
+@pytest.mark.e2e
+def test_a_process_that_is_stopped_and_goes_on_after_another_run(
+    address: str, chosen: Settings, archive_job: RunArchive, files: Lake, tmp_path: Path
+) -> None:
+    before = in_tables()
+    pipeline = Process(address, chosen, tmp_path)
+    with pipeline.started() as process:
+        deadline = time.monotonic() + PATIENCE_S
+        while not Segment.objects.exclude(state="planned").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGSTOP)
+        PipelineLock.objects.update(until=datetime.now(UTC) - timedelta(seconds=1))
+        finish(archive_job)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(PATIENCE_S) == 1
+    finish(archive_job)
+    assert_once(before, files)
+
+
+class Process:
+    """`python -m pipeline archive` on the test's database."""
+
+    def __init__(self, address: str, chosen: Settings, folder: Path) -> None:
+        self.point = folder / "failpoint"
+        self.log = folder / "log"
+        self.environment = os.environ | {
+            "DATABASE_URL": address,
+            "HOOKSTATION_LAKE": str(chosen.lake),
+            "HOOKSTATION_DATA_DIR": str(folder),
+            "HOOKSTATION_SPARK_MASTER": "local[2]",
+            failpoints.VARIABLE: str(self.point),
+        }
+
+    @contextmanager
+    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """One run; it ends with the block."""
+        command = [sys.executable, "-m", "pipeline", "archive"]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment, stdout=log, stderr=log
+            )
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.wait()
+
+    def run(self) -> int:
+        """To its end; its exit code."""
+        with self.started() as process:
+            return process.wait(PATIENCE_S)
+
+    def dies_at(self, name: str) -> None:
+        """Killed there; and its lock is not waited for."""
+        self.point.write_text(name)
+        code = self.run()
+        assert not self.point.exists(), (name, self.log.read_text()[-3000:])
+        # Of its executors' processes one dies: then the run itself has failed.
+        assert code == (1 if name in ON_EXECUTORS else -signal.SIGKILL)
+        PipelineLock.objects.update(until=datetime.now(UTC) - timedelta(seconds=1))
