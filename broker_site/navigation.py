@@ -159,6 +159,7 @@ NAVIGATION = (
         (
             Place("Triage", "emergency", "delivery.deadcluster", page=TRIAGE),
             Place("Forecast", "trending_up", "delivery.forecastframe", page=FORECAST),
+            Place("Archive", "inventory", "delivery.segment"),
             Place("Lake audit", "fact_check", "delivery.lakeaudit"),
             Place("Restores", "settings_backup_restore", "delivery.restore"),
             Place("Usage", "bar_chart", "delivery.usagehour", page="admin:usage"),

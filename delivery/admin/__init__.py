@@ -2,6 +2,7 @@
 
 from delivery.admin import (
     accounting,
+    archive,
     attempt,
     consumer,
     delivery,
@@ -21,6 +22,7 @@ from delivery.admin import (
 
 __all__ = [
     "accounting",
+    "archive",
     "attempt",
     "consumer",
     "delivery",

@@ -1,0 +1,226 @@
+"""Admin pages of the archive: its days and how far each is, and the ledger segment by segment."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib import admin
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.db.models import Count, Sum
+from django.http import HttpRequest, HttpResponse
+from django.template.defaultfilters import filesizeformat
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.rules import ids
+from delivery.models import Segment
+
+DAYS = 42
+"""That the page shows, up to the newest one that is archived."""
+TONES = {
+    Segment.State.PLANNED: "calm",
+    Segment.State.EXPORTED: "busy",
+    Segment.State.VERIFIED: "wait",
+    Segment.State.PRUNING: "busy",
+    Segment.State.AMENDING: "wait",
+    Segment.State.PRUNED: "good",
+}
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one day has of a kind."""
+
+    states: list[tuple[str, str, int]] = field(default_factory=list)
+    """Name, tone and number of segments."""
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A line of the page."""
+
+    day: date
+    deliveries: Cell = field(default_factory=Cell)
+    messages: Cell = field(default_factory=Cell)
+
+
+@admin.register(Segment)
+class SegmentAdmin(base.BigList):
+    """The ledger, newest first; over it the days."""
+
+    list_display = ("number", "kind", "day", "state_now", "rows", "size", "run", "exported")
+    list_display_links = ("number",)
+    list_before_template = "delivery/archive_top.html"
+    fields = (
+        ("number", "kind"),
+        ("day", "state_now"),
+        ("rows", "deleted"),
+        ("first", "last"),
+        ("finished_before", "dead_before"),
+        ("planned", "exported"),
+        ("verified", "pruned"),
+        "held",
+    )
+    readonly_fields = (
+        *("number", "state_now", "rows", "deleted", "first", "last", "finished_before"),
+        *("dead_before", "planned", "exported", "verified", "pruned", "held"),
+    )
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """The list, and over it what the lake has of each day."""
+        more = {"days": list(days()), "shown": DAYS, "lake": settings.ENVIRONMENT.lake}
+        return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    @display(description="Segment")
+    def number(self, row: Segment) -> str:
+        """Its files are named after it."""
+        return str(row.pk)
+
+    @display(description="State")
+    def state_now(self, row: Segment) -> SafeString:
+        """How far it is."""
+        return base.label(row.state, TONES[Segment.State(row.state)])
+
+    @display(description="Rows")
+    def rows(self, row: Segment) -> str:
+        """Deliveries or messages; a delivery's attempts are not counted."""
+        return intcomma(row.row_count)
+
+    @display(description="Deleted here")
+    def deleted(self, row: Segment) -> str:
+        """Of its rows."""
+        return intcomma(row.deleted_count)
+
+    @display(description="Size")
+    def size(self, row: Segment) -> str:
+        """Of its files."""
+        return filesizeformat(row.byte_count)
+
+    @display(description="Written by")
+    def run(self, row: Segment) -> SafeString | str:
+        """The run that wrote its files."""
+        runs = sorted({_run_of(file["tmp"]) for file in row.files if "tmp" in file} - {0})
+        links = [
+            (base.linked(reverse("admin:delivery_pipelinerun_change", args=[key]), f"run {key}"),)
+            for key in runs
+        ]
+        return format_html_join(" ", "{}", links) if links else base.NONE
+
+    @display(description="Made from")
+    def first(self, row: Segment) -> SafeString | str:
+        """When the first of its keys may have been made."""
+        return base.instant(_made_at(row.low))
+
+    @display(description="Made before")
+    def last(self, row: Segment) -> SafeString | str:
+        """When the next segment's may have been."""
+        return base.instant(_made_at(row.high))
+
+    @display(description="Finished before")
+    def finished_before(self, row: Segment) -> SafeString | str:
+        """Where the channel has no retention of its own."""
+        return _cutoff(row, "finished")
+
+    @display(description="Dead before")
+    def dead_before(self, row: Segment) -> SafeString | str:
+        """The same for dead letters."""
+        return _cutoff(row, "dead")
+
+    @display(description="Planned")
+    def planned(self, row: Segment) -> SafeString | str:
+        """When it was cut."""
+        return base.instant(row.planned_at)
+
+    @display(description="Exported")
+    def exported(self, row: Segment) -> SafeString | str:
+        """When its files were written."""
+        return base.instant(row.exported_at, exact=False)
+
+    @display(description="Verified")
+    def verified(self, row: Segment) -> SafeString | str:
+        """When they were read back."""
+        return base.instant(row.verified_at)
+
+    @display(description="In the lake alone")
+    def pruned(self, row: Segment) -> SafeString | str:
+        """Since when."""
+        return base.instant(row.pruned_at)
+
+    @display(description="Files")
+    def held(self, row: Segment) -> SafeString | str:
+        """Each with what it has."""
+        if not row.files:
+            return base.NONE
+        return format_html_join(
+            "",
+            "<p>{}<br>{} rows, {}, SHA-256 {}</p>",
+            (
+                (
+                    base.mono(file["path"]),
+                    intcomma(file["rows"]),
+                    filesizeformat(file["bytes"]),
+                    base.mono(file["sha256"]),
+                )
+                for file in row.files
+            ),
+        )
+
+
+def days() -> Iterator[Day]:
+    """The newest first; days without a segment are left out."""
+    newest = [
+        low
+        for kind in Segment.Kind
+        for low in Segment.objects.filter(kind=kind)
+        .order_by("-low")
+        .values_list("low", flat=True)[:1]
+    ]
+    if not newest:
+        return
+    first = _made_at(max(newest)).date() - timedelta(days=DAYS - 1)
+    start = ids.first_id_at(int(datetime.combine(first, time.min, UTC).timestamp() * 1000))
+    found: dict[date, Day] = {}
+    for kind in Segment.Kind:
+        mine = Segment.objects.filter(kind=kind, low__gte=start).order_by()
+        for row in mine.values("day", "state").annotate(
+            segments=Count("id"), rows=Sum("row_count"), size=Sum("byte_count")
+        ):
+            day = found.setdefault(row["day"], Day(row["day"]))
+            cell: Cell = getattr(day, kind.value)
+            tone = TONES[Segment.State(row["state"])]
+            cell.states.append((row["state"], tone, row["segments"]))
+            cell.rows += int(row["rows"])
+            cell.bytes += int(row["size"])
+    order = [state.value for state in Segment.State]
+    for day in sorted(found.values(), key=lambda each: each.day, reverse=True):
+        for cell in (day.deliveries, day.messages):
+            cell.states.sort(key=lambda each: order.index(each[0]))
+        yield day
+
+
+def _cutoff(row: Segment, name: str) -> SafeString | str:
+    text = row.cutoffs.get(name)
+    if not text:
+        return base.NONE
+    own = len(row.cutoffs.get("channels", {}))
+    at = base.instant(datetime.fromisoformat(text), exact=False)
+    if not own:
+        return at
+    return format_html("{} <span class='hs-note'>{} channels have their own</span>", at, own)
+
+
+def _made_at(key: int) -> datetime:
+    return datetime.fromtimestamp(ids.created_ms(key) / 1000, UTC)
+
+
+def _run_of(tmp: str) -> int:
+    """Which run wrote a file: its first name says so."""
+    number = tmp.removesuffix(".tmp").rpartition(".")[2]
+    return int(number) if number.isdecimal() else 0
