@@ -46,16 +46,20 @@ def _watched(stage: Stage) -> Iterator[Path]:
     """The broker, its processes writing samples into a folder; afterwards as it was."""
     broker = tables.ours(stage)
     with tempfile.TemporaryDirectory(prefix="hookstation-profile-") as folder:
-        more = {FOLDER: folder, "PYTHONPATH": str(Path(inject.__file__).parent)}
+        usual = dict(broker.environment)
         broker.stop()
-        broker.environment.update(more)
+        broker.environment |= {
+            FOLDER: folder,
+            "PYTHONPATH": str(Path(inject.__file__).parent),
+            # A wait of MariaDB's client that has an end is one that an interruption ends, too.
+            "DATABASE_URL": f"{stage.database.url}?read_timeout=0",
+        }
         broker.start()
         try:
             yield Path(folder)
         finally:
             broker.stop()
-            for name in more:
-                del broker.environment[name]
+            broker.environment = usual
             broker.start()
 
 
