@@ -150,8 +150,9 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
 
 
 def strip(hours: list[ForecastFrame]) -> list[Day]:
-    """Days with 24 places each."""
-    top = max((frame.deliveries for frame in hours), default=0.0)
+    """Days with 24 places each. What is hot has the darkest shade, and leaves the others theirs."""
+    calm = [frame.deliveries for frame in hours if not frame.is_hot]
+    top = max(calm or [frame.deliveries for frame in hours], default=0.0)
     found = []
     for day, some in groupby(hours, lambda frame: frame.begins_at.date()):
         by_hour = {frame.begins_at.hour: frame for frame in some}

@@ -11,6 +11,16 @@ NEAR = timedelta(days=1)
 HALF_LIFE = timedelta(days=7)
 """A kind that was not seen for so long weighs half."""
 MOST_NAMES = 3
+_DONE = {
+    "create": "registered",
+    "update": "changed",
+    "pause": "paused",
+    "resume": "resumed",
+    "retire": "retired",
+    "disable": "disabled",
+    "rotate_secret": "rotated the secret of",
+    "adopt_secret": "set the secret of",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +90,12 @@ def _change(facts: Facts) -> str:
     if not near:
         return ""
     last = max(near, key=lambda change: change.at)
-    what = f"{last.action.partition('.')[2].replace('_', ' ')} of {last.target}"
-    if last.fields:
-        what += f" ({', '.join(last.fields)})"
+    verb = last.action.partition(".")[2]
+    done = _DONE.get(verb, f"did {verb.replace('_', ' ')} with")
+    what = f"{', '.join(last.fields)} of {last.target}" if last.fields else last.target
     ago = span(facts.began_at - last.at)
-    more = f", and {_many(len(near) - 1, 'change')} more that day" if len(near) > 1 else ""
-    return f"{ago} after {last.actor} did: {what}{more}."
+    more = f"; {_many(len(near) - 1, 'change')} more that day" if len(near) > 1 else ""
+    return f"That was {ago} after {last.actor} {done} {what}{more}."
 
 
 def _neighbours(facts: Facts) -> str:

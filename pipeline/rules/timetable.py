@@ -76,9 +76,9 @@ class Hour:
 
     def add(self, other: "Hour") -> None:
         """Take in another channel's; what it stands on is the roughest of what they stand on."""
-        if other.load.messages:
+        if other.samples or other.load.messages:
             rougher = max(self.basis, other.basis, key=_ROUGHER.index)
-            first = not self.load.messages
+            first = not (self.samples or self.load.messages)
             self.basis = other.basis if first else rougher
             self.samples = other.samples if first else min(self.samples, other.samples)
         self.usual += other.usual

@@ -86,7 +86,7 @@ def test_clusters_of_a_month_are_those_of_plain_python(run_job: RunJob) -> None:
     assert {attempt.outcome for attempt in arrived} == {"delivered"}
     known = span(began - min(attempt.started_at for attempt in arrived))
     assert broken.story == (
-        f"{span(began - moved_at)} after user:mia did: update of orders/broken (url). "
+        f"That was {span(began - moved_at)} after user:mia changed url of orders/broken. "
         f"Before, orders/broken took {len(arrived):,} in {known}, without a dead letter; "
         "its last attempt ended in delivered (200)."
     )

@@ -20,9 +20,16 @@ def test_the_nearest_change_before_it_is_told() -> None:
     ]
 
     assert told(Facts("orders/a", BEGAN, changes)) == (
-        "25 minutes after user:mia did: update of orders/a (url), and 1 change more that day. "
+        "That was 25 minutes after user:mia changed url of orders/a; 1 change more that day. "
         "No earlier attempt at orders/a is known."
     )
+
+
+def test_a_change_that_is_not_known_by_name_is_told_as_it_is() -> None:
+    for action, words in (("consumer.pause", "paused"), ("consumer.mend_it", "did mend it with")):
+        changes = [Change(BEGAN, "broker", action, "orders/a")]
+        text = told(Facts("orders/a", BEGAN, changes))
+        assert text.startswith(f"That was 0 seconds after broker {words} orders/a. ")
 
 
 def test_other_consumers_of_the_host_that_began_with_it_are_named() -> None:

@@ -40,8 +40,16 @@ def test_a_sum_stands_on_the_roughest_of_its_parts() -> None:
     whole.add(Hour())
     assert (whole.basis, whole.samples) == (Basis.WEEKS, 4)
     whole.add(Hour(Load(1), samples=2, basis=Basis.DAYS))
-
     assert (whole.load.messages, whole.basis, whole.samples) == (4, Basis.DAYS, 2)
+    whole.add(Hour(planned=Load(9)))
+    assert (whole.load.messages, whole.basis, whole.samples) == (13, Basis.NOTHING, 0)
+
+
+def test_a_quiet_hour_stands_on_its_weeks_too() -> None:
+    whole = Hour()
+    whole.add(Hour(samples=4, basis=Basis.WEEKS))
+
+    assert (whole.basis, whole.samples) == (Basis.WEEKS, 4)
 
 
 def test_a_peak_is_hot_and_its_busiest_minute_says_how_many_pumps() -> None:
