@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.sql import SparkSession
 
-from channels_app.models import AuditEntry
+from channels_app.models import AuditEntry, new_id
 from delivery.admin import triage
 from delivery.admin.triage import Part
 from delivery.models import Attempt, DeadCluster, Delivery
@@ -103,22 +103,23 @@ def test_a_replay_takes_what_the_page_says(run_job: RunJob) -> None:
     usual_ones = [
         row for row in made.deliveries if row.state == "dead" and row.consumer_id == broken.pk
     ]
-    # Between those of the cluster: the same status, another answer; and one that may not be sent.
-    for row in usual_ones[:2]:
+    # Between those of the cluster: the same status with another answer, and another status.
+    for row, status in zip(usual_ones, (503, 503, 502), strict=False):
         accepted_at = row.accepted_at + timedelta(milliseconds=1)
         (other,) = make_deliveries(
-            broken, 1, outcome="unavailable", status_code=503, accepted_at=accepted_at
+            broken, 1, outcome="unavailable", status_code=status, accepted_at=accepted_at
         )
         Delivery.objects.filter(pk=other.pk).update(finished_at=accepted_at + timedelta(hours=1))
-        Attempt.objects.create(
-            id=other.pk + 1,
-            delivery=other,
-            number=1,
-            started_at=accepted_at,
-            outcome="unavailable",
-            status_code=503,
-            answer_excerpt=b"maintenance",
-        )
+        for number, answer in ((2, b"maintenance"), (1, b"only the first answer")):
+            Attempt.objects.create(
+                id=new_id(),
+                delivery=other,
+                number=number,
+                started_at=accepted_at,
+                outcome="unavailable",
+                status_code=status,
+                answer_excerpt=answer,
+            )
     assert len(usual_ones) > 3
     Delivery.objects.filter(pk=usual_ones[1].pk).update(expires_at=made.until)
 
@@ -135,12 +136,16 @@ def test_a_replay_takes_what_the_page_says(run_job: RunJob) -> None:
         preview = operator.get(part.replay_url).context["preview"]
         assert preview.count.number == part.sendable + part.more, cluster
         assert part.dead == cluster.dead_count
-    mixed = {cluster.shape: part for cluster, part in parts if cluster.host == "broken.example"}
-    assert set(mixed) == {"upstream <address> is away, request #", "maintenance"}
-    usual: Part = mixed["upstream <address> is away, request #"]
+    mixed = {
+        (cluster.status_code, cluster.shape): part
+        for cluster, part in parts
+        if cluster.host == "broken.example"
+    }
+    shape = "upstream <address> is away, request #"
+    assert set(mixed) == {(503, shape), (503, "maintenance"), (502, "maintenance")}
+    usual: Part = mixed[503, shape]
     assert (usual.dead - usual.sendable, usual.more) == (1, 2)
-    cluster = DeadCluster.objects.get(shape="upstream <address> is away, request #")
-    assert cluster.expired_count == 1
+    assert DeadCluster.objects.get(shape=shape).expired_count == 1
     assert "The filter takes 2 more: same outcome, another answer." in console.look(
         operator, f"{console.list_url(DeadCluster)}triage/"
     )
