@@ -22,6 +22,8 @@ DAYS = 14
 """On the strip; the list has all of them."""
 SHOWN = 20
 """Hot frames, the hottest, and channels with most."""
+RUNS = 200
+"""That may know how far off a forecast was: those of a week, by the hour."""
 HEATS = 6
 """Shades of the strip, the first for nothing."""
 
@@ -125,10 +127,11 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
     owner = channel.pk if channel else ALL
     frames = ForecastFrame.objects.filter(channel_id=owner).order_by("begins_at")
     hours = list(frames.filter(span_s=HOUR_S)[: DAYS * 24])
-    runs = PipelineRun.objects.filter(job="forecast", state=PipelineRun.State.FINISHED)
+    results = last_results()
     context = admin.admin_site.each_context(request) | {
         "title": "Forecast",
         "opts": admin.opts,
+        "may_start": bool(request.user.has_perm("delivery.change_pipelinerun")),
         "channel": channel,
         "days": strip(hours),
         "hour_numbers": range(24),
@@ -144,9 +147,16 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
         "hot_hours": _hottest(frame for frame in hours if frame.is_hot),
         "hot_minutes": _hottest(frames.filter(span_s=MINUTE_S).order_by("-deliveries")[:SHOWN]),
         "parts": [] if channel else parts(),
-        "run": runs.order_by("-id").first(),
+        "result": results[0] if results else {},
+        "tested": next((it for it in results if it.get("error_percent") is not None), None),
     }
     return TemplateResponse(request, "delivery/forecast.html", context)
+
+
+def last_results() -> list[dict[str, Any]]:
+    """What the last runs came to, newest first: not each of them looks how far off it was."""
+    runs = PipelineRun.objects.filter(job="forecast", state=PipelineRun.State.FINISHED)
+    return list(runs.order_by("-id").values_list("result", flat=True)[:RUNS])
 
 
 def strip(hours: list[ForecastFrame]) -> list[Day]:

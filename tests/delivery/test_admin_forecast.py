@@ -31,18 +31,16 @@ def test_it_says_what_to_do_where_nobody_has_looked(operator: Client) -> None:
 def test_the_strip_shows_each_hour_and_marks_the_peak(operator: Client) -> None:
     channel = ChannelFactory.create()
     console.forecast(channel.pk, timezone.now())
-    PipelineRun.objects.create(
-        job="forecast",
-        state="finished",
-        requested_by="mia",
-        requested_at=timezone.now(),
-        result={
-            "rate_per_second": 600.0,
-            "rate_source": "docs/performance.md",
-            "error_percent": 12.5,
-            "mean_error_percent": 20.0,
-        },
-    )
+    rate = {"rate_per_second": 600.0, "rate_source": "docs/performance.md"}
+    # The last one did not look how far off it was.
+    for more in ({"error_percent": 12.5, "mean_error_percent": 20.0}, {}):
+        PipelineRun.objects.create(
+            job="forecast",
+            state="finished",
+            requested_by="mia",
+            requested_at=timezone.now(),
+            result=rate | more,
+        )
 
     answer = operator.get(PAGE)
     text = console.look(operator, PAGE)

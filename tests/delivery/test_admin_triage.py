@@ -63,6 +63,7 @@ def test_a_kind_has_its_number_story_and_replay(operator: Client) -> None:
     assert "No earlier attempt at" in text
     assert "1 of them are in the archive" in text
     assert REPLAY in text
+    assert "Look anew" in text
     assert "The filter takes 1 more" in text
     ((line,),) = (triage.lines(DeadCluster.objects.filter(place=1)),)
     assert line.sample is not None
@@ -84,7 +85,9 @@ def test_nothing_is_replayed_that_must_not_be(operator: Client) -> None:
 def test_who_only_looks_has_no_replay() -> None:
     fill()
 
-    assert REPLAY not in console.look(console.onlooker(), PAGE)
+    text = console.look(console.onlooker(), PAGE)
+    assert REPLAY not in text
+    assert "Look anew" not in text
 
 
 def test_an_answer_is_shown_to_those_who_may_view_messages() -> None:

@@ -8,17 +8,15 @@ from statistics import median
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from channels_app import clock
 from channels_app.models import Channel, Consumer, Message
 from delivery.models import Counter, Delivery, ForecastFrame, Traffic
-from pipeline import tables
 from pipeline.settings import Settings
 from tests.delivery.books import key_at
 from tests.factories import ChannelFactory, ConsumerFactory
-from tests.pipeline import lake
 from tests.pipeline.conftest import RunJob
+from tests.pipeline.moving import move
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -222,25 +220,10 @@ def test_a_backtest_is_as_far_off_as_plain_python_says(run_job: RunJob, house: H
     assert 0 < result["error_percent"] < 100
 
 
-def test_weeks_in_the_lake_are_known(
-    run_job: RunJob, house: House, spark: SparkSession, chosen: Settings
-) -> None:
+def test_weeks_in_the_lake_are_known(run_job: RunJob, house: House, chosen: Settings) -> None:
     house.fill()
     at = house.start - WEEK
-    old = next(row for row in house.rows if row.due_at < at)
-    finished = Delivery.objects.create(
-        id=key_at(old.accepted_at),
-        message=old,
-        consumer=house.consumers[1],
-        channel=house.busy,
-        state="delivered",
-        accepted_at=old.accepted_at,
-        finished_at=old.accepted_at,
-    )
-    finished.attempts.create(
-        id=key_at(old.accepted_at), number=1, started_at=old.accepted_at, outcome="delivered"
-    )
-    lake.move(spark, chosen, tables.first_key(at))
+    move(chosen, "messages", at)
     assert Message.objects.count() < len(house.rows) / 2
 
     run_job("forecast")
