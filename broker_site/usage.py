@@ -203,20 +203,16 @@ def _facts(rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def _charts(month: Month, rows: QuerySet[Any]) -> list[charts.Chart]:
-    """Each day of the month; days to come have nothing to tell."""
+    """Each day of the month, up to the last that is known."""
     by_day = {
         row["day"].date(): row
         for row in rows.annotate(day=TruncDay("hour")).values("day").annotate(**_sums()).order_by()
     }
-    last = max(by_day)
-    days = month.days
+    days = [day for day in month.days if day <= max(by_day)]
     times = [f"{day:%d %b}" for day in (days[0], days[len(days) // 2], days[-1])]
 
     def line(name: str, tone: str, column: str) -> charts.Line:
-        values = [
-            float(by_day[day][column] if day in by_day else 0) if day <= last else None
-            for day in days
-        ]
+        values = [float(by_day[day][column]) if day in by_day else 0.0 for day in days]
         return charts.Line(name, f"hs-line-{tone}", values)
 
     flow = [line(*each) for each in FLOW]

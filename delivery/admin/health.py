@@ -47,7 +47,8 @@ class Line:
     def tone(self) -> str:
         """The colour of its bar."""
         score = self.row.score
-        if score is None:
+        # A low score without a failure says that there were few attempts, no more.
+        if score is None or (score < WELL and not self.row.failed):
             return "calm"
         return "good" if score >= WELL else "wait" if score >= POOR else "bad"
 
@@ -80,11 +81,13 @@ class Line:
 
     @property
     def recovery(self) -> str:
-        """How long it took to be well again: in the middle, and at worst."""
-        row = self.row
-        if not row.recoveries:
-            return base.NONE
-        return f"{_seconds(row.recovery_median_s)} / {_seconds(row.recovery_longest_s)}"
+        """How long it took to be well again: in the middle."""
+        return _seconds(self.row.recovery_median_s)
+
+    @property
+    def longest(self) -> str:
+        """The same at worst."""
+        return _seconds(self.row.recovery_longest_s)
 
     @property
     def outage(self) -> str:

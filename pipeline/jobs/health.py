@@ -196,4 +196,4 @@ def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dic
     }
 
 
-JOB = Job("health", "Success, latency, recovery and score of consumers and hosts.", arguments, work)
+JOB = Job("health", "judge success, latency and recovery of consumers and hosts", arguments, work)

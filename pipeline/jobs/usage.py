@@ -209,4 +209,4 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
     part.replace(path)
 
 
-JOB = Job("usage", "Messages, deliveries, attempts, bytes of each hour.", arguments, work)
+JOB = Job("usage", "count messages, deliveries, attempts and bytes of each hour", arguments, work)

@@ -77,7 +77,9 @@ def test_a_month_is_added_up(operator: Client, crm: Consumer) -> None:
     assert latency["count"] == "291"
     assert latency["times"] == ["49.7 ms", "3.06 s", "3.37 s"]
     flow, sizes = context["charts"]
-    assert flow.lines[0].path.startswith("M0.0 160.0 L20.7 160.0 L41.4")
+    assert flow.lines[0].path.startswith("M0.0 160.0 L31.6 160.0 L63.2")
+    assert (flow.times[0], flow.times[-1]) == ("01 Nov", "20 Nov")
+    assert [line.last for line in flow.lines] == ["100", "97", "23"]
     assert sizes.title == "Bytes per day"
     assert "python -m pipeline usage --since 2026-11-01 --until 2026-12-01" in text
     assert f'href="{console.page_url(crm)}"' in text

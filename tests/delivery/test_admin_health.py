@@ -51,6 +51,8 @@ def test_the_worst_come_first_and_few_attempts_are_no_reason(operator: Client) -
 
     order = [f"{one.channel.slug} / {one.client_id}" for one in (down, flaky, few, well, idle)]
     assert names(operator) == [order, ["shop.example", "other.example"]]
+    lines = operator.get(PAGE).context["parts"][0][1]
+    assert [line.tone for line in lines] == ["bad", "good", "calm", "good", "calm"]
     text = console.look(operator, PAGE)
     assert "down since noon" in text
     assert f'href="{console.page_url(down)}"' in text
@@ -77,7 +79,8 @@ def test_a_day_stands_beside_those_before(operator: Client) -> None:
     assert hosts == []
     assert (line.change, line.tone, line.success) == ("-37", "wait", "60.00%")
     assert (line.times, line.times_before) == ("20 ms / 2.5 s / 3 s", "10 ms / 40 ms / 90 ms")
-    assert (line.recovery, line.outage, line.budget) == ("30 s / 2 h", "90 min", "5,725%")
+    assert (line.recovery, line.longest) == ("30 s", "2 h")
+    assert (line.outage, line.budget) == ("90 min", "5,725%")
     assert line.burns == [("1 h", "14.4"), ("24 h", "400")]
     assert line.told.endswith("-, 99, -, 97, 60")
     assert line.spark == "M86.2 2.2h0M103.4 2.7h0L112.0 11.6h0"
