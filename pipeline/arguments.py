@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
+from pipeline import tables
 from pipeline.job import Refused
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -27,3 +28,11 @@ def length(text: str) -> timedelta:
     if found is None:
         raise Refused(f"{text!r} is no length of time like 90s, 10m, 2h or 7d.")
     return timedelta(**{UNITS[found[2]]: int(found[1])})
+
+
+def message(text: str) -> int:
+    """The key of ``msg_...``. Raises Refused."""
+    key = tables.key_of("msg", text)
+    if key is None:
+        raise Refused(f"{text!r} is no id of a message, like msg_0cz9k3v8m0001.")
+    return key

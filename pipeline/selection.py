@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
@@ -88,7 +89,14 @@ class Selection:
         elif wanted.which == MISSING:
             rows = rows.where(made == 0)
         rows = rows.where((made > 0) | _of_types(wanted.own_event_types))
-        return rows.select(*COLUMNS, (made == 0).alias("is_first"))
+        rows = rows.select(*COLUMNS, (made == 0).alias("is_first"))
+        # Counted, cut into parts and brought: found once.
+        return rows.persist(StorageLevel.DISK_ONLY)
+
+    def forget(self) -> None:
+        """Give the disks back."""
+        if "messages" in self.__dict__:
+            self.messages.unpersist()
 
     def whole(self, after: int) -> DataFrame:
         """With the bodies that the lake has, from behind a key on."""

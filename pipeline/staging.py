@@ -56,7 +56,6 @@ class Staging:
     id: int
     consumer_id: int
     options: dict[str, Any]
-    is_new: bool
 
     def progress(self, database: Database) -> Progress:
         """As the database has it now. Raises Refused and Stopped when the broker ended it."""
@@ -132,15 +131,11 @@ def begin(context: Context, consumer_id: int, options: dict[str, Any]) -> Stagin
     database, run = context.database, context.run
     with database.transaction():
         run.hold(database)
-        for key, stored in database.read(
-            f"SELECT id, options FROM {RESTORES} WHERE consumer_id = %s "
-            f"AND state IN ('{STAGING}', '{STAGED}') ORDER BY id DESC",
-            [consumer_id],
-        ):
-            known = json.loads(stored)
-            if known.get("asked") == options["asked"]:
-                database.execute(f"UPDATE {RESTORES} SET run_id = %s WHERE id = %s", [run.id, key])
-                return Staging(key, consumer_id, known, is_new=False)
+        known = _unfinished(database, consumer_id, options["asked"])
+        if known is not None:
+            key, stored = known
+            database.execute(f"UPDATE {RESTORES} SET run_id = %s WHERE id = %s", [run.id, key])
+            return Staging(key, consumer_id, stored)
         who = database.read("SELECT requested_by FROM delivery_pipelinerun WHERE id = %s", [run.id])
         key = database.insert(
             f"INSERT INTO {RESTORES} (run_id, consumer_id, options, state, requested_by, reason, "
@@ -152,7 +147,27 @@ def begin(context: Context, consumer_id: int, options: dict[str, Any]) -> Stagin
                 *(options.get("reason") or "", options.get("rate"), database.now()),
             ],
         )
-    return Staging(key, consumer_id, options, is_new=True)
+    return Staging(key, consumer_id, options)
+
+
+def _unfinished(
+    database: Database, consumer_id: int, asked: dict[str, Any]
+) -> tuple[int, dict[str, Any]] | None:
+    """The last restore that was asked for alike, unless its run saw its end.
+
+    The broker may have come to the end after the run was killed: that is still the same wish.
+    """
+    for key, stored, state, run_state in database.read(
+        f"SELECT r.id, r.options, r.state, p.state FROM {RESTORES} r "
+        "LEFT JOIN delivery_pipelinerun p ON p.id = r.run_id WHERE r.consumer_id = %s "
+        f"AND r.state IN ('{STAGING}', '{STAGED}', 'finished') ORDER BY r.id DESC",
+        [consumer_id],
+    ):
+        options = json.loads(stored)
+        if options.get("asked") == asked:
+            is_open = state != "finished" or run_state in ("running", "failed")
+            return (int(key), options) if is_open else None
+    return None
 
 
 def _plain(value: Any) -> Any:

@@ -6,12 +6,12 @@ It brings them beside the broker's tables; the broker lets them in, at the rate 
 import json
 import time
 from argparse import ArgumentParser
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from pipeline import arguments, runs, selection, staging, tables
+from pipeline import arguments, runs, selection, staging
 from pipeline.job import Context, Job, Refused
 from pipeline.selection import Count, Selection, Wanted
 from pipeline.staging import Staging
@@ -63,7 +63,11 @@ def work(context: Context) -> dict[str, Any]:
     if context.options.dry_run:
         wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
         context.report("counting")
-        return _told(Selection(context.frames, wanted, now).count())
+        chosen = Selection(context.frames, wanted, now)
+        try:
+            return _told(chosen.count())
+        finally:
+            chosen.forget()
     given: dict[str, Any] = {
         "asked": asked,
         "since": since and since.isoformat(),
@@ -88,6 +92,8 @@ def work(context: Context) -> dict[str, Any]:
             stage.end(context, "cancelled")
             stage.sweep(context.database)
         raise
+    finally:
+        chosen.forget()
     done = stage.progress(context.database)
     return {**counted, "restore": stage.id, "queued": done.queued, "left_out": done.skipped}
 
@@ -127,7 +133,7 @@ def _wanted(
         which=_which(asked),
         event_types=asked["event_type"] or [],
         ordering_keys=asked["ordering_key"] or [],
-        keys=[_key(text) for text in asked["message"] or []],
+        keys=[arguments.message(text) for text in asked["message"] or []],
     )
 
 
@@ -135,13 +141,6 @@ def _which(asked: dict[str, Any]) -> str:
     if asked["only_dead"]:
         return selection.DEAD
     return selection.MISSING if asked["only_missing"] else selection.ALL
-
-
-def _key(text: str) -> int:
-    key = tables.key_of("msg", text)
-    if key is None:
-        raise Refused(f"{text!r} is no id of a message, like msg_0cz9k3v8m0001.")
-    return key
 
 
 def _rate(text: str | None) -> float | None:
@@ -170,7 +169,7 @@ def _bring(context: Context, stage: Staging, chosen: Selection) -> dict[str, Any
             "without their bodies (HOOKSTATION_LAKE_BODIES=omit): they cannot be sent again."
         )
     rows = chosen.whole(done.brought_to)
-    left = rows.count()
+    left = rows.count() if done.brought_to else counted.messages
     stage.plan(context.database, left, counted.key_ids)
     _stage(context, stage, rows, left)
     stage.end(context, staging.STAGED)
@@ -220,7 +219,8 @@ def _told(counted: Count) -> dict[str, Any]:
     found: dict[str, Any] = {"messages": counted.messages, "bytes": counted.bytes}
     for name, at in (("first", counted.first), ("last", counted.last)):
         if at is not None:
-            found[name] = at.isoformat()
+            # Spark hands instants out without a zone, in this machine's.
+            found[name] = at.astimezone(UTC).isoformat()
     if counted.without_body:
         found["without_body"] = counted.without_body
     return found

@@ -83,6 +83,7 @@ def _segment(kind: str, ids: list[int], files: list[dict[str, Any]]) -> None:
         low=ids[0],
         high=ids[-1] + 1,
         state="pruned",
+        cutoffs={"finished": now.isoformat(), "dead": now.isoformat(), "channels": {}},
         files=files,
         row_count=len(ids),
         deleted_count=len(ids),
@@ -106,6 +107,7 @@ def _write(
     return {
         "table": table.name,
         "path": path,
+        "tmp": "",
         "rows": rows.num_rows,
         "bytes": file.stat().st_size,
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),

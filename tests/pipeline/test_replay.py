@@ -20,7 +20,15 @@ from channels_app.models import (
     MessageBody,
 )
 from channels_app.rules import ids
-from delivery.models import Attempt, Delivery, Replay, Restore, Restored, RestoredMessage
+from delivery.models import (
+    Attempt,
+    Delivery,
+    PipelineRun,
+    Replay,
+    Restore,
+    Restored,
+    RestoredMessage,
+)
 from delivery.rules.asker import Asker
 from delivery.steps.replay import restore
 from pipeline import runs, staging
@@ -231,6 +239,20 @@ def test_a_run_that_was_killed_is_gone_on_with(
     made_ = Delivery.objects.filter(consumer=made.consumers["late"], reason="replayed")
     assert sorted(made_.values_list("message_id", flat=True)) == sorted(missed)
     audit_is_clean(run_job, made)
+
+
+def test_a_run_that_was_killed_before_it_heard_of_the_end_sends_nothing_again(
+    made: Month, run_job: RunJob
+) -> None:
+    asked = {"consumer": "orders/steady", "until": (made.since + timedelta(days=9)).isoformat()}
+    first = run_job("replay", **asked)
+    PipelineRun.objects.update(state="failed")
+    Delivery.objects.filter(reason="replayed").update(
+        state="delivered", due_at=None, finished_at=clock.now()
+    )
+    again = run_job("replay", **asked)
+    assert (again["queued"], again["restore"]) == (first["queued"], first["restore"])
+    assert not Delivery.objects.filter(reason="replayed", state="queued").exists()
 
 
 def test_what_is_cancelled_is_not_sent(
