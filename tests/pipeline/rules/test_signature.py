@@ -50,6 +50,7 @@ def test_a_shape_is_short_stable_and_has_no_digits(pieces: list[str]) -> None:
     ("text", "shape"),
     [
         ("upstream 10.0.0.3 is away, id 9f3a2b1c0d4e5f60", "upstream <address> is away, id #"),
+        ("trace deadbeefcafebabe", "trace #"),
         ("no answer in 1500 ms", "no answer in # ms"),
         ("key 0190a7b2-5c1e-7cc3-98c4-dc0c0c07398f used", "key <uuid> used"),
         ("mia@shop.example is unknown", "<mail> is unknown"),
