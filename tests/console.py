@@ -205,7 +205,7 @@ def fill() -> None:
             **{"day": now.date(), "consumer_id": whose, "host": "consumer.example"},
             **{"attempts": 5, "failed": 3, "retries": 3, "score": 21, "objective": 99.9},
             reason="60.00% of attempts failed, mostly server error",
-            before={"score": 80},
+            week_before={"score": 80},
         )
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)

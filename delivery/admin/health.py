@@ -61,7 +61,7 @@ class Line:
     @property
     def change(self) -> str:
         """The score's difference to the 7 days before."""
-        before = self.row.before.get("score")
+        before = self.row.week_before.get("score")
         if before is None or self.row.score is None:
             return ""
         return f"{self.row.score - before:+d}" if self.row.score != before else "as before"
@@ -75,7 +75,7 @@ class Line:
     @property
     def times_before(self) -> str:
         """The same in the 7 days before."""
-        before = self.row.before
+        before = self.row.week_before
         known = [before.get(f"p{percent}_ms") for percent in (50, 95, 99)]
         return " / ".join(in_words(ms) for ms in known)
 
@@ -229,7 +229,7 @@ class HealthDayAdmin(base.BigList):
         ("outage_s", "down_since"),
         ("objective", "budget_used"),
         ("burn_1h", "burn_6h", "burn_24h", "burn_day"),
-        "before",
+        "week_before",
     )
     readonly_fields = ("whose",)
 

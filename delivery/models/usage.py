@@ -103,7 +103,7 @@ class HealthDay(models.Model):
     burn_6h = models.FloatField(null=True)
     burn_24h = models.FloatField(null=True)
     burn_day = models.FloatField(null=True)
-    before = models.JSONField(default=dict)
+    week_before = models.JSONField(default=dict)
     """The 7 days before by the names of columns."""
 
     class Meta:

@@ -24,7 +24,7 @@ NAMES = (
     *("day", "consumer_id", "host", "attempts", "failed", "retries", "unreachable"),
     *("p50_ms", "p95_ms", "p99_ms", "recoveries", "recovery_median_s", "recovery_longest_s"),
     *("outage_s", "score", "down_since", "reason", "objective", "budget_used"),
-    *("burn_1h", "burn_6h", "burn_24h", "burn_day", "before"),
+    *("burn_1h", "burn_6h", "burn_24h", "burn_day", "week_before"),
 )
 
 
@@ -192,7 +192,7 @@ def row_of(day: date, who: tuple[int, str], one: Found, objective: float) -> dic
         # Of a week's budget a week at the rate of 1 uses all.
         "budget_used": health.burn(measures["week"], objective),
         **burns,
-        "before": json.dumps(one.of("before")),
+        "week_before": json.dumps(one.of("before")),
     }
 
 

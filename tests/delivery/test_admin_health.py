@@ -67,7 +67,7 @@ def test_a_day_stands_beside_those_before(operator: Client) -> None:
         **{"score": 60, "failed": 40, "p95_ms": 2500.0, "recoveries": 2, "outage_s": 5400.0},
         **{"recovery_median_s": 30.0, "recovery_longest_s": 7200.0, "budget_used": 57.25},
         **{"burn_1h": 14.4, "burn_24h": 400.0, "p50_ms": 20.0, "p99_ms": 3000.0},
-        "before": {"score": 97, "p50_ms": 10.0, "p95_ms": 40.0, "p99_ms": 90.0},
+        "week_before": {"score": 97, "p50_ms": 10.0, "p95_ms": 40.0, "p99_ms": 90.0},
     }
     judge(crm, **known)
     judge(crm, ago=1, score=97)

@@ -140,7 +140,7 @@ def compare(made: Month, row: HealthDay, first: datetime, end: datetime) -> None
     judged = Judged(mine, end)
     low = datetime(row.day.year, row.day.month, row.day.day, tzinfo=UTC)
     high = min(low + hours.DAY, end)
-    for told, span in ((vars(row), (low, high)), (row.before, (low - WEEK, low))):
+    for told, span in ((vars(row), (low, high)), (row.week_before, (low - WEEK, low))):
         for name, value in wanted(judged, *span).items():
             close = pytest.approx(value) if isinstance(value, float) else value
             assert told[name] == close, (str(row), name)
