@@ -56,7 +56,8 @@ def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
         stack.callback(context.stop)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
         stack.callback(spark.stop)
-        if not _is_local(str(context.master)):
+        # spark-submit has sent it already, and takes no second file of the same name.
+        if not _is_local(str(context.master)) and not _is_submitted():
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hookstation-"))
             # Before the source is registered: it remembers the files that there are then.
             context.addPyFile(str(pack(Path(folder))))

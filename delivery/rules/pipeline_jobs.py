@@ -34,6 +34,10 @@ class Option:
     """About a person: its value stays out of the audit log."""
 
 
+def _private(name: str, title: str, help: str) -> Option:
+    return Option(name, title, help, several=True, is_private=True)
+
+
 DRY_RUN = Option("dry_run", "Dry run", "Only look: nothing is written.", Kind.FLAG)
 
 
@@ -147,6 +151,19 @@ _ALL = (
             Option("only_missing", "Only what it has no delivery of", "It came late.", Kind.FLAG),
             Option("rate", "Rate", "At most so many a second. Empty: no limit."),
             Option("reason", "Reason", "For the audit log."),
+            DRY_RUN,
+        ),
+        is_final=True,
+    ),
+    Job(
+        "erase",
+        "Erase",
+        "Removes what matches somebody's keys from the lake, with a receipt.",
+        (
+            _private("ordering_key", "Ordering keys", "One a line."),
+            _private("idempotency_key", "Idempotency keys", "One a line."),
+            _private("message", "Messages", "msg_…; one a line."),
+            Option("reason", "Reason", "For the receipt; nothing about the person."),
             DRY_RUN,
         ),
         is_final=True,

@@ -75,6 +75,8 @@ def _driver(folder: Path) -> dict[str, str]:
     options = {
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
+        # Few rows: each part of a question costs more than all that is in it.
+        "spark.sql.shuffle.partitions": "4",
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
     }

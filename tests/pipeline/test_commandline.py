@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,25 +26,33 @@ from tests.pipeline import toy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LONGEST_S = 60
+LONGEST_S = 300
+"""Spark starts slowly on a busy machine."""
+STARTED: list[subprocess.Popen[str]] = []
 
 
 @pytest.fixture(autouse=True)
-def _installation(monkeypatch: pytest.MonkeyPatch, address: str, tmp_path: Path) -> None:
+def _installation(monkeypatch: pytest.MonkeyPatch, address: str, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("DATABASE_URL", address)
     monkeypatch.setenv("HOOKSTATION_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("HOOKSTATION_SPARK_MASTER", "local[2]")
     monkeypatch.delenv("HOOKSTATION_LAKE", raising=False)
     monkeypatch.delenv("HOOKSTATION_LAKE_READ_URL", raising=False)
     monkeypatch.setitem(JOBS, toy.JOB.name, toy.JOB)
+    yield
+    while STARTED:
+        with STARTED.pop() as process:
+            process.kill()
 
 
 def begin(*words: str, stderr: Any = subprocess.PIPE) -> subprocess.Popen[str]:
     """The command line with the toy, in a process."""
     command = [sys.executable, "-m", "tests.pipeline.toy", *words]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command, cwd=settings.BASE_DIR, stdout=subprocess.PIPE, stderr=stderr, text=True
     )
+    STARTED.append(process)
+    return process
 
 
 def until(state: str, stage: str = "") -> PipelineRun:
