@@ -166,6 +166,7 @@ NAVIGATION = (
             Place(
                 "Health", "ecg_heart", "delivery.healthday", page="admin:delivery_healthday_worst"
             ),
+            Place("Erasures", "ink_eraser", "delivery.erasure"),
             Place("Runs", "account_tree", "delivery.pipelinerun"),
             Place("Schedules", "event_repeat", "delivery.pipelineschedule"),
         ),

@@ -88,6 +88,11 @@ class Frames:
             return self._parquet(WHOLE_MESSAGES, whole + partly, low, high, columns)
         return self._spark.createDataFrame([], source.spark_schema(WHOLE_MESSAGES, tuple(columns)))
 
+    def paths(self, table: Table, since: datetime) -> list[str]:
+        """Files of the lake with rows of which keys may have been made then or later."""
+        whole, partly = self._files(table, tables.first_key(since), tables.LARGEST_KEY)
+        return whole + partly
+
     def keys(self, table: Table, low: int, high: int, *columns: str) -> DataFrame:
         """Keys, and what else is named, of rows that the broker's tables have now."""
         first = self._database.read(f"SELECT COALESCE(MIN({table.key}), 0) FROM {table.source}")

@@ -179,6 +179,14 @@ class Ledger:
             failpoints.reach("after_amend_publish")
         return moved
 
+    def reopened(self, segment: Segment, files: Sequence[File]) -> bool:
+        """Smaller files of a segment are written that had come to its end: as ``amended``."""
+        moved = self._move(segment, PRUNED, AMENDING, files=_json(files))
+        if moved:
+            for file in files:
+                lake.publish(self.folder, file.path, file.tmp)
+        return moved
+
     def ended(self, segment: Segment, files: Sequence[File], rows: int) -> bool:
         """An amended segment is in the lake alone; tables without a row left have no file."""
         for table in set(segment.tables) - {file.table for file in files}:

@@ -26,6 +26,7 @@ from delivery.models import (
     ConsumerHealth,
     DeadCluster,
     Delivery,
+    Erasure,
     ForecastFrame,
     HealthDay,
     LakeAudit,
@@ -175,6 +176,16 @@ def fill() -> None:
         body=b"x",
     )
     RestoredMessage.objects.create(message_id=dead.message_id)
+    Erasure.objects.create(
+        run_id=4,
+        digest="d" * 64,
+        requested_by="user:mia",
+        started_at=now,
+        finished_at=now,
+        message_count=1,
+        files=[{"table": "messages", "path": "a", "rows": 1, "before": "b" * 64, "after": ""}],
+    )
+    Erasure.objects.create(run_id=5, digest="e" * 64, requested_by="user:mia", started_at=now)
     run = PipelineRun.objects.create(
         **{"job": "archive", "state": "running", "requested_by": "user:mia", "pid": 7, "host": "h"},
         **{"options": {"day": "<1>"}, "stage": "exporting", "done": 3, "total": 4, "log": "<b>"},

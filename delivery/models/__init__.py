@@ -4,7 +4,14 @@ from delivery.models.accounting import AccountingReport, Pruned
 from delivery.models.counter import Counter
 from delivery.models.delivery import Attempt, Delivery
 from delivery.models.forecast import ForecastFrame
-from delivery.models.lake import LakeAudit, LakeFinding, Restore, Restored, RestoredMessage
+from delivery.models.lake import (
+    Erasure,
+    LakeAudit,
+    LakeFinding,
+    Restore,
+    Restored,
+    RestoredMessage,
+)
 from delivery.models.notice import Notice, Standing
 from delivery.models.pipeline import PipelineLock, PipelineRun, PipelineSchedule, Segment
 from delivery.models.replay import Replay
@@ -20,6 +27,7 @@ __all__ = [
     "Counter",
     "DeadCluster",
     "Delivery",
+    "Erasure",
     "ForecastFrame",
     "HealthDay",
     "LakeAudit",

@@ -162,3 +162,27 @@ class RestoredMessage(models.Model):
 
     def __str__(self) -> str:
         return str(self.message_id)
+
+
+class Erasure(models.Model):
+    """A receipt: what was taken out of the lake for somebody, without saying who that is."""
+
+    run_id = models.BigIntegerField()
+    digest = models.CharField(max_length=64)
+    """SHA-256 of what was asked for: who knows that can show that it was meant."""
+    requested_by = models.CharField(max_length=200)
+    reason = models.CharField(max_length=500, blank=True, default="")
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+    """Null while it is under way, or when it was broken off: the same again goes on with it."""
+    message_count = models.PositiveBigIntegerField(default=0)
+    delivery_count = models.PositiveBigIntegerField(default=0)
+    attempt_count = models.PositiveBigIntegerField(default=0)
+    left_count = models.PositiveBigIntegerField(default=0)
+    """Messages that the tables still have: the pipeline does not touch these."""
+    files = models.JSONField(default=list)
+    """Of each that was written anew: path, rows that went, SHA-256 before and after; empty after
+    when nothing was left of it."""
+
+    def __str__(self) -> str:
+        return f"erasure {self.pk}"

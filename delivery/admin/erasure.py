@@ -1,0 +1,95 @@
+"""Admin pages of receipts: what was taken out of the lake for somebody."""
+
+from django.contrib import admin
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from channels_app.admin import base
+from channels_app.admin.base import display
+from delivery.models import Erasure
+
+SHOWN = 200
+"""Files."""
+ROW = (
+    '<tr><td class="hs-mono">{}</td><td>{}</td><td class="hs-mono">{}</td>'
+    '<td class="hs-mono">{}</td></tr>'
+)
+
+
+@admin.register(Erasure)
+class ErasureAdmin(base.ReadOnly):
+    """Newest first; `python -m pipeline erase` writes them."""
+
+    list_display = ("name", "state_now", "requested_by", "reason", "rows", "ended")
+    ordering = ("-id",)
+    sortable_by = ()
+    list_before_template = "delivery/erasure_top.html"
+    fields = (
+        ("name", "state_now"),
+        ("requested_by", "reason"),
+        ("begun", "ended"),
+        ("message_count", "delivery_count"),
+        ("attempt_count", "left_count"),
+        "subject",
+        "written",
+    )
+    readonly_fields = (
+        *("name", "state_now", "begun", "ended", "subject", "written", "requested_by", "reason"),
+        *("message_count", "delivery_count", "attempt_count", "left_count"),
+    )
+
+    @display(description="Receipt")
+    def name(self, row: Erasure) -> str:
+        """Its number."""
+        return str(row)
+
+    @display(description="State")
+    def state_now(self, row: Erasure) -> SafeString:
+        """Whether all was done."""
+        return base.label("done", "good") if row.finished_at else base.label("not done", "wait")
+
+    @display(description="Went")
+    def rows(self, row: Erasure) -> str:
+        """How many rows."""
+        parts = (
+            (row.message_count, "messages"),
+            (row.delivery_count, "deliveries"),
+            (row.attempt_count, "attempts"),
+        )
+        return ", ".join(f"{intcomma(number)} {name}" for number, name in parts)
+
+    @display(description="Begun")
+    def begun(self, row: Erasure) -> str:
+        """When."""
+        return base.instant(row.started_at, exact=False)
+
+    @display(description="Ended")
+    def ended(self, row: Erasure) -> str:
+        """When."""
+        return base.instant(row.finished_at, exact=False)
+
+    @display(description="SHA-256 of what was asked for")
+    def subject(self, row: Erasure) -> SafeString | str:
+        """Whoever knows what that was can show that it was meant."""
+        return base.mono(row.digest)
+
+    @display(description="Files")
+    def written(self, row: Erasure) -> SafeString | str:
+        """Each with what went, and its sums before and after."""
+        if not row.files:
+            return "None had to be changed."
+        rows = format_html_join(
+            "",
+            ROW,
+            (
+                (it["path"], intcomma(it["rows"]), it["before"][:16], it["after"][:16] or "gone")
+                for it in row.files[:SHOWN]
+            ),
+        )
+        return format_html(
+            '<div class="hs-scroll" tabindex="0" role="region" aria-label="Files">'
+            '<table class="hs-table"><thead><tr><th>File</th><th>Rows</th><th>Before</th>'
+            "<th>After</th></tr></thead><tbody>{}</tbody></table></div>",
+            rows,
+        )

@@ -1,0 +1,164 @@
+"""Erase: take what belongs to somebody out of the lake, and leave a receipt.
+
+The broker's tables are not touched: what is in them still is erased once it has been archived.
+"""
+
+import hashlib
+import json
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as f
+
+from pipeline import arguments, erasing, tables
+from pipeline.balance import SKEW
+from pipeline.job import Context, Job, Refused
+from pipeline.ledger import OPEN, Ledger
+from pipeline.runs import RUNS
+
+SUBJECT = ("ordering_key", "idempotency_key", "message")
+"""Options that say who it is."""
+MOST = 2_000_000
+"""Messages of one erasure: the driver knows their keys."""
+ERASURES = "delivery_erasure"
+COUNTS = {"messages": "message_count", "deliveries": "delivery_count", "attempts": "attempt_count"}
+
+
+def options(parser: ArgumentParser) -> None:
+    """Whose."""
+    add = parser.add_argument
+    add("--ordering-key", metavar="KEY", action="append", help="repeatable")
+    add("--idempotency-key", metavar="KEY", action="append", help="repeatable")
+    add("--message", metavar="ID", action="append", help="msg_...; repeatable")
+    add("--reason", metavar="TEXT", help="for the receipt; nothing about the person")
+    add("--dry-run", action="store_true", help="count what would be erased, and write nothing")
+
+
+def work(context: Context) -> dict[str, Any]:
+    """Find, write anew, and give a receipt."""
+    folder, database = context.lake, context.database
+    asked = {name: sorted(getattr(context.options, name) or []) for name in SUBJECT}
+    if not any(asked.values()):
+        raise Refused("Say whose: --ordering-key, --idempotency-key or --message.")
+    context.report("finding messages")
+    keys = _keys(context, asked)
+    context.report("finding files", 0, 0, len(keys))
+    found = _rows(context, keys)
+    left = erasing.in_tables(database, keys)
+    told: dict[str, Any] = {
+        **{name: sum(found[name].values()) for name in COUNTS},
+        "files": sum(len(files) for files in found.values()),
+        "left_in_tables": left,
+    }
+    if context.options.dry_run:
+        return told
+    ledger = Ledger(database, context.run, folder)
+    paths = {path for files in found.values() for path in files}
+    busy = {file.path for segment in ledger.having(*OPEN) for file in segment.files} & paths
+    receipt, done = _begin(context, asked)
+    segments = list(erasing.touched(ledger, paths))
+    for place, segment in enumerate(segments):
+        context.report("writing files anew", place, len(segments))
+        done += erasing.erase(ledger, segment, keys, context.run.id)
+        _note(context, receipt, done, left)
+    _end(context, receipt, asked, keys)
+    if busy:
+        told["busy_files"] = len(busy)
+    return told | {"receipt": receipt, "files": len(done)}
+
+
+def _keys(context: Context, asked: dict[str, list[str]]) -> list[int]:
+    """Messages of theirs, wherever they are."""
+    names = ["id", "ordering_key", "idempotency_key"]
+    until = context.database.now() + timedelta(days=1)
+    rows = context.frames.messages(None, until, names)
+    mine = f.lit(False)
+    for name in ("ordering_key", "idempotency_key"):
+        if asked[name]:
+            mine |= f.col(name).isin(asked[name])
+    found = set()
+    if asked["ordering_key"] or asked["idempotency_key"]:
+        rows = rows.where(mine).select("id").distinct().limit(MOST + 1)
+        found = {row["id"] for row in rows.collect()}
+    if len(found) > MOST:
+        raise Refused(f"These are more than {MOST:,} messages: ask for fewer at a time.")
+    return sorted(found | {arguments.message(text) for text in asked["message"]})
+
+
+def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
+    """By table: files of the lake that have rows of these messages, and how many."""
+    wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
+    found: dict[str, dict[str, int]] = {name: {} for name in erasing.OWNER}
+    for table, owner in erasing.OWNER.items():
+        since = tables.made_at(keys[0]) - SKEW if keys else tables.EPOCH
+        paths = context.frames.paths(tables.BY_NAME[table], since) if keys else []
+        if not paths:
+            continue
+        rows = context.spark.read.parquet(*paths)
+        rows = rows.select(f.col(owner).alias("key"), f.input_file_name().alias("file"))
+        rows = rows.join(f.broadcast(wanted), "key", "left_semi").groupBy("file").count()
+        for file, number in rows.collect():
+            path = next(path for path in paths if file.endswith(path))
+            found[table][str(Path(path).relative_to(context.lake))] = number
+    return found
+
+
+def digest(asked: dict[str, list[str]]) -> str:
+    """Of what was asked for, the same whenever the same is asked."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def _begin(context: Context, asked: dict[str, list[str]]) -> tuple[int, list[dict[str, Any]]]:
+    """The receipt with what is on it, which may be one of a run that was broken off."""
+    database, run = context.database, context.run
+    mine = digest(asked)
+    with database.transaction():
+        run.hold(database)
+        known = database.read(
+            f"SELECT id, files FROM {ERASURES} WHERE digest = %s AND finished_at IS NULL", [mine]
+        )
+        if known:
+            return int(known[0][0]), json.loads(known[0][1])
+        who = database.read(f"SELECT requested_by FROM {RUNS} WHERE id = %s", [run.id])
+        key = database.insert(
+            f"INSERT INTO {ERASURES} (run_id, digest, requested_by, reason, started_at, "
+            "message_count, delivery_count, attempt_count, left_count, files) "
+            "VALUES (%s, %s, %s, %s, %s, 0, 0, 0, 0, '[]')",
+            [run.id, mine, who[0][0], context.options.reason or "", database.now()],
+        )
+    return key, []
+
+
+def _note(context: Context, receipt: int, done: list[dict[str, Any]], left: int) -> None:
+    counts = [sum(it["rows"] for it in done if it["table"] == table) for table in COUNTS]
+    with context.database.transaction():
+        context.run.hold(context.database)
+        context.database.execute(
+            f"UPDATE {ERASURES} SET message_count = %s, delivery_count = %s, attempt_count = %s, "
+            "left_count = %s, files = %s WHERE id = %s",
+            [*counts, left, json.dumps(done), receipt],
+        )
+
+
+def _end(context: Context, receipt: int, asked: dict[str, list[str]], keys: Sequence[int]) -> None:
+    """Sign the receipt; nothing of the run says any more who it was."""
+    database, run = context.database, context.run
+    with database.transaction():
+        run.hold(database)
+        # What the lake does not have any more is the tables' alone, and to be archived.
+        for start in range(0, len(keys), 500):
+            listed = ", ".join(str(key) for key in keys[start : start + 500])
+            database.execute(f"DELETE FROM delivery_restoredmessage WHERE message_id IN ({listed})")
+        database.execute(
+            f"UPDATE {ERASURES} SET finished_at = %s WHERE id = %s", [database.now(), receipt]
+        )
+        database.execute(
+            f"UPDATE {RUNS} SET options = %s WHERE id = %s",
+            [json.dumps({"erased": digest(asked)}), run.id],
+        )
+
+
+JOB = Job("erase", "what belongs to somebody out of the lake, with a receipt", options, work)

@@ -1,0 +1,103 @@
+"""Erasing from the lake: all of a person's rows, no others, and a receipt that names nobody."""
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from channels_app.models import Channel, Consumer, DirectoryVersion, Message
+from channels_app.rules import ids
+from delivery.models import Erasure, PipelineRun, Segment
+from pipeline.job import Refused
+from pipeline.settings import Settings
+from tests.pipeline import archiving, month
+from tests.pipeline.conftest import RunJob
+from tests.pipeline.month import Month
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WHO = "customer-7"
+
+
+@pytest.fixture
+def made(chosen: Settings) -> Month:
+    """A month in the lake in several files, but for its last days."""
+    found = month.make(messages=400)
+    for row in found.consumers.values():
+        Consumer.objects.filter(id=row.id).update(updated_at=row.created_at)
+    Channel.objects.update(updated_at=found.since)
+    DirectoryVersion.bump()
+    for days in (25, 15, 5):
+        archiving.archive(chosen, found.until - timedelta(days=days))
+    return found
+
+
+def rows(chosen: Settings) -> dict[str, list[dict[str, Any]]]:
+    """What the ledger's files have; each must be the one that the ledger knows."""
+    assert chosen.lake is not None
+    found: dict[str, list[dict[str, Any]]] = {"messages": [], "deliveries": [], "attempts": []}
+    for segment in Segment.objects.all():
+        assert segment.state == "pruned"
+        for file in segment.files:
+            path = chosen.lake / file["path"]
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"]
+            some = pq.read_table(path, partitioning=None).to_pylist()
+            assert len(some) == file["rows"]
+            found[file["table"]] += some
+    return found
+
+
+def test_a_person_is_gone_and_nobody_else(made: Month, run_job: RunJob, chosen: Settings) -> None:
+    before = rows(chosen)
+    theirs = {it.id for it in made.messages if it.ordering_key == WHO}
+    tables_have = Message.objects.filter(id__in=theirs).count()
+    in_lake = {
+        "messages": [it for it in before["messages"] if it["id"] in theirs],
+        "deliveries": [it for it in before["deliveries"] if it["message_id"] in theirs],
+        "attempts": [it for it in before["attempts"] if it["message_id"] in theirs],
+    }
+    counts = {name: len(some) for name, some in in_lake.items()}
+    assert min(counts.values()) > 0
+
+    tried = run_job("erase", ordering_key=[WHO], dry_run=True)
+    assert {name: tried[name] for name in counts} == counts
+    assert tried["left_in_tables"] == tables_have
+    assert rows(chosen) == before
+    assert not Erasure.objects.exists()
+
+    done = run_job("erase", ordering_key=[WHO], reason="asked by letter")
+    assert {name: done[name] for name in counts} == counts
+    after = rows(chosen)
+    for name, some in before.items():
+        assert after[name] == [it for it in some if it not in in_lake[name]]
+    receipt = Erasure.objects.get()
+    assert receipt.finished_at is not None
+    assert (receipt.message_count, receipt.delivery_count, receipt.attempt_count) == (
+        *(counts["messages"], counts["deliveries"], counts["attempts"]),
+    )
+    assert receipt.left_count == tables_have
+    assert WHO not in str(vars(receipt)) + str(PipelineRun.objects.latest("id").options)
+    assert chosen.lake is not None
+    assert not list(chosen.lake.rglob("*.anew"))
+    assert run_job("audit", whole_since=made.since.isoformat())["gap"] == 0
+
+    again = run_job("erase", ordering_key=[WHO])
+    assert (again["files"], again["messages"], again["deliveries"]) == (0, 0, 0)
+    assert rows(chosen) == after
+
+
+def test_by_id_and_idempotency_key(made: Month, run_job: RunJob, chosen: Settings) -> None:
+    one, other = made.messages[0], made.messages[1]
+    found = run_job(
+        "erase",
+        message=[ids.to_public(ids.MESSAGE, one.id)],
+        idempotency_key=[other.idempotency_key],
+    )
+    assert found["messages"] == 2 - Message.objects.filter(id__in=[one.id, other.id]).count()
+    assert not {one.id, other.id} & {it["message_id"] for it in rows(chosen)["deliveries"]}
+
+
+def test_somebody_has_to_be_named(made: Month, run_job: RunJob) -> None:
+    with pytest.raises(Refused, match="Say whose"):
+        run_job("erase", dry_run=True)
