@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,10 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def is_signed(request: Request, secret: str) -> bool:
-    """As a receiver checks it; raises where it is not."""
-    names = ("webhook-id", "webhook-timestamp", "webhook-signature")
-    headers = {name: request.header(name) or "" for name in names}
-    Webhook(secret).verify(request.body.decode(), headers)
-    return True
+    """As a receiver checks it, however long ago it came."""
+    at = datetime.fromtimestamp(int(request.header("webhook-timestamp") or 0), UTC)
+    wanted = Webhook(secret).sign(request.header("webhook-id") or "", at, request.body.decode())
+    return wanted in (request.header("webhook-signature") or "").split()
 
 
 def test_a_message_out_of_the_lake_arrives_again(
