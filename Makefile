@@ -18,7 +18,8 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
 # What is in tests/browser drives one browser and one broker: it runs by itself, on SQLite.
 BROWSER := tests/browser
-# What is in tests/pipeline starts one Spark, which needs both cores.
+# What is in tests/pipeline starts one Spark, which needs both cores; what starts one for each of
+# many steps is run on SQLite alone.
 PIPELINE := tests/pipeline
 PYTEST := $(BIN)/python -m pytest -n 2 --ignore=$(BROWSER) --ignore=$(PIPELINE)
 # These never touch the database; once is enough.
@@ -64,7 +65,7 @@ test-mariadb: $(VENV)/.mysql ## The tests that need a database, on a private Mar
 test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, over SQLite and a private MariaDB
 	@$(SERVER)
 	DATABASE_URL= $(BIN)/python -m pytest $(PIPELINE)
-	$(BIN)/python tools/mariadb $(BIN)/python -m pytest $(PIPELINE)
+	$(BIN)/python tools/mariadb $(BIN)/python -m pytest $(PIPELINE) -m "not e2e"
 
 test-browser: $(VENV)/.test ## The console in a real browser; skipped where there is none
 	@command -v chromium >/dev/null || tools/apt chromium || true
