@@ -177,7 +177,7 @@ def test_the_oldest_due_row_costs_a_few_queries_whatever_the_history(
     DeliveryFactory.create_batch(30, consumer=consumer, delivered=True)
     scrape(client)
 
-    with django_assert_max_num_queries(8):
+    with django_assert_max_num_queries(9):
         scrape(client)
 
 
