@@ -42,6 +42,7 @@ from delivery.models import (
     Restore,
     Restored,
     RestoredMessage,
+    Segment,
     Standing,
     SweepRun,
     Traffic,
@@ -193,6 +194,14 @@ def fill() -> None:
     )
     PipelineLock.objects.create(job="archive", run_id=run.pk, until=now)
     PipelineSchedule.objects.create(job="archive", every_minutes=60)
+    file = {"table": "deliveries", "path": "deliveries/day=2026-11-22/000000000001.parquet"}
+    Segment.objects.create(
+        **{"kind": "deliveries", "state": "pruning", "day": now.date(), "low": 1, "high": 9},
+        **{"cutoffs": {"finished": str(now), "dead": str(now), "channels": {}}},
+        **{"row_count": 8, "byte_count": 4096, "deleted_count": 3, "cursor": 4},
+        **dict.fromkeys(("planned_at", "exported_at", "verified_at"), now),
+        files=[file | {"tmp": "", "rows": 8, "bytes": 4096, "sha256": "a" * 64, "first": 1}],
+    )
     Standing.objects.create(consumer=consumer, since=now, looked_at=now)
     Notice.objects.create(consumer=consumer, kind="failing", at=now)
     TrafficMark.objects.create(message_id=1, attempt_id=1)
