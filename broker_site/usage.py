@@ -141,11 +141,15 @@ class Names:
 
     def of(self, row: Row) -> tuple[str, str, str]:
         """Producer, channel and consumer; '' for none."""
-        known = (self.producers, self.channels, self.consumers)
-        return tuple(  # type: ignore[return-value]
-            names.get(row[key]) or (f"#{row[key]}" if row[key] else "")
-            for names, key in zip(known, KEYS, strict=True)
+        return (
+            _name(self.producers, row["producer_id"]),
+            _name(self.channels, row["channel_id"]),
+            _name(self.consumers, row["consumer_id"]),
         )
+
+
+def _name(names: dict[int, str], key: int) -> str:
+    return names.get(key) or (f"#{key}" if key else "")
 
 
 def named(rows: list[Row]) -> list[Row]:

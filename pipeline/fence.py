@@ -38,7 +38,7 @@ def bound(database: Database, lag: timedelta) -> datetime:
         return now - lag  # SQLite has one writer at a time, and waits for it less than that.
     try:
         age_s = database.read(OPEN)[0][0]
-    except Exception as error:
+    except Exception as error:  # by its number: the driver is not there on SQLite
         if error.args[:1] != (NO_PRIVILEGE,):
             raise
         logger.warning("no privilege PROCESS: reading only what is older than %s", BLIND)

@@ -165,10 +165,10 @@ def _delete_deliveries(segment: Segment, part: _Part, slot: int) -> None:
     _compare(part, [(row[0], row[1]) for row in found])
     _note(found)
     gone = raw.listed(keys)
-    attempts = raw.execute(f"DELETE FROM {Attempt._meta.db_table} WHERE delivery_id IN ({gone})")  # noqa: S608 - our numbers
+    attempts = raw.execute(f"DELETE FROM {Attempt._meta.db_table} WHERE delivery_id IN ({gone})")
     if attempts != part.attempts:
         raise _Differs
-    raw.execute(f"DELETE FROM {Delivery._meta.db_table} WHERE id IN ({gone})")  # noqa: S608 - our numbers
+    raw.execute(f"DELETE FROM {Delivery._meta.db_table} WHERE id IN ({gone})")
     change: Tally[tuple[int, str]] = Tally()
     for _, _, consumer_id, state, _, _ in found:
         change[consumer_id, state] -= 1
@@ -206,8 +206,8 @@ def _delete_messages(segment: Segment, part: _Part) -> None:
     _compare(part, list(left.values_list("id", "version")))
     Pruned.note(EVERY_CHANNEL, max(keys))
     gone = raw.listed(keys)
-    raw.execute(f"DELETE FROM {MessageBody._meta.db_table} WHERE message_id IN ({gone})")  # noqa: S608 - our numbers
-    raw.execute(f"DELETE FROM {Message._meta.db_table} WHERE id IN ({gone})")  # noqa: S608 - our numbers
+    raw.execute(f"DELETE FROM {MessageBody._meta.db_table} WHERE message_id IN ({gone})")
+    raw.execute(f"DELETE FROM {Message._meta.db_table} WHERE id IN ({gone})")
 
 
 def _compare(part: _Part, found: list[tuple[int, int]]) -> None:
