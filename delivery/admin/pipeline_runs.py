@@ -5,19 +5,20 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
-from unfold.enums import ActionVariant
 
 from channels_app import clock
 from channels_app.admin import base
-from channels_app.admin.base import action, dialog, display
+from channels_app.admin.base import dialog, display
 from channels_app.admin.choices import ChoicesDropdownFilter
 from channels_app.errors import BrokerError
 from delivery.admin.pipeline_forms import JobForm
 from delivery.admin.pipeline_jobs import duration, shown, standings, state
+from delivery.admin.stopping import Stoppable, button
 from delivery.models import PipelineRun
 from delivery.rules.asker import Asker
 from delivery.rules.pipeline_jobs import JOBS
@@ -29,7 +30,7 @@ STOP = dialog("Stop this run?", "What it has written is whole; the next run goes
 
 
 @admin.register(PipelineRun)
-class PipelineRunAdmin(base.BigList):
+class PipelineRunAdmin(Stoppable, base.BigList):
     """Runs, newest first; over them each job with the button that begins one."""
 
     list_display = ("number", "job", "state_now", "stage_now", "asked", "took", "rows", "who")
@@ -126,25 +127,11 @@ class PipelineRunAdmin(base.BigList):
         """As the steps name it."""
         return pipeline_runs.target(obj.job)
 
-    def has_stop_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what waits or works can be stopped."""
-        if not self.has_operate_permission(request):
-            return False
-        return not object_id or pipeline_runs.unended().filter(pk=object_id).exists()
+    def under_way(self) -> QuerySet[Any, Any]:
+        """What can be stopped."""
+        return pipeline_runs.unended()
 
-    @action(
-        description="Stop",
-        icon="stop_circle",
-        permissions=["stop"],
-        dialog=STOP,
-        variant=ActionVariant.DANGER,
-    )
-    def stop(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """End it, or have it end."""
-        asker = Asker(base.actor(request), form.cleaned_data["reason"])
-        with base.telling(request, "The run is asked to stop."):
-            pipeline_runs.cancel(int(object_id), asker, now=clock.now())
-        return base.leave_dialog(self.page_of(object_id))
+    stop = button(STOP, "The run is asked to stop.", pipeline_runs.cancel)
 
     @display(description="Run")
     def number(self, run: PipelineRun) -> str:

@@ -4,18 +4,17 @@ import json
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from unfold.enums import ActionVariant
 
-from channels_app import clock
 from channels_app.admin import base
-from channels_app.admin.base import action, dialog, display
+from channels_app.admin.base import dialog, display
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
+from delivery.admin.stopping import Stoppable, button
 from delivery.models import Replay
-from delivery.rules.asker import Asker
 from delivery.steps import replay
 
 State = Replay.State
@@ -24,7 +23,7 @@ STOP = dialog("Stop this replay?", "What it has queued already is sent all the s
 
 
 @admin.register(Replay)
-class ReplayAdmin(base.BigList):
+class ReplayAdmin(Stoppable, base.BigList):
     """Replays; they are begun on the list of deliveries, or through the API."""
 
     id_prefix = ids.REPLAY
@@ -80,25 +79,11 @@ class ReplayAdmin(base.BigList):
         """As the steps name it."""
         return f"replay:{obj}"
 
-    def has_stop_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what runs can be stopped."""
-        if not self.has_operate_permission(request):
-            return False
-        return not object_id or Replay.objects.filter(pk=object_id, state=State.RUNNING).exists()
+    def under_way(self) -> QuerySet[Any, Any]:
+        """What can be stopped."""
+        return Replay.objects.filter(state=State.RUNNING)
 
-    @action(
-        description="Stop",
-        icon="stop_circle",
-        permissions=["stop"],
-        dialog=STOP,
-        variant=ActionVariant.DANGER,
-    )
-    def stop(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Queue nothing more."""
-        asker = Asker(base.actor(request), form.cleaned_data["reason"])
-        with base.telling(request, "The replay is stopped."):
-            replay.cancel(int(object_id), asker, now=clock.now())
-        return base.leave_dialog(self.page_of(object_id))
+    stop = button(STOP, "The replay is stopped.", replay.cancel)
 
     @display(description="Replay")
     def name(self, row: Replay) -> str:

@@ -4,17 +4,15 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
-from django.http import HttpRequest, HttpResponse
+from django.db.models import QuerySet
 from django.utils.safestring import SafeString
-from unfold.enums import ActionVariant
 
-from channels_app import clock
 from channels_app.admin import base
-from channels_app.admin.base import action, dialog, display
+from channels_app.admin.base import dialog, display
 from channels_app.models import Consumer
 from channels_app.rules import ids
+from delivery.admin.stopping import Stoppable, button
 from delivery.models import Restore, Restored, RestoredMessage
-from delivery.rules.asker import Asker
 from delivery.steps.replay import restore
 
 State = Restore.State
@@ -29,7 +27,7 @@ STOP = dialog("Stop this restore?", "What is queued already is sent all the same
 
 
 @admin.register(Restore)
-class RestoreAdmin(base.ReadOnly):
+class RestoreAdmin(Stoppable):
     """Messages out of the lake to one consumer; `python -m pipeline replay` begins them."""
 
     list_display = ("name", "state_now", "consumer", "progress", "requested_by", "reason", "begun")
@@ -50,26 +48,11 @@ class RestoreAdmin(base.ReadOnly):
         *("requested_by", "reason", "rate_per_second", "error"),
     )
 
-    def has_stop_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what is under way can be stopped."""
-        if not self.has_operate_permission(request):
-            return False
-        open_ = Restore.objects.filter(pk=object_id, state__in=restore.OPEN)
-        return not object_id or open_.exists()
+    def under_way(self) -> QuerySet[Any, Any]:
+        """What can be stopped."""
+        return Restore.objects.filter(state__in=restore.OPEN)
 
-    @action(
-        description="Stop",
-        icon="stop_circle",
-        permissions=["stop"],
-        dialog=STOP,
-        variant=ActionVariant.DANGER,
-    )
-    def stop(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Let nothing more in."""
-        asker = Asker(base.actor(request), form.cleaned_data["reason"])
-        with base.telling(request, "The restore is stopped."):
-            restore.cancel(int(object_id), asker, now=clock.now())
-        return base.leave_dialog(self.page_of(object_id))
+    stop = button(STOP, "The restore is stopped.", restore.cancel)
 
     @display(description="Restore")
     def name(self, row: Restore) -> str:
