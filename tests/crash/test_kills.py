@@ -67,14 +67,20 @@ def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
 
 
 def victim(broker: Broker, kind: str) -> int:
-    """A process of that kind."""
+    """A process of that kind that lives."""
     if kind in {"pump", "steward"}:
-        slots = Books(broker).read("SELECT kind, pid FROM delivery_pumpslot")
-        return int(dict(slots)[kind])
+        wait_until(lambda: _living(broker, kind), PATIENCE_S, f"no {kind} has a slot")
+        return _living(broker, kind)[0]
     assert broker.process is not None
     word = {"web": "granian", "worker": "qcluster"}[kind]
     found = [pid for pid in descendants(broker.process.pid) if word in title(pid)]
     return next(pid for pid in found if set(descendants(pid)) & set(found))
+
+
+def _living(broker: Broker, kind: str) -> list[int]:
+    """Who holds a slot. That of a process killed with its broker stays until its heartbeat ends."""
+    slots = Books(broker).read("SELECT kind, pid FROM delivery_pumpslot")
+    return [int(pid) for held_as, pid in slots if held_as == kind and lives(int(pid))]
 
 
 def title(pid: int) -> str:
