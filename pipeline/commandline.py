@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from pipeline import database, java, runs, settings, terminal
-from pipeline.job import Context, Job, Refused
+from pipeline import settings
+from pipeline.broker import database, runs
 from pipeline.jobs import JOBS
+from pipeline.running import java, terminal
+from pipeline.running.job import Context, Job, Refused
 
 DONE, FAILED, WRONG, BUSY, STOPPED = 0, 1, 2, 3, 130
 LONGEST_ERROR = 2000

@@ -1,8 +1,8 @@
 """Pipeline: runs that were asked for, each in a process of its own, and what becomes of them.
 
 The process is no child of the broker's in any sense that matters: it has its own session, goes on
-when the broker stops, and says itself how it does (pipeline/runs.py). A thread waits for its end,
-so that nothing is left of it and whoever died before the first word is told of at once.
+when the broker stops, and says itself how it does (pipeline/broker/runs.py). A thread waits for its
+end, so that nothing is left of it and whoever died before the first word is told of at once.
 """
 
 import importlib.util

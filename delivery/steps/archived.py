@@ -218,7 +218,7 @@ def _compare(part: _Part, found: list[tuple[int, int]]) -> None:
 
 
 def _ripe(segment: Segment, condition: Any) -> Q:
-    """Of which rows the segment is made, as pipeline/ripe.py says it in SQL."""
+    """Of which rows the segment is made, as pipeline/lake/ripe.py says it in SQL."""
     limits: dict[str, Any] = segment.cutoffs
     own: Mapping[str, Mapping[str, str]] = limits["channels"]
     groups: dict[tuple[str, str], list[int]] = {}

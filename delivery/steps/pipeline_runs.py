@@ -1,7 +1,7 @@
 """Pipeline runs: asked for by people and by the clock, handed to a process, ended when it is gone.
 
 Everything is a compare-and-set on the run's row, which the process itself moves too
-(pipeline/runs.py).
+(pipeline/broker/runs.py).
 """
 
 from collections.abc import Collection, Iterator, Mapping

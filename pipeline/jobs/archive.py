@@ -1,6 +1,6 @@
 """The job `archive`: what has finished and is old enough, from the tables into the lake.
 
-Segments go through their states (ledger.py): planned, exported, verified; then the broker deletes
+Segments go through their states (lake/ledger.py): planned, exported, verified; then the broker deletes
 their rows part by part. Each run first finishes what the last one left.
 """
 
@@ -15,10 +15,12 @@ from typing import Any
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from pipeline import amend, export, failpoints, lake, planning, ripe, source, totals
-from pipeline.database import Database
-from pipeline.job import Context, Job
-from pipeline.ledger import (
+from pipeline import failpoints
+from pipeline.broker import source
+from pipeline.broker.database import Database
+from pipeline.broker.runs import RUNS
+from pipeline.lake import amend, export, places, planning, ripe, totals
+from pipeline.lake.ledger import (
     AMENDING,
     EXPORTED,
     OPEN,
@@ -28,7 +30,7 @@ from pipeline.ledger import (
     Range,
     Segment,
 )
-from pipeline.runs import RUNS
+from pipeline.running.job import Context, Job
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ def work(context: Context) -> dict[str, Any]:
     if context.options.dry_run:
         return _told(ledger, _plan(context, ledger))
     try:
-        lake.claim(folder, is_used=ledger.knows_files())
+        places.claim(folder, is_used=ledger.knows_files())
         _clear(ledger)
         amended = _amend(context, ledger)
         ledger.plan(_plan(context, ledger))
@@ -65,7 +67,7 @@ def work(context: Context) -> dict[str, Any]:
         exported = _export(context, ledger)
         verified, differ = _verify(context, ledger)
     except OSError as error:
-        raise lake.Unusable(f"The lake cannot be used: {error}.") from error
+        raise places.Unusable(f"The lake cannot be used: {error}.") from error
     rows = sum(segment.rows for segment in verified)
     return {
         "amended": amended,
@@ -109,8 +111,10 @@ def _told(ledger: Ledger, ranges: Sequence[Range]) -> dict[str, Any]:
 def _clear(ledger: Ledger) -> None:
     """Finish what a run that ended early wrote down; take away what nobody knows of."""
     ledger.recover()
-    for path in lake.written_aside(ledger.folder, ledger.days_since(ledger.database.now() - LATE)):
-        lake.remove(ledger.folder, path)
+    for path in places.written_aside(
+        ledger.folder, ledger.days_since(ledger.database.now() - LATE)
+    ):
+        places.remove(ledger.folder, path)
 
 
 def _amend(context: Context, ledger: Ledger) -> int:
@@ -198,7 +202,7 @@ def _read_back(context: Context, files: Sequence[File]) -> dict[str, dict[str, i
 def _on_executors(
     context: Context, segments: Sequence[Segment], stage: str
 ) -> Iterator[tuple[Segment, dict[str, Any]]]:
-    """Each segment's answer, as they come. Raises lake.Unusable for what a person must mend.
+    """Each segment's answer, as they come. Raises places.Unusable for what a person must mend.
 
     One job of Spark for each: toLocalIterator would run two at a time, and collect would keep all
     answers back until the last one.
@@ -213,7 +217,7 @@ def _on_executors(
             for place, future in enumerate(as_completed(futures)):
                 segment, answer = futures[future], future.result()
                 if "error" in answer:
-                    raise lake.Unusable(answer["error"])
+                    raise places.Unusable(answer["error"])
                 rows += sum(file["rows"] for file in answer.get("files", ()))
                 yield segment, answer
                 context.report(stage, place + 1, len(segments), rows or None)
@@ -229,7 +233,7 @@ def _ask(spark: Any, asked: Callable[..., Any], task: str) -> dict[str, Any]:
 
 
 def _task(context: Context, segment: Segment) -> str:
-    paths = {table: lake.path_of(table, segment.day, segment.id) for table in segment.tables}
+    paths = {table: places.path_of(table, segment.day, segment.id) for table in segment.tables}
     return json.dumps(
         {
             "kind": segment.kind,
@@ -240,7 +244,7 @@ def _task(context: Context, segment: Segment) -> str:
             "files": [file.as_json() for file in segment.files],
             "lake": str(context.lake),
             "path": paths,
-            "tmp": {table: lake.aside(path, context.run.id) for table, path in paths.items()},
+            "tmp": {table: places.aside(path, context.run.id) for table, path in paths.items()},
             "keep_bodies": context.settings.keep_bodies,
             "part_rows": PART_ROWS,
         }

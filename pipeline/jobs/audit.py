@@ -16,10 +16,12 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline import arguments, parties, second_look, tables
-from pipeline.balance import Balance, Scope
-from pipeline.database import Database, instant
-from pipeline.job import Context, Job, Refused
+from pipeline.broker import parties, tables
+from pipeline.broker.database import Database, instant
+from pipeline.parts import second_look
+from pipeline.parts.balance import Balance, Scope
+from pipeline.running import arguments
+from pipeline.running.job import Context, Job, Refused
 
 CHECKS = (
     *("lost", "undispatched", "fan_out", "missing", "attempts"),

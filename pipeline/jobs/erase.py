@@ -13,11 +13,13 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
-from pipeline import arguments, erasing, tables
-from pipeline.balance import SKEW
-from pipeline.job import Context, Job, Refused
-from pipeline.ledger import OPEN, Ledger
-from pipeline.runs import RUNS
+from pipeline.broker import tables
+from pipeline.broker.runs import RUNS
+from pipeline.lake import erasing
+from pipeline.lake.ledger import OPEN, Ledger
+from pipeline.parts.balance import SKEW
+from pipeline.running import arguments
+from pipeline.running.job import Context, Job, Refused
 
 SUBJECT = ("ordering_key", "idempotency_key", "message")
 """Options that say who it is."""

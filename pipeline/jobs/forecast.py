@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from pipeline import load
-from pipeline.job import Context, Job
+from pipeline.parts import load
 from pipeline.rules import outlook, timetable
 from pipeline.rules.outlook import HOUR, WEEK
 from pipeline.rules.timetable import ALL, Frame, Hour, Known, Past
+from pipeline.running.job import Context, Job
 
 HOURS, WEEKS = 168, 4
 MOST_HOURS, MOST_WEEKS = 24 * 90, 52

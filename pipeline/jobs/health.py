@@ -10,12 +10,13 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline import endpoints, windows
-from pipeline.endpoints import BEFORE, BURNS
-from pipeline.frames import LATE, SKEW
-from pipeline.job import Context, Job, Refused
+from pipeline.broker import windows
+from pipeline.lake.frames import LATE, SKEW
+from pipeline.parts import endpoints
+from pipeline.parts.endpoints import BEFORE, BURNS
 from pipeline.rules import health, hours, outcomes
 from pipeline.rules.health import Measures
+from pipeline.running.job import Context, Job, Refused
 
 TABLE = "delivery_healthday"
 OBJECTIVE = 99.9

@@ -11,10 +11,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from pipeline import arguments, runs, selection, staging
-from pipeline.job import Context, Job, Refused
-from pipeline.selection import Count, Selection, Wanted
-from pipeline.staging import Staging
+from pipeline.broker import runs
+from pipeline.parts import selection, staging
+from pipeline.parts.selection import Count, Selection, Wanted
+from pipeline.parts.staging import Staging
+from pipeline.running import arguments
+from pipeline.running.job import Context, Job, Refused
 
 LOOK_S = 0.3
 ROWS_OF_PART = 2000

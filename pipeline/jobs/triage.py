@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline import beginnings, deadletters, spans
-from pipeline.database import Database
-from pipeline.job import Context, Job, Refused
+from pipeline.broker.database import Database
+from pipeline.parts import beginnings, deadletters
 from pipeline.rules.advice import advice
 from pipeline.rules.beginning import weight
+from pipeline.running import spans
+from pipeline.running.job import Context, Job, Refused
 
 SPAN = "30d"
 MOST = 500

@@ -12,12 +12,13 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline import buckets, tables, windows
-from pipeline.database import Database
-from pipeline.endpoints import arrived, hour_of
-from pipeline.frames import LATE, SKEW, Frames
-from pipeline.job import Context, Job, Refused
+from pipeline.broker import tables, windows
+from pipeline.broker.database import Database
+from pipeline.lake.frames import LATE, SKEW, Frames
+from pipeline.parts import buckets
+from pipeline.parts.endpoints import arrived, hour_of
 from pipeline.rules import cells, hours, outcomes
+from pipeline.running.job import Context, Job, Refused
 
 USUAL = timedelta(hours=48)
 USAGE, LATENCY = "delivery_usagehour", "delivery_latencyhour"

@@ -12,8 +12,8 @@ from channels_app.models import Message, MessageBody
 from delivery.models import Attempt, Counter, Delivery, Pruned, Segment
 from delivery.models.accounting import EVERY_CHANNEL
 from delivery.models.counter import MADE
-from pipeline import tables
-from pipeline.database import Database, instant
+from pipeline.broker import tables
+from pipeline.broker.database import Database, instant
 from pipeline.settings import Settings
 
 FINISHED = ("delivered", "dead", "cancelled")

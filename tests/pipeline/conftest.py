@@ -15,9 +15,11 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
 
 from pyspark.sql import SparkSession
 
-from pipeline import commandline, runs, session
-from pipeline.job import Context
+from pipeline import commandline
+from pipeline.broker import runs
 from pipeline.jobs import JOBS, archive
+from pipeline.running import session
+from pipeline.running.job import Context
 from pipeline.settings import Settings
 from tests.pipeline.elsewhere import Elsewhere, read_back
 

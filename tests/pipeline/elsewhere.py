@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import export, totals
-from pipeline.ledger import File
+from pipeline.lake import export, totals
+from pipeline.lake.ledger import File
 
 
 class Elsewhere:

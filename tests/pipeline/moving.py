@@ -11,9 +11,9 @@ from django.db.models import F, QuerySet
 
 from channels_app.models import Message
 from delivery.models import Attempt, Delivery, Segment
-from pipeline import tables
+from pipeline.broker import tables
+from pipeline.broker.tables import Table
 from pipeline.settings import Settings
-from pipeline.tables import Table
 
 
 def none(key: int) -> bool:

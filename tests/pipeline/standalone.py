@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline import java
+from pipeline.running import java
 
 START_S = 120
 SPARK = Path(pyspark.__file__).parent

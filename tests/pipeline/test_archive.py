@@ -13,10 +13,11 @@ from channels_app.models import Channel, Message, new_id
 from delivery.models import Attempt, Delivery, PipelineRun, RestoredMessage, Segment
 from delivery.runtime import sweeps
 from delivery.steps import archived, recount
-from pipeline import lake, planning, settings
-from pipeline.database import Database
-from pipeline.frames import Frames
+from pipeline import settings
+from pipeline.broker.database import Database
 from pipeline.jobs import archive
+from pipeline.lake import places, planning
+from pipeline.lake.frames import Frames
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module
@@ -357,10 +358,10 @@ def test_a_lake_that_cannot_be_used_is_named_and_nothing_is_lost(
     archive_job()
     aside = files.folder.with_name("elsewhere")
     files.folder.rename(aside)
-    with pytest.raises(lake.Unusable, match="Is the disk mounted"):
+    with pytest.raises(places.Unusable, match="Is the disk mounted"):
         archive_job()
     files.folder.mkdir()
-    with pytest.raises(lake.Unusable, match="Is the disk mounted"):
+    with pytest.raises(places.Unusable, match="Is the disk mounted"):
         archive_job()
     files.folder.rmdir()
     aside.rename(files.folder)
@@ -373,7 +374,7 @@ def test_files_of_another_archive_are_not_written_over(
 ) -> None:
     archive_job()
     Segment.objects.all().delete()
-    with pytest.raises(lake.Unusable, match="another archive"):
+    with pytest.raises(places.Unusable, match="another archive"):
         archive_job()
 
 
@@ -383,7 +384,7 @@ def test_a_full_disk_ends_the_run_with_a_reason(
     before = in_tables()
     files.folder.mkdir()
     (files.folder / "attempts").symlink_to("/dev/full")
-    with pytest.raises(lake.Unusable, match="attempts"):
+    with pytest.raises(places.Unusable, match="attempts"):
         archive_job()
     (files.folder / "attempts").unlink()
     finish(archive_job)

@@ -17,8 +17,10 @@ import pytest
 
 from delivery.models import Delivery, PipelineLock, Segment
 from delivery.steps import archived, recount
-from pipeline import failpoints, planning, runs, settings
+from pipeline import failpoints, settings
+from pipeline.broker import runs
 from pipeline.jobs import archive
+from pipeline.lake import planning
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module

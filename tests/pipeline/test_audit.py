@@ -27,7 +27,7 @@ from channels_app.models import (
 )
 from channels_app.rules import ids
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding, Restore
-from pipeline import tables
+from pipeline.broker import tables
 from pipeline.jobs import audit as job
 from pipeline.settings import Settings
 from tests.pipeline import archiving, month

@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings
 
 from delivery.models import PipelineRun
-from pipeline import session
+from pipeline.running import session
 from pipeline.settings import Settings
 from tests.pipeline import month
 from tests.pipeline.month import Month

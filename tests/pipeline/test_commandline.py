@@ -20,7 +20,8 @@ from delivery.models import PipelineLock, PipelineRun
 from delivery.rules.asker import Asker
 from delivery.runtime import pipeline as processes
 from delivery.steps import pipeline_runs
-from pipeline import commandline, runs
+from pipeline import commandline
+from pipeline.broker import runs
 from pipeline.jobs import JOBS
 from tests.pipeline import toy
 

@@ -10,7 +10,7 @@ import pytest
 from channels_app.models import Channel, Consumer, DirectoryVersion, Message
 from channels_app.rules import ids
 from delivery.models import Erasure, PipelineRun, Segment
-from pipeline.job import Refused
+from pipeline.running.job import Refused
 from pipeline.settings import Settings
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob

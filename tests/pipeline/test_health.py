@@ -9,10 +9,10 @@ import pytest
 
 from channels_app.models import Consumer
 from delivery.models import Attempt, HealthDay
-from pipeline import endpoints
-from pipeline.job import Refused
+from pipeline.parts import endpoints
 from pipeline.rules import health, histogram, hours
 from pipeline.rules.health import Measures
+from pipeline.running.job import Refused
 from pipeline.settings import Settings
 from tests.pipeline import month, moving
 from tests.pipeline.conftest import RunJob

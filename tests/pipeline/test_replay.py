@@ -31,9 +31,10 @@ from delivery.models import (
 )
 from delivery.rules.asker import Asker
 from delivery.steps.replay import restore
-from pipeline import runs, staging
-from pipeline.job import Refused
+from pipeline.broker import runs
 from pipeline.jobs import replay as job
+from pipeline.parts import staging
+from pipeline.running.job import Refused
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import archiving, month

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from channels_app.models import Message, MessageBody
 from delivery.models import Attempt, Delivery
-from pipeline import fence, source, tables, worker
-from pipeline.database import Database
-from pipeline.frames import Frames
+from pipeline.broker import fence, source, tables, worker
+from pipeline.broker.database import Database
+from pipeline.lake.frames import Frames
 from pipeline.settings import Settings
 from tests.delivery.books import make_deliveries
 from tests.factories import ConsumerFactory

@@ -11,11 +11,11 @@ from channels_app.models import AuditEntry, new_id
 from delivery.admin import triage
 from delivery.admin.triage import Part
 from delivery.models import Attempt, DeadCluster, Delivery
-from pipeline import tables
-from pipeline.job import Refused
+from pipeline.broker import tables
 from pipeline.jobs.triage import host
 from pipeline.rules import signature
 from pipeline.rules.beginning import span
+from pipeline.running.job import Refused
 from pipeline.settings import Settings
 from tests import console
 from tests.delivery.books import make_deliveries

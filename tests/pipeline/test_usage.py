@@ -14,10 +14,10 @@ from pyspark.sql import functions as f
 from channels_app.models import Channel, Consumer
 from delivery.models import Attempt, Delivery, LatencyHour, UsageHour
 from delivery.rules.outcome import Outcome
-from pipeline import buckets
-from pipeline.job import Refused
 from pipeline.jobs.usage import COUNTED, KEYS
+from pipeline.parts import buckets
 from pipeline.rules import histogram
+from pipeline.running.job import Refused
 from pipeline.settings import Settings
 from tests.pipeline import month, moving
 from tests.pipeline.conftest import RunJob

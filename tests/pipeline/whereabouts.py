@@ -13,8 +13,8 @@ from django.db import connection
 
 from delivery.models import Delivery, Segment
 from delivery.steps import archived, recount
-from pipeline import totals
-from pipeline.database import instant
+from pipeline.broker.database import instant
+from pipeline.lake import totals
 
 Rows = dict[str, dict[int, dict[str, Any]]]
 """By table and key."""

@@ -1,0 +1,194 @@
+"""Database: the driver's own connection, for the ledger, the runs and the reports.
+
+Bulk reads go another way (broker/source.py). Statements use ``%s`` for values on every database.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+try:
+    import MySQLdb
+    from MySQLdb.constants import CLIENT
+except ImportError:  # An installation on SQLite has no such package.
+    MySQLdb = CLIENT = None
+
+BUSY_S = 60.0
+"""Longest wait for SQLite's only writer."""
+ANSWER_S = 600
+"""Longest wait for an answer of the server."""
+MYSQL = ("mysql", "mysql2")
+ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, *([MySQLdb.Error] if MySQLdb else []))
+"""What the drivers raise."""
+NO_TABLE, NO_COLUMN = 1146, 1054
+"""MySQL's numbers."""
+
+
+class BadAddress(Exception):
+    """Not the address of a database that can be used; the message has no password in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a database is."""
+
+    vendor: str
+    """``sqlite`` or ``mysql``."""
+    name: str
+    """Of the database; a path for SQLite."""
+    host: str = ""
+    port: int = 3306
+    user: str = ""
+    password: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+
+def parse(url: str) -> Address:
+    """``sqlite:///path`` or ``mysql://user:password@host:port/name``. Raises BadAddress."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return Address("sqlite", unquote(parts.path.removeprefix("/")) or ":memory:")
+    if parts.scheme not in MYSQL:
+        raise BadAddress(f"{parts.scheme or 'Nothing'} is no database: sqlite:/// or mysql://.")
+    return Address(
+        "mysql",
+        unquote(parts.path.lstrip("/")),
+        parts.hostname or "127.0.0.1",
+        parts.port or 3306,
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+        tuple(parse_qsl(parts.query)),
+    )
+
+
+class Database:
+    """One connection. Not to be shared between threads."""
+
+    def __init__(self, url: str) -> None:
+        self.address = parse(url)
+        self.is_mysql = self.address.vendor == "mysql"
+        self._connection = _connect(self.address)
+
+    def read(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        cursor = self._run(sql, values)
+        try:
+            return list(cursor.fetchall())
+        finally:
+            cursor.close()
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """A statement; returns how many rows it met (on MySQL: changed or not)."""
+        cursor = self._run(sql, values)
+        try:
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def insert(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """An INSERT of one row; returns the key that the database gave it."""
+        cursor = self._run(sql, values)
+        try:
+            return int(cursor.lastrowid)
+        finally:
+            cursor.close()
+
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """The same statement for many rows."""
+        cursor = self._connection.cursor()
+        try:
+            cursor.executemany(self._sql(sql), [self._values(row) for row in rows])
+        finally:
+            cursor.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing. On SQLite it waits for the writer at its beginning, not in its middle."""
+        self._run("START TRANSACTION" if self.is_mysql else "BEGIN IMMEDIATE").close()
+        try:
+            yield
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self._connection.commit()
+
+    def now(self) -> datetime:
+        """The database's time, UTC. SQLite has none of its own: this machine's."""
+        if not self.is_mysql:
+            return datetime.now(UTC)
+        return instant(self.read("SELECT UTC_TIMESTAMP(6)")[0][0])
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def _run(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        cursor = self._connection.cursor()
+        try:
+            # None, not an empty tuple: a percent sign in a statement without values is just that.
+            cursor.execute(self._sql(sql), *([self._values(values)] if values else []))
+        except BaseException:
+            cursor.close()
+            raise
+        return cursor
+
+    def _sql(self, sql: str) -> str:
+        return sql if self.is_mysql else sql.replace("%s", "?")
+
+    def _values(self, values: Sequence[Any]) -> list[Any]:
+        return [self.stored(value) if isinstance(value, datetime) else value for value in values]
+
+    def stored(self, at: datetime) -> Any:
+        """An instant as the broker stores it: naive UTC, on SQLite as Django writes it."""
+        naive = at.astimezone(UTC).replace(tzinfo=None)
+        return naive if self.is_mysql else str(naive)
+
+
+def explained(error: BaseException) -> str:
+    """A driver's error as a sentence, with what helps."""
+    text = str(error)
+    if text.startswith("no such ") or error.args[:1] in ((NO_TABLE,), (NO_COLUMN,)):
+        return f"The database is not of this version ({text}): run manage.py migrate."
+    return f"The database: {type(error).__name__}: {text}"[:2000]
+
+
+def instant(value: Any) -> datetime:
+    """A column as an instant: SQLite hands text out, MySQL naive UTC."""
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return at.replace(tzinfo=UTC)
+
+
+def _connect(address: Address) -> Any:
+    if address.vendor == "sqlite":
+        if not Path(address.name).exists():
+            # It would be made, empty.
+            raise BadAddress(f"There is no database {address.name}: is DATABASE_URL the broker's?")
+        connection = sqlite3.connect(address.name, timeout=BUSY_S, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+    if MySQLdb is None:
+        raise BadAddress("mysql:// needs the package mysqlclient: install the extra `mysql`.")
+    connection = MySQLdb.connect(
+        host=address.host,
+        port=address.port,
+        user=address.user,
+        password=address.password,
+        database=address.name,
+        charset="utf8mb4",
+        autocommit=True,
+        connect_timeout=5,
+        read_timeout=ANSWER_S,
+        client_flag=CLIENT.FOUND_ROWS,
+        # As the broker's own connections: no gap locks, and everybody's commits are seen.
+        init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        **{name: value for name, value in address.options if name in ("unix_socket",)},
+    )
+    # By itself: the statement above takes nothing else.
+    connection.query("SET time_zone = '+00:00'")
+    return connection

@@ -1,0 +1,236 @@
+"""Runs: a job's row in the broker's tables, by which people see it live and ask it to stop.
+
+One run of a job at a time holds the job's lock; a run that died loses it after a while. Whoever
+writes something that two runs would spoil checks in the same transaction that it still has it.
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from pipeline.broker.database import Database
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+LOCK = timedelta(seconds=30)
+"""How long a lock outlives its last heartbeat."""
+LOST_S = 20.0
+"""Without a heartbeat written for so long a run gives up, before another may begin."""
+LOG_LINES = 200
+RUNS = "delivery_pipelinerun"
+LOCKS = "delivery_pipelinelock"
+
+
+class Busy(Exception):
+    """Another run of the job is at work."""
+
+
+class Cancelled(Exception):
+    """Somebody asked the run to stop."""
+
+
+class Lost(Exception):
+    """The run has lost its lock: the database did not hear from it for too long."""
+
+
+class Lines(logging.Handler):
+    """The last lines that were logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.lines = [*self.lines, self.format(record)][-LOG_LINES:]
+
+    @property
+    def text(self) -> str:
+        """All of them."""
+        return "\n".join(self.lines)
+
+
+class Run:
+    """One run, from its beginning to its end. Use from one thread; its heartbeat is another."""
+
+    def __init__(self, url: str, job: str, run_id: int) -> None:
+        self.job = job
+        self.id = run_id
+        self.on_cancel: Callable[[], None] = lambda: None
+        """Called once, from another thread, when the run is to stop."""
+        self.stage, self.done, self.total, self.rows = "", 0, 0, 0
+        self.on_report: Callable[[], None] = lambda: None
+        self.lines = Lines()
+        self._url = url
+        self._stop: type[Exception] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        logging.getLogger("pipeline").addHandler(self.lines)
+        self._thread.start()
+
+    def report(
+        self, stage: str | None = None, done: int = 0, total: int = 0, rows: int | None = None
+    ) -> None:
+        """Say how far it is: ``done`` of ``total`` of the stage, ``rows`` read in all.
+
+        Raises Cancelled or Lost when the run is to end.
+        """
+        if stage is not None and stage != self.stage:
+            self.stage = stage
+            logger.info("%s", stage)
+        self.done, self.total = done, total
+        self.rows = self.rows if rows is None else rows
+        self.on_report()
+        self.check()
+
+    def check(self) -> None:
+        """Raises Cancelled or Lost when the run is to end."""
+        if self._stop is not None:
+            raise self._stop(self.job)
+
+    def stop(self, why: type[Exception] = Cancelled) -> None:
+        """Have the run end at its next report; from any thread, and from a signal."""
+        if self._stop is None:
+            self._stop = why
+            self.on_cancel()
+
+    def end(self, state: str, result: dict[str, Any], error: str = "") -> None:
+        """Write down what it came to, and give the lock back."""
+        self._ended.set()
+        self._thread.join()
+        logging.getLogger("pipeline").removeHandler(self.lines)
+        database = Database(self._url)
+        try:
+            with database.transaction():
+                database.execute(
+                    f"UPDATE {RUNS} SET state = %s, finished_at = %s, result = %s, error = %s, "
+                    "stage = %s, done = %s, total = %s, row_count = %s, log = %s WHERE id = %s",
+                    [
+                        *(state, database.now(), json.dumps(result), error),
+                        *(self.stage, self.done, self.total, self.rows, self.lines.text, self.id),
+                    ],
+                )
+                database.execute(
+                    f"DELETE FROM {LOCKS} WHERE job = %s AND run_id = %s", [self.job, self.id]
+                )
+        finally:
+            database.close()
+
+    def hold(self, database: Database) -> None:
+        """Inside a transaction: nobody else may take the lock until it ends. Raises Lost."""
+        lock = " FOR UPDATE" if database.is_mysql else ""
+        held = database.read(
+            f"SELECT run_id FROM {LOCKS} WHERE job = %s AND run_id = %s{lock}", [self.job, self.id]
+        )
+        if not held:
+            raise Lost(self.job)
+
+    def _beat(self) -> None:
+        database: Database | None = None
+        heard = time.monotonic()
+        while not self._ended.wait(BEAT_S):
+            try:
+                database = database or Database(self._url)
+                self._write(database)
+                heard = time.monotonic()
+            except Exception:
+                # The database is away: the run itself may not need it this moment.
+                logger.warning("no heartbeat", exc_info=True)
+                database = None
+            if time.monotonic() - heard > LOST_S:
+                self.stop(Lost)
+        if database is not None:
+            database.close()
+
+    def _write(self, database: Database) -> None:
+        now = database.now()
+        held = database.execute(
+            f"UPDATE {LOCKS} SET until = %s WHERE job = %s AND run_id = %s",
+            [now + LOCK, self.job, self.id],
+        )
+        database.execute(
+            f"UPDATE {RUNS} SET heartbeat_at = %s, stage = %s, done = %s, total = %s, "
+            "row_count = %s, log = %s WHERE id = %s",
+            [now, self.stage, self.done, self.total, self.rows, self.lines.text, self.id],
+        )
+        asked = database.read(f"SELECT cancel_at FROM {RUNS} WHERE id = %s", [self.id])
+        if not held:
+            self.stop(Lost)
+        elif not asked or asked[0][0] is not None:
+            self.stop()
+
+
+def begin(
+    url: str, job: str, options: dict[str, Any], *, run_id: int | None, requested_by: str
+) -> Run:
+    """A run that holds its job's lock: the queued one with that number, or a new one.
+
+    Raises Busy while another run of the job is at work, LookupError where there is no such run.
+    """
+    database = Database(url)
+    try:
+        with database.transaction():
+            now = database.now()
+            if run_id is None:
+                run_id = database.insert(
+                    f"INSERT INTO {RUNS} (job, options, state, requested_by, requested_at, stage, "
+                    "done, total, row_count, result, error, log, host) "
+                    "VALUES (%s, %s, 'queued', %s, %s, '', 0, 0, 0, '{}', '', '', '')",
+                    [job, json.dumps(options), requested_by, now],
+                )
+            _lock(database, job, run_id)
+            mine = database.execute(
+                f"UPDATE {RUNS} SET state = 'running', started_at = %s, heartbeat_at = %s, "
+                "host = %s, pid = %s WHERE id = %s AND job = %s AND state = 'queued'",
+                [now, now, socket.gethostname(), os.getpid(), run_id, job],
+            )
+            if not mine:
+                raise LookupError(f"No run {run_id} of {job} is waiting.")
+    finally:
+        database.close()
+    run = Run(url, job, run_id)
+    run.start()
+    return run
+
+
+def options_of(url: str, run_id: int) -> tuple[str, dict[str, Any]]:
+    """Job and options of a run. Raises LookupError."""
+    database = Database(url)
+    try:
+        found = database.read(f"SELECT job, options FROM {RUNS} WHERE id = %s", [run_id])
+    finally:
+        database.close()
+    if not found:
+        raise LookupError(f"There is no run {run_id}.")
+    return found[0][0], json.loads(found[0][1])
+
+
+def _lock(database: Database, job: str, run_id: int) -> None:
+    now = database.now()
+    lock = " FOR UPDATE" if database.is_mysql else ""
+    held = database.read(
+        f"SELECT run_id FROM {LOCKS} WHERE job = %s AND until > %s{lock}", [job, now]
+    )
+    if held and held[0][0] != run_id:
+        raise Busy(f"Run {held[0][0]} of {job} is at work.")
+    for (dead,) in database.read(f"SELECT run_id FROM {LOCKS} WHERE job = %s", [job]):
+        database.execute(
+            f"UPDATE {RUNS} SET state = 'failed', finished_at = %s, "
+            "error = 'Its process ended without a word.' WHERE id = %s AND state = 'running'",
+            [now, dead],
+        )
+    database.execute(f"DELETE FROM {LOCKS} WHERE job = %s", [job])
+    database.execute(
+        f"INSERT INTO {LOCKS} (job, run_id, until) VALUES (%s, %s, %s)", [job, run_id, now + LOCK]
+    )

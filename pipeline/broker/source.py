@@ -1,0 +1,140 @@
+"""Source: the broker's tables as a Spark data source, read in parallel ranges of their keys.
+
+    rows = spark.read.format("broker_table").schema(...).options(table="attempts", low=0, high=9)
+    rows = spark.readStream.format("broker_table").options(table="attempts", lag_s=60)
+
+``low`` is inside of the range, ``high`` outside. The schema names the columns that are wanted; the
+others are not read. As a stream it goes up to the fence (fence.py), so that a row that commits
+late is in the next batch and in no other.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from pipeline import settings
+from pipeline.broker import fence, tables, worker
+from pipeline.broker.database import Database
+from pipeline.broker.tables import Table
+
+FORMAT = "broker_table"
+RANGES = 4
+"""Parts of a read, unless the option ``ranges`` says otherwise."""
+
+
+@dataclass
+class KeyRange(InputPartition):
+    """Keys from ``low`` up to, but not with, ``high``."""
+
+    low: int
+    high: int
+
+
+class BrokerTable(DataSource):
+    """One of the tables of tables.BY_NAME. Options: table, low, high, ranges, lag_s, where.
+
+    ``where`` is a condition for the database, of columns and our own numbers and instants.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Under which Spark knows it."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """All its columns."""
+        return spark_schema(_table(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For a read of what is there."""
+        return Reader(_table(self.options), schema.fieldNames(), self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For a read that goes on."""
+        return Follower(_table(self.options), schema.fieldNames(), self.options)
+
+
+class _Rows:
+    """Reads ranges of a table."""
+
+    def __init__(self, table: Table, names: list[str], options: Mapping[str, str]) -> None:
+        self.table = table
+        self.names = names
+        self.options = dict(options)
+        self.ranges = int(options.get("ranges", RANGES))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range; on an executor."""
+        assert isinstance(partition, KeyRange)
+        key = self.table.key
+        where = f"{key} >= {partition.low:d} AND {key} < {partition.high:d}"
+        if more := self.options.get("where"):
+            where += f" AND {more}"
+        sql = self.table.select(where, self.names)
+        schema = pa.schema([self.table.schema.field(name) for name in self.names])
+        yield from worker.read(sql, schema)
+
+
+class Reader(_Rows, DataSourceReader):
+    """Equal spans of time between two keys."""
+
+    def partitions(self) -> list[InputPartition]:
+        """The ranges."""
+        low = int(self.options.get("low", 0))
+        high = int(self.options.get("high", tables.LARGEST_KEY))
+        # Spark takes no range at all for one range that it does not name.
+        return list(split(low, high, self.ranges)) or [KeyRange(low, low)]
+
+
+class Follower(_Rows, DataSourceStreamReader):
+    """What came since the last look, up to the fence. An offset is the first key not read yet."""
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where it begins."""
+        return {"key": int(self.options.get("low", 0))}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Up to where all rows are there."""
+        lag = timedelta(seconds=int(self.options.get("lag_s", 60)))
+        database = Database(settings.get(settings.BULK))
+        try:
+            # Never back: the clock may have been set.
+            return {"key": max(start["key"], tables.first_key(fence.bound(database, lag)))}
+        finally:
+            database.close()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """The ranges between two offsets; none where the fence stands before the start."""
+        return list(split(start["key"], end["key"], self.ranges))
+
+
+def split(low: int, high: int, count: int) -> Iterator[KeyRange]:
+    """About ``count`` equal parts of ``[low, high)``."""
+    step = max(1, -(-(high - low) // count))
+    for start in range(low, high, step):
+        yield KeyRange(start, min(start + step, high))
+
+
+def spark_schema(table: Table, names: tuple[str, ...] = ()) -> StructType:
+    """A table's columns, or those named, as Spark types."""
+    fields = [table.schema.field(name) for name in names or table.schema.names]
+    return from_arrow_schema(pa.schema(fields))
+
+
+def _table(options: Mapping[str, Any]) -> Table:
+    name = options.get("table", "")
+    if name not in tables.BY_NAME:
+        raise ValueError(f"No table {name!r}: {', '.join(tables.BY_NAME)}.")
+    return tables.BY_NAME[name]

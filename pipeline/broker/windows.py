@@ -1,0 +1,26 @@
+"""Windows: rows of a report table, replaced all at once, so that nobody ever reads a part."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from pipeline.broker.database import Database
+
+CHUNK = 2000
+
+
+def replace(
+    database: Database,
+    table: str,
+    column: str,
+    since: datetime | str,
+    until: datetime | str,
+    names: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+) -> None:
+    """Inside a transaction: have these rows, and no others, from ``since`` up to ``until``."""
+    database.execute(f"DELETE FROM {table} WHERE {column} >= %s AND {column} < %s", [since, until])
+    holes = ", ".join(["%s"] * len(names))
+    sql = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({holes})"
+    for start in range(0, len(rows), CHUNK):
+        database.execute_many(sql, rows[start : start + CHUNK])

@@ -1,0 +1,61 @@
+"""Worker: what runs on Spark's executors: rows out of the database as Arrow, and into files.
+
+Imports neither Spark nor Django, and nothing of the broker: executors get this package and the
+packages that it names, no more. The database's address comes by the name of a variable, never by
+an option that Spark would show.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import connectorx as cx
+import pyarrow as pa
+
+from pipeline import settings
+from pipeline.broker import database
+
+BATCH_ROWS = 20_000
+
+
+def read(sql: str, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """The rows of a query, each batch cast to ``schema``.
+
+    ``sql`` holds no values but our own numbers and instants: the driver has no parameters.
+    """
+    reader = cx.read_sql(
+        _url(settings.get(settings.BULK)), sql, return_type="arrow_stream", batch_size=batch_rows
+    )
+    for batch in reader:
+        yield cast(batch, schema)
+
+
+def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows with the declared types: each database has other ones for the same column."""
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        if column.type == pa.null() or column.type.equals(field.type):
+            columns.append(column.cast(field.type))
+        else:
+            columns.append(_as(column, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(wanted) and not pa.types.is_timestamp(column.type):
+        # Days, or text: by way of an instant without a zone, which the broker means as UTC.
+        column = column.cast(pa.timestamp("us"))
+    if pa.types.is_string(wanted) and pa.types.is_large_string(column.type):
+        return column.cast(pa.string())
+    return column.cast(wanted)
+
+
+def _url(address: str) -> str:
+    """The address as connectorx reads it."""
+    where = database.parse(address)
+    if where.vendor == "sqlite":
+        return f"sqlite://{quote(str(Path(where.name).absolute()))}"
+    login = quote(where.user, safe="")
+    if where.password:
+        login += f":{quote(where.password, safe='')}"
+    return f"mysql://{login}@{where.host}:{where.port}/{quote(where.name)}"

@@ -1,0 +1,99 @@
+"""Erasing: files of the lake without the rows of some messages, under their old names.
+
+A segment is taken back to the state in which rows have to leave its files. From then on the
+archive too finishes what was begun here: whoever is killed leaves no file unknown to the ledger.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.broker.database import Database
+from pipeline.lake import export, places, totals
+from pipeline.lake.ledger import PRUNED, File, Ledger, Segment
+
+OWNER = {"messages": "id", "deliveries": "message_id", "attempts": "message_id"}
+"""Where a table's files have the key of the message."""
+ASIDE = ".anew"
+"""Not the archive's own ending: it clears away what it has written itself."""
+
+
+def touched(ledger: Ledger, paths: set[str]) -> Iterator[Segment]:
+    """Segments that are in the lake alone and have one of the files."""
+    for segment in ledger.having(PRUNED):
+        if any(file.path in paths for file in segment.files):
+            yield segment
+
+
+def erase(
+    ledger: Ledger, segment: Segment, keys: Sequence[int], run_id: int
+) -> list[dict[str, Any]]:
+    """Take the rows of these messages out of a segment's files; what became of each of them."""
+    gone = pa.array(keys, pa.int64())
+    files: list[File] = []
+    receipts: list[dict[str, Any]] = []
+    for file in segment.files:
+        smaller = _without(ledger.folder, file, gone, run_id)
+        if smaller is not None:
+            files.append(smaller)
+        if smaller is not file:
+            receipts.append(
+                {
+                    "table": file.table,
+                    "path": file.path,
+                    "rows": file.rows - (smaller.rows if smaller else 0),
+                    "before": file.sha256,
+                    "after": smaller.sha256 if smaller else "",
+                }
+            )
+    if receipts and ledger.reopened(segment, files):
+        own = [file.rows for file in files if file.table == segment.tables[0]]
+        ledger.ended(segment, files, sum(own))
+        return receipts
+    for file in files:
+        if file.tmp.endswith(ASIDE):
+            places.remove(ledger.folder, file.tmp)
+    return []
+
+
+def in_tables(database: Database, keys: Sequence[int]) -> int:
+    """How many of these messages the broker's tables still have."""
+    number = 0
+    for start in range(0, len(keys), 500):
+        listed = ", ".join(str(int(key)) for key in keys[start : start + 500])
+        sql = f"SELECT COUNT(*) FROM channels_app_message WHERE id IN ({listed})"
+        number += int(database.read(sql)[0][0])
+    return number
+
+
+def _without(folder: Path, file: File, gone: pa.Array, run_id: int) -> File | None:
+    """The file without them: the same where none is in it, None when nothing would be left."""
+    if not file.rows:
+        return file
+    column = OWNER[file.table]
+    with pq.ParquetFile(folder / file.path) as old:
+        parts = [
+            pc.sum(pc.is_in(old.read_row_group(place, [column])[column], gone)).as_py() or 0
+            for place in range(old.num_row_groups)
+        ]
+        if not any(parts):
+            return file
+        tmp = f"{file.path}.{run_id}{ASIDE}"
+        written = export.Written()
+        schema = totals.ARCHIVED[file.table].schema
+        with pq.ParquetWriter(folder / tmp, schema, compression="zstd") as new:
+            for place in range(old.num_row_groups):
+                group = old.read_row_group(place)
+                group = group.filter(pc.invert(pc.is_in(group[column], gone))).combine_chunks()
+                if group.num_rows:
+                    new.write_table(group)
+                    for batch in group.to_batches():
+                        written.add(file.table, batch)
+    if not written.rows:
+        places.remove(folder, tmp)
+        return None
+    return File(**export.described(folder, file.table, file.path, tmp, written, file.totals))

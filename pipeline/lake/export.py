@@ -1,0 +1,227 @@
+"""Export: a segment's rows into files beside their places, and a look at files; on executors.
+
+What goes wrong with the lake comes back as words, which a person can do something with.
+"""
+
+import json
+import os
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline import failpoints
+from pipeline.broker import worker
+from pipeline.broker.tables import Table
+from pipeline.lake import places, ripe, totals
+from pipeline.lake.ripe import Cutoffs
+
+GROUP_ROWS = 100_000
+GROUP_BYTES = 32 << 20
+"""A part of a file that readers skip or read as a whole: whichever comes first."""
+BODY_ROWS = 200
+"""Rows with bodies that are in memory at once."""
+BODIES = ("body", "body_key_id")
+ANSWER = pa.schema([("answer", pa.string())])
+
+
+@dataclass(slots=True)
+class Written:
+    """What a file has so far."""
+
+    rows: int = 0
+    first: int = 0
+    last: int = 0
+    sums: dict[str, int] = field(default_factory=dict)
+
+    def add(self, table: str, batch: pa.RecordBatch) -> None:
+        keys = totals.numbers(batch, "id")
+        low, high = int(keys.min()), int(keys.max())
+        self.first = min(self.first, low) if self.rows else low
+        self.last = max(self.last, high)
+        self.rows += batch.num_rows
+        for name, value in totals.of_batch(table, batch).items():
+            self.sums[name] = self.sums.get(name, 0) + value
+
+
+def export(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For mapInArrow: a row with a task in, a row with its manifest out."""
+    yield from _answered(tasks, _export)
+
+
+def check(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For mapInArrow: whether files are whole, and what the tables come to at this moment."""
+    yield from _answered(tasks, _check)
+
+
+def _answered(tasks: Iterator[pa.RecordBatch], work: Any) -> Iterator[pa.RecordBatch]:
+    for batch in tasks:
+        for row in batch.to_pylist():
+            try:
+                answer = work(json.loads(row["task"]))
+            except OSError as error:
+                # Also what pyarrow raises for a file that is none.
+                answer = {"error": f"{error.strerror or error} ({error.filename or 'lake'})"}
+            yield pa.RecordBatch.from_pylist([{"answer": json.dumps(answer)}], schema=ANSWER)
+
+
+def _export(task: dict[str, Any]) -> dict[str, Any]:
+    """Write a segment's files; its own table first, whose parts count the rows of the other."""
+    files: list[dict[str, Any]] = []
+    parts = _Parts(task["part_rows"])
+    for name in task["tables"]:
+        path = Path(task["lake"]) / task["tmp"][name]
+        try:
+            written = _write(task, name, path, parts)
+            if written.rows:
+                names = task["path"][name], task["tmp"][name]
+                counted = totals.names(name, task["keep_bodies"])
+                files.append(described(Path(task["lake"]), name, *names, written, counted))
+        except BaseException:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        if not files:
+            break  # Nothing is ripe any more: a replay took it.
+    failpoints.reach("in_export")
+    return {"files": files, "parts": parts.rows if files else []}
+
+
+def _write(task: dict[str, Any], name: str, path: Path, parts: "_Parts") -> Written:
+    table = totals.ARCHIVED[name]
+    written = Written()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer: pq.ParquetWriter | None = None
+    try:
+        for group in _groups(_rows(task, name, table)):
+            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
+            writer.write_table(group)
+            for batch in group.to_batches():
+                written.add(name, batch)
+                parts.add(name, batch)
+    finally:
+        if writer is not None:
+            writer.close()
+    parts.close(name)
+    return written
+
+
+def _rows(task: dict[str, Any], name: str, table: Table) -> Iterator[pa.RecordBatch]:
+    """The segment's rows of a table, those of its own by their keys."""
+    kind = task["kind"]
+    where = ripe.where(kind, task["low"], task["high"], Cutoffs.from_json(task["cutoffs"]))
+    where += " ORDER BY " + ("d.id" if kind == ripe.DELIVERIES else "m.id")
+    if name != "messages":
+        yield from worker.read(table.select(where), table.schema)
+        return
+    if task["keep_bodies"]:
+        yield from worker.read(table.select(where), table.schema, BODY_ROWS)
+        return
+    names = [column for column in table.schema.names if column not in BODIES]
+    schema = pa.schema([table.schema.field(column) for column in names])
+    for batch in worker.read(table.select(where, names), schema):
+        for column in BODIES:
+            nothing = pa.nulls(batch.num_rows, table.schema.field(column).type)
+            batch = batch.append_column(column, nothing)
+        yield batch.cast(table.schema)
+
+
+def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+            yield pa.Table.from_batches(held).combine_chunks()
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
+
+
+class _Parts:
+    """What the broker deletes at once, in the order of keys.
+
+    Each is ``[last key, rows, keys, versions, attempts]``: compared there with what it finds, so
+    that it deletes nothing but what is in these files.
+    """
+
+    def __init__(self, part_rows: int) -> None:
+        self.rows: list[list[int]] = []
+        self._part_rows = part_rows
+        self._keys = np.empty(0, np.int64)
+        self._versions = np.empty(0, np.int64)
+        self._lasts = np.empty(0, np.int64)
+
+    def add(self, name: str, batch: pa.RecordBatch) -> None:
+        if name == "attempts":
+            owners = totals.numbers(batch, "delivery_id")
+            parts, counts = np.unique(np.searchsorted(self._lasts, owners), return_counts=True)
+            for place, count in zip(parts, counts, strict=True):
+                # One of a delivery that came to be ripe between two questions is in no part.
+                if place < len(self.rows):
+                    self.rows[place][4] += int(count)
+            return
+        self._keys = np.concatenate([self._keys, totals.numbers(batch, "id")])
+        self._versions = np.concatenate([self._versions, totals.numbers(batch, "version")])
+        self._cut(self._part_rows)
+
+    def close(self, name: str) -> None:
+        """No more rows of that table will come."""
+        if name != "attempts":
+            self._cut(1)
+            self._lasts = np.array([row[0] for row in self.rows], np.int64)
+
+    def _cut(self, least: int) -> None:
+        while len(self._keys) >= least:
+            keys, versions = self._keys[: self._part_rows], self._versions[: self._part_rows]
+            sums = int((keys % totals.PRIME).sum()), int(versions.sum())
+            self.rows.append([int(keys[-1]), len(keys), *sums, 0])
+            self._keys = self._keys[self._part_rows :]
+            self._versions = self._versions[self._part_rows :]
+
+
+def described(
+    folder: Path, table: str, path: str, tmp: str, written: Written, counted: Collection[str]
+) -> dict[str, Any]:
+    """What the ledger says of a file that is written and safe."""
+    descriptor = os.open(folder / tmp, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        size = os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    return {
+        "table": table,
+        "path": path,
+        "tmp": tmp,
+        "rows": written.rows,
+        "bytes": size,
+        "sha256": places.sha256(folder / tmp),
+        "first": written.first,
+        "last": written.last,
+        "totals": {name: value for name, value in written.sums.items() if name in counted},
+    }
+
+
+def _check(task: dict[str, Any]) -> dict[str, Any]:
+    """Whether each file is the one that was written, and whether the tables have the same rows."""
+    where = ripe.where(task["kind"], task["low"], task["high"], Cutoffs.from_json(task["cutoffs"]))
+    for file in task["files"]:
+        path = Path(task["lake"]) / file["path"]
+        if not path.exists() or places.sha256(path) != file["sha256"]:
+            return {"differs": f"{file['path']} is not what was written"}
+    known = {file["table"]: file["totals"] for file in task["files"]}
+    for name in task["tables"]:
+        found = totals.of_tables(name, where)
+        wanted: dict[str, int] = known.get(name, {total: 0 for total in found})
+        if any(found[total] != value for total, value in wanted.items()):
+            return {"differs": f"{name}: the tables have {found}, the file {wanted}"}
+    return {}

@@ -1,0 +1,257 @@
+"""Ledger: the segments of the archive, and every change of their states that the pipeline makes.
+
+A change happens once: it names the state that it comes from, and whoever makes it holds the lock of
+its run. A run that was stalled and wakes up later changes nothing any more.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline import failpoints
+from pipeline.broker.database import Database
+from pipeline.broker.runs import Run
+from pipeline.lake import places
+from pipeline.lake.ripe import DELIVERIES, Cutoffs
+
+SEGMENTS = "delivery_segment"
+PLANNED, EXPORTED, VERIFIED = "planned", "exported", "verified"
+PRUNING, AMENDING, PRUNED = "pruning", "amending", "pruned"
+OPEN = (PLANNED, EXPORTED, VERIFIED, PRUNING, AMENDING)
+"""Not at their end: their rows are in the tables, or partly."""
+FIELDS = "id, kind, day, low, high, cutoffs, state, files, row_count, deleted_count"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a segment."""
+
+    table: str
+    path: str
+    """Below the lake, for ever."""
+    tmp: str
+    """Where it was written, until it is moved to its path."""
+    rows: int
+    bytes: int
+    sha256: str
+    first: int
+    last: int
+    """Its lowest and highest key."""
+    totals: dict[str, int]
+    """What the same rows come to in any database (totals.py)."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As the ledger keeps it."""
+        return {name: getattr(self, name) for name in File.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A row of the ledger."""
+
+    id: int
+    kind: str
+    day: date
+    low: int
+    high: int
+    limits: Cutoffs
+    state: str
+    files: tuple[File, ...] = ()
+    rows: int = 0
+    deleted: int = 0
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Whose rows it has: its own table first."""
+        return ("deliveries", "attempts") if self.kind == DELIVERIES else ("messages",)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A segment to be."""
+
+    kind: str
+    day: date
+    low: int
+    high: int
+    limits: Cutoffs
+    expected: int = field(compare=False, default=0)
+    """Rows when they were counted."""
+
+
+class Ledger:
+    """The segments, as the run that archives sees and moves them."""
+
+    def __init__(self, database: Database, run: Run, folder: Path) -> None:
+        self.database = database
+        self.run = run
+        self.folder = folder
+
+    def having(self, *states: str) -> list[Segment]:
+        """Segments in these states, oldest first."""
+        holes = ", ".join(["%s"] * len(states))
+        rows = self.database.read(
+            f"SELECT {FIELDS} FROM {SEGMENTS} WHERE kind IN ('deliveries', 'messages') "
+            f"AND state IN ({holes}) ORDER BY id",
+            states,
+        )
+        return [_segment(row) for row in rows]
+
+    def knows_files(self) -> bool:
+        """Whether there are, or may be, files in the lake."""
+        found = self.database.read(f"SELECT 1 FROM {SEGMENTS} WHERE files <> '[]' LIMIT 1")
+        return bool(found)
+
+    def days_since(self, at: datetime) -> list[date]:
+        """Days in which files may have been written since then."""
+        holes = ", ".join(["%s"] * len(OPEN))
+        rows = self.database.read(
+            f"SELECT DISTINCT day FROM {SEGMENTS} WHERE state IN ({holes}) OR exported_at >= %s",
+            [*OPEN, at],
+        )
+        return [_day(day) for (day,) in rows]
+
+    def plan(self, ranges: Iterable[Range]) -> None:
+        """Write down what is to be archived."""
+        with self.database.transaction():
+            self.run.hold(self.database)
+            self.database.execute_many(
+                f"INSERT INTO {SEGMENTS} (kind, day, low, high, cutoffs, state, files, parts, "
+                "row_count, byte_count, deleted_count, `cursor`, planned_at) "
+                "VALUES (%s, %s, %s, %s, %s, 'planned', '[]', '[]', 0, 0, 0, 0, %s)",
+                [
+                    [
+                        *(each.kind, each.day.isoformat(), each.low, each.high),
+                        *(json.dumps(each.limits.as_json()), self.database.now()),
+                    ]
+                    for each in ranges
+                ],
+            )
+
+    def exported(
+        self, segment: Segment, files: Sequence[File], parts: Sequence[Sequence[int]]
+    ) -> bool:
+        """Its files are written: from now on they are the segment's; False if it had moved on.
+
+        Without rows there is nothing left to do for it.
+        """
+        rows = files[0].rows if files else 0
+        failpoints.reach("before_export_commit")
+        moved = self._move(
+            segment,
+            PLANNED,
+            EXPORTED if files else PRUNED,
+            files=_json(files),
+            parts=json.dumps(parts, separators=(",", ":")),
+            row_count=rows,
+            byte_count=sum(file.bytes for file in files),
+            exported_at=self.database.now(),
+        )
+        failpoints.reach("after_export_commit")
+        if moved:
+            for file in files:
+                places.publish(self.folder, file.path, file.tmp)
+                failpoints.reach("after_publish")
+        return moved
+
+    def verified(self, segment: Segment) -> bool:
+        """Its files are what the tables have: these rows may be deleted there."""
+        failpoints.reach("before_verified")
+        moved = self._move(segment, EXPORTED, VERIFIED, verified_at=self.database.now())
+        failpoints.reach("after_verified")
+        return moved
+
+    def again(self, segment: Segment) -> bool:
+        """Its files are not what they should be: it will be exported anew."""
+        # The names of the files stay, for they may be there.
+        return self._move(segment, EXPORTED, PLANNED)
+
+    def amended(self, segment: Segment, files: Sequence[File]) -> bool:
+        """Smaller files are written; until they are at their places it stays as it is."""
+        failpoints.reach("before_amend_commit")
+        moved = self._move(segment, AMENDING, AMENDING, files=_json(files))
+        failpoints.reach("after_amend_commit")
+        if moved:
+            for file in files:
+                places.publish(self.folder, file.path, file.tmp)
+            failpoints.reach("after_amend_publish")
+        return moved
+
+    def reopened(self, segment: Segment, files: Sequence[File]) -> bool:
+        """Smaller files of a segment are written that had come to its end: as ``amended``."""
+        moved = self._move(segment, PRUNED, AMENDING, files=_json(files))
+        if moved:
+            for file in files:
+                places.publish(self.folder, file.path, file.tmp)
+        return moved
+
+    def ended(self, segment: Segment, files: Sequence[File], rows: int) -> bool:
+        """An amended segment is in the lake alone; tables without a row left have no file."""
+        for table in set(segment.tables) - {file.table for file in files}:
+            places.remove(self.folder, places.path_of(table, segment.day, segment.id))
+        return self._move(
+            segment,
+            AMENDING,
+            PRUNED,
+            row_count=rows,
+            byte_count=sum(file.bytes for file in files),
+            parts="[]",
+            pruned_at=self.database.now(),
+        )
+
+    def recover(self) -> None:
+        """Finish what a run that ended early had written down, and clear away what it had not."""
+        for segment in self.having(EXPORTED, AMENDING):
+            for file in segment.files:
+                places.publish(self.folder, file.path, file.tmp)
+                if not (self.folder / file.path).exists():
+                    self._missing(segment, file)
+                    break
+        for segment in self.having(PLANNED):
+            for table in segment.tables:
+                places.remove(self.folder, places.path_of(table, segment.day, segment.id))
+
+    def _missing(self, segment: Segment, file: File) -> None:
+        if segment.state == AMENDING:
+            raise places.Unusable(
+                f"{self.folder / file.path} is missing. Its rows are nowhere else: bring the "
+                "lake's folder back from a backup."
+            )
+        self.again(segment)
+
+    def _move(self, segment: Segment, state: str, to: str, **columns: Any) -> bool:
+        """Compare and set, by whoever holds the run's lock. Raises runs.Lost."""
+        values = {"state": to, **columns}
+        sets = ", ".join(f"{name} = %s" for name in values)
+        with self.database.transaction():
+            self.run.hold(self.database)
+            return (
+                self.database.execute(
+                    f"UPDATE {SEGMENTS} SET {sets} WHERE id = %s AND state = %s",
+                    [*values.values(), segment.id, state],
+                )
+                == 1
+            )
+
+
+def _segment(row: Sequence[Any]) -> Segment:
+    key, kind, day, low, high, limits, state, files, rows, deleted = row
+    return Segment(
+        *(int(key), kind, _day(day), int(low), int(high)),
+        Cutoffs.from_json(json.loads(limits)),
+        state,
+        tuple(File(**file) for file in json.loads(files)),
+        int(rows),
+        int(deleted),
+    )
+
+
+def _day(value: Any) -> date:
+    return date.fromisoformat(value) if isinstance(value, str) else value
+
+
+def _json(files: Sequence[File]) -> str:
+    return json.dumps([file.as_json() for file in files])

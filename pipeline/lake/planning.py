@@ -1,0 +1,75 @@
+"""Planning: cut what is ripe into segments of about the same size, none across midnight.
+
+Rows are counted by the second in which their keys were made, one day after the other, in the order
+in which they lie in their table. Young rows in between, dead letters that are kept longer or what
+waits for a paused consumer, are passed by; they come with a later segment of the same time.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, time, timedelta
+
+from pipeline.broker import tables
+from pipeline.broker.database import Database
+from pipeline.lake import ripe
+from pipeline.lake.ledger import Range, Segment
+from pipeline.lake.ripe import Cutoffs
+
+SEGMENT_ROWS = 200_000
+SEGMENT_BYTES = 256 << 20
+"""Of bodies: whichever comes first."""
+BUCKET_SHIFT = tables.TIME_SHIFT + 10
+"""1,024 milliseconds, of which a day has a whole number."""
+SOURCE = {
+    "deliveries": ("delivery_delivery d", "d.id", "0"),
+    "messages": ("channels_app_message m", "m.id", "m.body_bytes"),
+}
+"""By kind: FROM clause, key, and what the bytes of a row are."""
+
+
+def days(database: Database, kind: str, limits: Cutoffs) -> list[date]:
+    """In which ripe rows may have been made, from the oldest row on."""
+    source, key, _ = SOURCE[kind]
+    oldest = database.read(f"SELECT MIN({key}) FROM {source}")[0][0]
+    if oldest is None:
+        return []
+    first, last = tables.made_at(int(oldest)).date(), limits.latest.date()
+    return [first + timedelta(days=number) for number in range((last - first).days + 1)]
+
+
+def of_day(
+    database: Database, kind: str, day: date, limits: Cutoffs, under_way: Iterable[Segment]
+) -> Iterator[Range]:
+    """Segments of what was made on that day, except where others have not come to their end."""
+    low, high = tables.first_key(_start(day)), tables.first_key(_start(day + timedelta(days=1)))
+    high = min(high, tables.first_key(limits.latest))
+    taken = [(it.low, it.high) for it in under_way if it.kind == kind and it.day == day]
+    start = rows = size = 0
+    end = low
+    for bucket, count, more in _buckets(database, kind, low, high, limits):
+        first, behind = bucket << BUCKET_SHIFT, (bucket + 1) << BUCKET_SHIFT
+        is_free = all(behind <= other[0] or first >= other[1] for other in taken)
+        blocked = any(end <= other[0] < behind for other in taken)
+        if rows and (blocked or rows + count > SEGMENT_ROWS or size + more > SEGMENT_BYTES):
+            yield Range(kind, day, start, end, limits, rows)
+            rows = size = 0
+        if is_free:
+            start = start if rows else first
+            rows, size, end = rows + count, size + more, behind
+    if rows:
+        yield Range(kind, day, start, end, limits, rows)
+
+
+def _buckets(
+    database: Database, kind: str, low: int, high: int, limits: Cutoffs
+) -> list[tuple[int, int, int]]:
+    """Rows and their bytes by the second, oldest first."""
+    source, key, size = SOURCE[kind]
+    rows = database.read(
+        f"SELECT {key} >> {BUCKET_SHIFT}, COUNT(*), SUM({size}) FROM {source} "
+        f"WHERE {ripe.where(kind, low, high, limits)} GROUP BY 1 ORDER BY 1"
+    )
+    return [(int(bucket), int(count), int(more)) for bucket, count, more in rows]
+
+
+def _start(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)

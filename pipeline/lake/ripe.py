@@ -1,0 +1,133 @@
+"""Ripe: which rows belong to a segment, as one condition that planning, export and checks share.
+
+The broker's pruning asks the same of the same columns in words of its own
+(delivery/steps/archived.py); the tests hold the two together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pipeline.broker import tables
+from pipeline.broker.database import Database
+from pipeline.settings import Settings
+
+CHANNELS = "channels_app_channel"
+DELIVERIES, MESSAGES = "deliveries", "messages"
+"""Kinds of segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Before which instants rows must have finished."""
+
+    finished: datetime
+    dead: datetime
+
+    def as_json(self) -> dict[str, str]:
+        """As a segment keeps them."""
+        return {"finished": self.finished.isoformat(), "dead": self.dead.isoformat()}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Ends":
+        """Back from there."""
+        return cls(
+            datetime.fromisoformat(stored["finished"]), datetime.fromisoformat(stored["dead"])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cutoffs:
+    """Those of the installation, and of the channels that have their own."""
+
+    ends: Ends
+    channels: Mapping[int, Ends]
+
+    @property
+    def latest(self) -> datetime:
+        """What was made from then on is nowhere old enough."""
+        everyone = (self.ends, *self.channels.values())
+        return max(at for ends in everyone for at in (ends.finished, ends.dead))
+
+    def as_json(self) -> dict[str, Any]:
+        """As a segment keeps them."""
+        own = {str(key): ends.as_json() for key, ends in self.channels.items()}
+        return {**self.ends.as_json(), "channels": own}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Cutoffs":
+        """Back from there."""
+        own = {int(key): Ends.from_json(each) for key, each in stored["channels"].items()}
+        return cls(Ends.from_json(stored), own)
+
+
+def cutoffs(database: Database, settings: Settings) -> Cutoffs:
+    """As they are now, to the second: from then on they stay as they are."""
+    now = database.now().replace(microsecond=0)
+    days, dead_days = settings.retention_days, settings.dead_retention_days
+
+    def ends(finished: int | None, dead: int | None) -> Ends:
+        return Ends(now - timedelta(days=finished or days), now - timedelta(days=dead or dead_days))
+
+    own = database.read(
+        f"SELECT id, retention_days, dead_retention_days FROM {CHANNELS} "
+        "WHERE retention_days IS NOT NULL OR dead_retention_days IS NOT NULL ORDER BY id"
+    )
+    return Cutoffs(ends(None, None), {int(key): ends(*each) for key, *each in own})
+
+
+def where(kind: str, low: int, high: int, limits: Cutoffs) -> str:
+    """The rows of a segment, over the FROM clause of its table (broker/tables.py).
+
+    Holds no values but our own numbers and instants. Constants rather than a CASE by channel: an
+    instant in an expression is a text to one database and not to the other.
+    """
+    if kind == DELIVERIES:
+        return f"d.id >= {low:d} AND d.id < {high:d} AND ({_by_channel('d', limits, _finished)})"
+    return (
+        f"m.id >= {low:d} AND m.id < {high:d} AND m.state <> 'accepted' "
+        f"AND ({_by_channel('m', limits, _accepted)}) AND NOT EXISTS "
+        "(SELECT 1 FROM delivery_delivery x WHERE x.message_id = m.id) AND NOT EXISTS "
+        # Brought back from the lake, which has it.
+        "(SELECT 1 FROM delivery_restoredmessage y WHERE y.message_id = m.id)"
+    )
+
+
+def _finished(ends: Ends) -> str:
+    return (
+        f"(d.state IN ('delivered', 'cancelled') AND d.finished_at < {_literal(ends.finished)} "
+        f"OR d.state = 'dead' AND d.finished_at < {_literal(ends.dead)})"
+    )
+
+
+def _accepted(ends: Ends) -> str:
+    return f"m.id < {tables.first_key(ends.finished):d}"
+
+
+def _by_channel(prefix: str, limits: Cutoffs, condition: Any) -> str:
+    """Channels whose cutoffs are equal are one alternative."""
+    groups: dict[Ends, list[int]] = {}
+    for key, ends in limits.channels.items():
+        groups.setdefault(ends, []).append(key)
+    if not groups:
+        return str(condition(limits.ends))
+    others = f"{prefix}.channel_id NOT IN ({_listed(limits.channels)}) AND "
+    return " OR ".join(
+        [
+            others + condition(limits.ends),
+            *(
+                f"{prefix}.channel_id IN ({_listed(keys)}) AND {condition(ends)}"
+                for ends, keys in groups.items()
+            ),
+        ]
+    )
+
+
+def _listed(keys: Any) -> str:
+    return ", ".join(f"{key:d}" for key in keys)
+
+
+def _literal(at: datetime) -> str:
+    """As every database compares it with a column: whole seconds."""
+    return f"'{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}'"

@@ -1,0 +1,73 @@
+"""Job: what every job is made of, and what it works with."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipeline.broker.database import Database
+from pipeline.broker.runs import Run
+from pipeline.lake.frames import Frames
+from pipeline.running import session
+from pipeline.settings import Settings
+
+
+class Refused(Exception):
+    """What was asked for cannot be done; the message says why and what can."""
+
+
+class Context:
+    """One run's surroundings."""
+
+    def __init__(self, settings: Settings, options: Namespace, run: Run) -> None:
+        self.settings = settings
+        self.options = options
+        self.run = run
+        self.report = run.report
+        self.database = Database(settings.database_url)
+        self._session: AbstractContextManager[SparkSession] | None = None
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """Started when it is first needed."""
+        self.report("starting Spark")
+        self._session = session.start(self.settings, self.run.job)
+        spark = self._session.__enter__()
+        self.run.on_cancel = spark.sparkContext.cancelAllJobs
+        self.run.check()
+        return spark
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The broker's rows, wherever they are."""
+        return Frames(self.spark, self.database, self.settings)
+
+    @property
+    def lake(self) -> Path:
+        """The archive's folder. Raises Refused where there is none."""
+        if self.settings.lake is None:
+            raise Refused("There is no lake: set HOOKSTATION_LAKE to its folder.")
+        return self.settings.lake
+
+    def close(self) -> None:
+        """End the session and the connection."""
+        self.run.on_cancel = lambda: None
+        if self._session is not None:
+            self._session.__exit__(None, None, None)
+        self.database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something that `python -m pipeline` can do."""
+
+    name: str
+    summary: str
+    arguments: Callable[[ArgumentParser], None]
+    work: Callable[[Context], dict[str, Any]]
+    """Does it; returns what it came to, in a few numbers."""
