@@ -40,7 +40,7 @@ SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
 FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 	tools/apt libfaketime || true
 
-.PHONY: help install demo test test-sqlite test-mariadb test-browser test-pipeline screenshots bench soak lint format clean
+.PHONY: help install demo test test-sqlite test-mariadb test-browser test-pipeline screenshots bench bench-pipeline soak lint format clean
 .NOTPARALLEL:
 
 help: ## This list
@@ -78,6 +78,10 @@ screenshots: $(VENV)/.test ## Every page of console and portal as a picture, int
 bench: $(VENV)/.mysql ## Measure what the broker reaches (MODE=full: everything, three times)
 	@$(SERVER)
 	@$(BIN)/python -m bench --$(MODE)
+
+bench-pipeline: $(VENV)/.pipeline ## Measure the data pipeline's jobs (MODE=full: up to 20 million)
+	@$(SERVER)
+	@$(BIN)/python -m bench.pipeline --$(MODE)
 
 soak: $(VENV)/.mysql ## Load and random kills, then the accounts (MINUTES=30, DATABASE=both)
 	@$(SERVER)

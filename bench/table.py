@@ -14,7 +14,7 @@ from bench.results import Result, series
 from bench.stage import Row
 
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
-PARTS = ("bench", "profile")
+PARTS = ("bench", "profile", "pipeline")
 """Names of what is generated within a page."""
 REACHED: dict[Verdict, str] = {"aim": "aim", "must": "must", "missed": "**no**", "unknown": ""}
 ABSENT = ""

@@ -6,10 +6,11 @@ makes the rows: what is here afterwards is what the broker would have left.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from django.db import connection, transaction
 
@@ -42,6 +43,7 @@ QUIET_PAGES = 1_000
 QUIET_S = 120.0
 
 Chunks = Sequence[tuple[int, int]]
+Make = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,19 @@ class Pile:
 
 def fill(pile: Pile, done: int, total: int, tell: Tell) -> None:
     """Make the numbers above ``done`` up to ``total``, a chunk in each transaction."""
+    in_chunks(partial(_make, pile), done, total, tell)
+
+
+def in_chunks(make: Make, done: int, total: int, tell: Tell) -> None:
+    """Call ``make`` with the first and the last number of each chunk, within its transaction."""
     chunks = [(first, min(first + CHUNK - 1, total)) for first in range(done + 1, total + 1, CHUNK)]
     made = Tally(done, total, tell)
     if connection.vendor == "sqlite":  # it has one writer
-        _make_all(pile, chunks, made)
+        _make_all(make, chunks, made)
         return
     with _fast_writes(), ThreadPoolExecutor(THREADS) as pool:
         parts = [
-            pool.submit(_make_in_thread, pile, chunks[thread::THREADS], made)
+            pool.submit(_make_in_thread, make, chunks[thread::THREADS], made)
             for thread in range(THREADS)
         ]
         for part in parts:
@@ -108,17 +115,17 @@ class Tally:
             self.tell(self.done, self.total)
 
 
-def _make_in_thread(pile: Pile, chunks: Chunks, made: Tally) -> None:
+def _make_in_thread(make: Make, chunks: Chunks, made: Tally) -> None:
     try:
-        _make_all(pile, chunks, made)
+        _make_all(make, chunks, made)
     finally:
         connection.close()
 
 
-def _make_all(pile: Pile, chunks: Chunks, made: Tally) -> None:
+def _make_all(make: Make, chunks: Chunks, made: Tally) -> None:
     for first, last in chunks:
         with transaction.atomic():
-            _make(pile, first, last)
+            make(first, last)
         made.add(last - first + 1)
 
 

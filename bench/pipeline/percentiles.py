@@ -1,0 +1,41 @@
+"""Percentiles: `python -m bench.pipeline.percentiles`: latencies alone, out of the jobs' own parts.
+
+What `usage` does with them beside everything else: attempts by hour, consumer and bucket, added up
+by Spark, and the percentiles of each out of the sums.
+"""
+
+from collections import defaultdict
+
+from pyspark.sql import functions as f
+
+from pipeline import buckets, session, settings
+from pipeline.database import Database
+from pipeline.frames import Frames
+from pipeline.rules import histogram
+
+ARRIVED = ("delivered", "delivered_oversized")
+
+
+def main() -> int:
+    """Returns how many hours of consumers there were."""
+    chosen = settings.read()
+    database = Database(chosen.database_url)
+    with session.start(chosen, "percentiles") as spark:
+        frames = Frames(spark, database, chosen)
+        columns = ["consumer_id", "started_at", "outcome", "total_ms"]
+        rows = frames.attempts(None, frames.bound(), columns).where(f.col("outcome").isin(*ARRIVED))
+        hour = f.date_trunc("hour", "started_at").alias("hour")
+        place = buckets.bucket(f.col("total_ms")).alias("place")
+        counts: defaultdict[tuple[object, int], dict[int, int]] = defaultdict(dict)
+        for row in rows.groupBy(hour, "consumer_id", place).count().toLocalIterator():
+            counts[row["hour"], row["consumer_id"]][row["place"]] = row["count"]
+        found = [
+            [histogram.percentile(sums, share) for share in (50, 95, 99)]
+            for sums in counts.values()
+        ]
+    database.close()
+    return len(found)
+
+
+if __name__ == "__main__":
+    print(main())

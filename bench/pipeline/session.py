@@ -1,0 +1,245 @@
+"""Session: a month of each size, every question asked of the pipeline, of MariaDB and of DuckDB."""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from bench import cpu, databases, inside, machine
+from bench.adapters import BenchError
+from bench.broker import Hookstation
+from bench.databases import Database
+from bench.machine import Machine
+from bench.pipeline import watch
+from bench.pipeline.questions import ATTEMPTS, DELIVERIES, MESSAGES, QUESTIONS, Question
+from bench.progress import Bar
+
+PREFIX = "hookstation-bench-"
+PER_MESSAGE = {MESSAGES: 1.0, DELIVERIES: 2.0, ATTEMPTS: 2.5}
+"""Rows of bench/inside/month.py."""
+PATIENCE_S = 1800
+SEGMENTS = "delivery_segment"
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one question came to at one size."""
+
+    question: str
+    attempts: int
+    """Of the month: how large the tables are."""
+    rows: int
+    """That the question is about."""
+    seconds: float = 0.0
+    database_cpu_s: float = 0.0
+    driver_bytes: int = 0
+    jvm_bytes: int = 0
+    workers_bytes: int = 0
+    mariadb_s: float | None = None
+    mariadb_cpu_s: float | None = None
+    duckdb_s: float | None = None
+    duckdb_bytes: int | None = None
+    failures: list[str] = field(default_factory=list)
+    strangers: float = 0.0
+    """Share of the machine that other work took."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """All of one session."""
+
+    at: str
+    """RFC 3339, UTC."""
+    machine: Machine
+    settings: str
+    answers: list[Answer] = field(default_factory=list)
+
+    def save(self, folder: Path) -> Path:
+        """As JSON; the name sorts by time."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.at.replace(':', '').replace('-', '')}-pipeline.json"
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read them back. Raises BenchError."""
+        try:
+            found: dict[str, Any] = json.loads(path.read_text())
+            answers = [Answer(**answer) for answer in found["answers"]]
+            return cls(found["at"], Machine(**found["machine"]), found["settings"], answers)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise BenchError(f"{path} holds no findings about the pipeline: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is to be measured."""
+
+    sizes: Sequence[int]
+    """Attempts, rising."""
+    beside: int
+    """The size at which MariaDB and DuckDB are asked too."""
+    only: Sequence[str] = ()
+    keep: Path | None = None
+
+    def run(self, bar: Bar) -> Findings:
+        """All of it, on a MariaDB of its own."""
+        with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
+            folder = Path(name)
+            found = machine.describe(folder)
+            with databases.fresh("mariadb", folder) as database:
+                at = datetime.now(UTC).isoformat(timespec="seconds")
+                findings = Findings(at, found, database.describe())
+                bar.say(f"{findings.settings}")
+                place = _Place(database, folder)
+                done = 0
+                for size in self.sizes:
+                    with bar.row(f"{size:,} attempts") as tell:
+                        most, total = (round(it / 2.5) for it in (self.sizes[-1], size))
+                        gap = inside.run("month", place.variables, most, done, total, tell=tell)
+                        if gap["gap"]:
+                            raise BenchError(f"The accounting gap is {gap['gap']}.")
+                        done = total
+                    self._ask(place, size, findings, bar)
+        return findings
+
+    def parts(self) -> int:
+        """Lines of the progress bar."""
+        return len(self.sizes) * (1 + len(self._questions()))
+
+    def _questions(self) -> list[Question]:
+        return [it for it in QUESTIONS if not self.only or it.name in self.only]
+
+    def _ask(self, place: "_Place", size: int, findings: Findings, bar: Bar) -> None:
+        for question in self._questions():
+            with bar.row(question.name):
+                answer = place.ask(question, size, beside=size == self.beside)
+            findings.answers.append(answer)
+            if self.keep is not None:
+                findings.save(self.keep)
+            bar.say(_brief(answer))
+        place.empty_lake()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A database with a month in it, and folders."""
+
+    database: Database
+    folder: Path
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Of the pipeline, as it were the broker's; without a lake."""
+        days = {"HOOKSTATION_RETENTION_DAYS": "1", "HOOKSTATION_DEAD_RETENTION_DAYS": "1"}
+        return {**Hookstation(self.database.url, self.folder).environment, **days}
+
+    @property
+    def lake(self) -> Path:
+        """Of the jobs that want one."""
+        return self.folder / "lake"
+
+    def ask(self, question: Question, size: int, *, beside: bool) -> Answer:
+        """The job, and at one size the others."""
+        rows = sum(PER_MESSAGE[table] for table in question.reads) * size / 2.5 * question.share
+        answer = Answer(question.name, size, round(rows))
+        busy, harness = cpu.machine(), _used(self.database)
+        start = time.monotonic()
+        try:
+            self._ask_pipeline(question, answer)
+            if beside:
+                self._ask_mariadb(question, answer)
+                self._ask_duckdb(question, answer)
+        except BenchError as error:
+            answer.failures.append(str(error))
+        used = _used(self.database) - harness
+        spent = (time.monotonic() - start) * len(os.sched_getaffinity(0))
+        answer.strangers = max(0.0, (cpu.machine() - busy - used) / spent)
+        return answer
+
+    def empty_lake(self) -> None:
+        """As if nothing had been archived; no row was deleted."""
+        with self._cursor() as cursor:
+            cursor.execute(f"DELETE FROM {SEGMENTS}")
+            cursor.execute("COMMIT")
+        shutil.rmtree(self.lake, ignore_errors=True)
+
+    def _ask_pipeline(self, question: Question, answer: Answer) -> None:
+        variables = dict(self.variables)
+        if question.writes_lake:
+            self.empty_lake()
+        if question.writes_lake or question.wants_lake:
+            self.lake.mkdir(exist_ok=True)
+            variables["HOOKSTATION_LAKE"] = str(self.lake)
+        first = (datetime.now(UTC) - timedelta(days=31)).strftime("%Y-%m-%dT%H:00:00Z")
+        words = [word.format(first=first) for word in question.command]
+        cost = watch.run([sys.executable, "-m", *words], variables, self.database.pids)
+        answer.seconds, answer.database_cpu_s = cost.seconds, cost.database_cpu_s
+        answer.driver_bytes, answer.jvm_bytes = cost.driver_bytes, cost.jvm_bytes
+        answer.workers_bytes = cost.workers_bytes
+
+    def _ask_mariadb(self, question: Question, answer: Answer) -> None:
+        before = cpu.look({"server": self.database.pids})
+        start = time.monotonic()
+        with self._folder() as folder, self._cursor() as cursor:
+            cursor.execute(f"SET SESSION max_statement_time = {PATIENCE_S}")
+            for statement in question.mariadb:
+                try:
+                    cursor.execute(statement.format(folder=folder))
+                except Exception as error:
+                    raise BenchError(f"MariaDB: {error}") from None
+                cursor.fetchall()
+            answer.mariadb_s = time.monotonic() - start
+        spent = cpu.look({"server": self.database.pids}).since(before)
+        answer.mariadb_cpu_s = spent["server"]
+
+    def _ask_duckdb(self, question: Question, answer: Answer) -> None:
+        with self._folder() as folder:
+            statements = [it.format(folder=folder) for it in question.duckdb]
+            asked = json.dumps({"columns": question.columns, "statements": statements})
+            (folder / "asked.json").write_text(asked)
+            cost = watch.run(
+                [sys.executable, "-m", "bench.pipeline.duck", str(folder / "asked.json")],
+                self.variables,
+                self.database.pids,
+            )
+        answer.duckdb_s, answer.duckdb_bytes = cost.seconds, cost.driver_bytes
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            Path(name).chmod(0o777)  # the server writes there as itself
+            yield Path(name)
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        at = urlsplit(self.database.url)
+        with databases.connect(at.hostname, at.port, at.username, at.password) as cursor:
+            cursor.execute(f"USE {at.path.removeprefix('/')}")
+            yield cursor
+
+
+def _used(database: Database) -> float:
+    """CPU seconds of all that belongs to the measurement."""
+    server = cpu.look({"server": database.pids})
+    return cpu.harness() + sum(server.seconds["server"].values())
+
+
+def _brief(answer: Answer) -> str:
+    if answer.failures:
+        return f"  {answer.question:12} FAILED: {answer.failures[0]}"
+    text = f"  {answer.question:12} {answer.seconds:6.1f} s"
+    text += f"  {answer.rows / answer.seconds:10,.0f} rows/s"
+    if answer.mariadb_s is not None and answer.duckdb_s is not None:
+        text += f"   MariaDB {answer.mariadb_s:.1f} s, DuckDB {answer.duckdb_s:.1f} s"
+    return text
