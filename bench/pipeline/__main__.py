@@ -14,7 +14,7 @@ from bench.__main__ import KEEP, PAGE, WIDE, leave
 from bench.adapters import BenchError
 from bench.pipeline import page
 from bench.pipeline.questions import QUESTIONS
-from bench.pipeline.session import Findings, Session
+from bench.pipeline.session import DELIVERING, Findings, Session
 from bench.progress import Bar
 
 PART = "pipeline"
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("bench: stopped", file=sys.stderr)
         return 130
-    return 1 if any(answer.failures for answer in found.answers) else 0
+    return 1 if found.failures or any(answer.failures for answer in found.answers) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         mode.add_argument(
             f"--{name}", dest="sizes", action="store_const", const=sizes, default=QUICK, help=text
         )
-    names = [question.name for question in QUESTIONS]
+    names = [*(question.name for question in QUESTIONS), DELIVERING]
     parser.add_argument(
         "--only", action="append", choices=names, metavar="JOB", help="may be repeated"
     )

@@ -3,12 +3,12 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bench.adapters import BenchError
 from bench.broker import Hookstation
 from bench.databases import ROOT, Database
-from bench.adapters import BenchError
 from bench.figures import percentile
 from bench.sink import Sink
 from bench.stage import QUICK, Stage
@@ -71,18 +71,14 @@ class Delivering:
             stderr=subprocess.DEVNULL,
         ) as process:
             try:
-                spell = self._flow(
-                    job, consumer, lambda: process.poll() is not None, PATIENCE_S
-                )
+                spell = self._flow(job, consumer, lambda: process.poll() is not None, PATIENCE_S)
             finally:
                 process.terminate()
         if process.returncode:
             raise BenchError(f"{job} ended with {process.returncode}.")
         return spell
 
-    def _flow(
-        self, name: str, consumer: int, over: Callable[[], bool], seconds: float
-    ) -> Spell:
+    def _flow(self, name: str, consumer: int, over: Callable[[], bool], seconds: float) -> Spell:
         """Messages until it is over, at least one spell of them, at most for ``seconds``."""
         latencies: list[float] = []
         start = time.monotonic()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bench.pipeline.delivering import RATE
 from bench.pipeline.questions import QUESTIONS
 from bench.pipeline.session import Answer, Findings
 
@@ -23,8 +24,11 @@ def markdown(found: Findings) -> str:
     ]
     if beside:
         lines += [*_beside(beside), ""]
-    lines += _growth(found.answers, sizes)
-    return "\n".join(lines)
+    if found.answers:
+        lines += [*_growth(found.answers, sizes), ""]
+    if found.spells:
+        lines += _delivering(found)
+    return "\n".join([*lines, *(f"**failed:** {text}" for text in found.failures)]).rstrip()
 
 
 def _beside(answers: Sequence[Answer]) -> list[str]:
@@ -76,6 +80,21 @@ def _growth(answers: Sequence[Answer], sizes: Sequence[int]) -> list[str]:
         row.append(_slope([mine[size] for size in sizes if size in mine]))
         for part in ("driver_bytes", "jvm_bytes", "workers_bytes"):
             row.append(" / ".join(f"{getattr(it, part) / MIB:,.0f}" for it in mine.values()))
+        table.append(_line(row))
+    return table
+
+
+def _delivering(found: Findings) -> list[str]:
+    head = ("meanwhile", "POST sent to POST received, p50", "p99", "seconds", "rows deleted/s")
+    table = [
+        f"Beside {RATE} messages a second, with {found.deliver_attempts:,} attempts:",
+        "",
+        _line(head),
+        "|---" * len(head) + "|",
+    ]
+    for it in found.spells:
+        speed = f"{it.rows / it.seconds:,.0f}" if it.rows else ""
+        row = (it.name, f"{it.p50_ms:.1f} ms", f"{it.p99_ms:.1f} ms", f"{it.seconds:.0f}", speed)
         table.append(_line(row))
     return table
 

@@ -8,10 +8,12 @@ from collections import defaultdict
 
 from pyspark.sql import functions as f
 
-from pipeline import buckets, session, settings
-from pipeline.database import Database
-from pipeline.frames import Frames
+from pipeline import settings
+from pipeline.broker.database import Database
+from pipeline.lake.frames import Frames
+from pipeline.parts import buckets
 from pipeline.rules import histogram
+from pipeline.running import session
 
 ARRIVED = ("delivered", "delivered_oversized")
 

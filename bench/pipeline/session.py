@@ -20,13 +20,18 @@ from bench.broker import Hookstation
 from bench.databases import Database
 from bench.machine import Machine
 from bench.pipeline import watch
+from bench.pipeline.delivering import Delivering, Spell
 from bench.pipeline.questions import ATTEMPTS, DELIVERIES, MESSAGES, QUESTIONS, Question
 from bench.progress import Bar
+from bench.sink import Sink
 
 PREFIX = "hookstation-bench-"
 PER_MESSAGE = {MESSAGES: 1.0, DELIVERIES: 2.0, ATTEMPTS: 2.5}
 """Rows of bench/inside/month.py."""
 PATIENCE_S = 1800
+RETENTION = {"HOOKSTATION_RETENTION_DAYS": "1", "HOOKSTATION_DEAD_RETENTION_DAYS": "1"}
+DELIVERING = "delivering"
+"""Under which name it is asked for beside the questions."""
 SEGMENTS = "delivery_segment"
 
 
@@ -48,6 +53,8 @@ class Answer:
     mariadb_cpu_s: float | None = None
     duckdb_s: float | None = None
     duckdb_bytes: int | None = None
+    cpu_s: float = 0.0
+    """Of the job's processes and DuckDB's."""
     failures: list[str] = field(default_factory=list)
     strangers: float = 0.0
     """Share of the machine that other work took."""
@@ -62,6 +69,11 @@ class Findings:
     machine: Machine
     settings: str
     answers: list[Answer] = field(default_factory=list)
+    spells: list[Spell] = field(default_factory=list)
+    """Messages that were delivered meanwhile."""
+    deliver_attempts: int = 0
+    """How large the tables were then."""
+    failures: list[str] = field(default_factory=list)
 
     def save(self, folder: Path) -> Path:
         """As JSON; the name sorts by time."""
@@ -75,8 +87,12 @@ class Findings:
         """Read them back. Raises BenchError."""
         try:
             found: dict[str, Any] = json.loads(path.read_text())
-            answers = [Answer(**answer) for answer in found["answers"]]
-            return cls(found["at"], Machine(**found["machine"]), found["settings"], answers)
+            lists = {
+                "machine": Machine(**found["machine"]),
+                "answers": [Answer(**answer) for answer in found["answers"]],
+                "spells": [Spell(**spell) for spell in found["spells"]],
+            }
+            return cls(**{**found, **lists})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise BenchError(f"{path} holds no findings about the pipeline: {error}") from None
 
@@ -93,29 +109,37 @@ class Session:
     keep: Path | None = None
 
     def run(self, bar: Bar) -> Findings:
-        """All of it, on a MariaDB of its own."""
-        with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
-            folder = Path(name)
-            found = machine.describe(folder)
-            with databases.fresh("mariadb", folder) as database:
-                at = datetime.now(UTC).isoformat(timespec="seconds")
-                findings = Findings(at, found, database.describe())
-                bar.say(f"{findings.settings}")
-                place = _Place(database, folder)
-                done = 0
-                for size in self.sizes:
-                    with bar.row(f"{size:,} attempts") as tell:
-                        most, total = (round(it / 2.5) for it in (self.sizes[-1], size))
-                        gap = inside.run("month", place.variables, most, done, total, tell=tell)
-                        if gap["gap"]:
-                            raise BenchError(f"The accounting gap is {gap['gap']}.")
-                        done = total
-                    self._ask(place, size, findings, bar)
+        """All of it, each part on a MariaDB of its own. Raises BenchError."""
+        with _place() as place:
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            findings = Findings(at, machine.describe(place.folder), place.database.describe())
+            bar.say(findings.settings)
+            done = 0
+            for size in self.sizes if self._questions() else ():
+                place.fill(self.sizes[-1], done, size, bar)
+                done = size
+                self._ask(place, size, findings, bar)
+        if DELIVERING in (self.only or [DELIVERING]):
+            self._deliver(findings, bar)
+        if self.keep is not None:
+            findings.save(self.keep)
         return findings
 
     def parts(self) -> int:
         """Lines of the progress bar."""
-        return len(self.sizes) * (1 + len(self._questions()))
+        return len(self.sizes) * (1 + len(self._questions())) + 2
+
+    def _deliver(self, findings: Findings, bar: Bar) -> None:
+        findings.deliver_attempts = size = self.sizes[0]
+        with _place() as place, Sink() as sink:
+            place.fill(size, 0, size, bar)
+            with bar.row(DELIVERING):
+                try:
+                    findings.spells = place.deliver(sink)
+                except BenchError as error:
+                    findings.failures.append(str(error))
+        for spell in findings.spells:
+            bar.say(f"  {spell.name:12} {spell.p50_ms:.1f} / {spell.p99_ms:.1f} ms")
 
     def _questions(self) -> list[Question]:
         return [it for it in QUESTIONS if not self.only or it.name in self.only]
@@ -131,18 +155,54 @@ class Session:
         place.empty_lake()
 
 
+@contextmanager
+def _place() -> Iterator["_Place"]:
+    """An empty database and folders, for as long as the context."""
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
+        with databases.fresh("mariadb", Path(name)) as database:
+            broker = Hookstation(database.url, Path(name))
+            broker.environment |= RETENTION
+            yield _Place(database, Path(name), broker)
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A database with a month in it, and folders."""
+    """A database with a month in it, folders, and a broker that may be started there."""
 
     database: Database
     folder: Path
+    broker: Hookstation
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """Of the pipeline, as it were the broker's; without a lake."""
-        days = {"HOOKSTATION_RETENTION_DAYS": "1", "HOOKSTATION_DEAD_RETENTION_DAYS": "1"}
-        return {**Hookstation(self.database.url, self.folder).environment, **days}
+        """The broker's."""
+        return self.broker.environment
+
+    def fill(self, most: int, done: int, total: int, bar: Bar) -> None:
+        """Have a month of ``total`` attempts; it has ``done``, and will have ``most``."""
+        with bar.row(f"{total:,} attempts") as tell:
+            numbers = (round(number / PER_MESSAGE[ATTEMPTS]) for number in (most, done, total))
+            if gap := inside.run("month", self.variables, *numbers, tell=tell)["gap"]:
+                raise BenchError(f"The accounting gap is {gap}.")
+
+    def deliver(self, sink: Sink) -> list[Spell]:
+        """How the broker delivers beside jobs."""
+        self.lake.mkdir()
+        self.broker.environment["HOOKSTATION_LAKE"] = str(self.lake)
+        self.broker.start()
+        try:
+            return Delivering(self.database, self.broker, sink).measure(self._rows_left)
+        finally:
+            self.broker.stop()
+
+    def _rows_left(self) -> int:
+        """That are archived and not deleted yet."""
+        with self._cursor() as cursor:
+            cursor.execute(
+                f"SELECT COALESCE(SUM(row_count - deleted_count), 0) FROM {SEGMENTS} "
+                "WHERE state IN ('verified', 'pruning')"
+            )
+            return int(cursor.fetchone()[0])
 
     @property
     def lake(self) -> Path:
@@ -153,8 +213,8 @@ class _Place:
         """The job, and at one size the others."""
         rows = sum(PER_MESSAGE[table] for table in question.reads) * size / 2.5 * question.share
         answer = Answer(question.name, size, round(rows))
-        busy, harness = cpu.machine(), _used(self.database)
-        start = time.monotonic()
+        busy, server = cpu.machine(), cpu.look({"server": self.database.pids})
+        start, harness = time.monotonic(), time.process_time()
         try:
             self._ask_pipeline(question, answer)
             if beside:
@@ -162,7 +222,8 @@ class _Place:
                 self._ask_duckdb(question, answer)
         except BenchError as error:
             answer.failures.append(str(error))
-        used = _used(self.database) - harness
+        used = answer.cpu_s + time.process_time() - harness
+        used += cpu.look({"server": self.database.pids}).since(server)["server"]
         spent = (time.monotonic() - start) * len(os.sched_getaffinity(0))
         answer.strangers = max(0.0, (cpu.machine() - busy - used) / spent)
         return answer
@@ -187,6 +248,7 @@ class _Place:
         answer.seconds, answer.database_cpu_s = cost.seconds, cost.database_cpu_s
         answer.driver_bytes, answer.jvm_bytes = cost.driver_bytes, cost.jvm_bytes
         answer.workers_bytes = cost.workers_bytes
+        answer.cpu_s += sum(cost.cpu_s.values())
 
     def _ask_mariadb(self, question: Question, answer: Answer) -> None:
         before = cpu.look({"server": self.database.pids})
@@ -214,6 +276,7 @@ class _Place:
                 self.database.pids,
             )
         answer.duckdb_s, answer.duckdb_bytes = cost.seconds, cost.driver_bytes
+        answer.cpu_s += sum(cost.cpu_s.values())
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
@@ -227,12 +290,6 @@ class _Place:
         with databases.connect(at.hostname, at.port, at.username, at.password) as cursor:
             cursor.execute(f"USE {at.path.removeprefix('/')}")
             yield cursor
-
-
-def _used(database: Database) -> float:
-    """CPU seconds of all that belongs to the measurement."""
-    server = cpu.look({"server": database.pids})
-    return cpu.harness() + sum(server.seconds["server"].values())
 
 
 def _brief(answer: Answer) -> str:

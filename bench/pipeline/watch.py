@@ -12,7 +12,7 @@ from bench import cpu
 from bench.adapters import BenchError
 from bench.databases import ROOT
 
-LOOK_S = 0.25
+LOOK_S = 0.5
 JVM = "java"
 
 
@@ -29,8 +29,8 @@ class Cost:
     """Of its Java: Spark's driver, and in local mode its executors too."""
     workers_bytes: int = 0
     """Of all others below it: Spark's Python workers."""
-    said: list[str] = field(default_factory=list)
-    """What it printed, by the line."""
+    cpu_s: dict[int, float] = field(default_factory=dict)
+    """User and system time by process, as it was at the last look before its end."""
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], server: Sequence[int]) -> Cost:
@@ -58,17 +58,18 @@ def run(command: Sequence[str], environment: Mapping[str, str], server: Sequence
             watcher.join()
         cost.seconds = time.monotonic() - start
         output.seek(0)
-        cost.said = output.read().splitlines()
+        said = output.read().splitlines()
     cost.database_cpu_s = cpu.look({"server": server}).since(before)["server"]
     if code:
         name = " ".join(Path(word).name for word in command[1:4])
-        raise BenchError(f"{name} ended with {code}: {' '.join(cost.said[-1:])}")
+        raise BenchError(f"{name} ended with {code}: {' '.join(said[-1:])}")
     return cost
 
 
 def _watch(pid: int, cost: Cost, done: threading.Event) -> None:
     while not done.wait(LOOK_S):
         below = cpu.descendants(pid)
+        cost.cpu_s |= cpu.look({"all": [pid, *below]}).seconds["all"]
         java = [one for one in below if cpu.program(one) == JVM]
         others = [one for one in below if one not in java]
         cost.driver_bytes = max(cost.driver_bytes, cpu.memory([pid]))
