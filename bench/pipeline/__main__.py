@@ -13,8 +13,9 @@ from bench import table
 from bench.__main__ import KEEP, PAGE, WIDE, leave
 from bench.adapters import BenchError
 from bench.pipeline import page
+from bench.pipeline.findings import Findings
 from bench.pipeline.questions import QUESTIONS
-from bench.pipeline.session import DELIVERING, Findings, Session
+from bench.pipeline.session import DELIVERING, Session
 from bench.progress import Bar
 
 PART = "pipeline"

@@ -1,4 +1,4 @@
-"""Delivering: how long messages take while jobs read the tables, and while the broker prunes them."""
+"""Delivering: how long messages take beside jobs, and while the broker prunes its tables."""
 
 import subprocess
 import sys

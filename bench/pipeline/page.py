@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from bench.pipeline.delivering import RATE
+from bench.pipeline.findings import Answer, Findings
 from bench.pipeline.questions import QUESTIONS
-from bench.pipeline.session import Answer, Findings
 
 MIB = 1 << 20
 TITLES = {question.name: question.title for question in QUESTIONS}

@@ -8,19 +8,19 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from bench import cpu, databases, inside, machine
 from bench.adapters import BenchError
 from bench.broker import Hookstation
 from bench.databases import Database
-from bench.machine import Machine
 from bench.pipeline import watch
 from bench.pipeline.delivering import Delivering, Spell
+from bench.pipeline.findings import Answer, Findings
 from bench.pipeline.questions import ATTEMPTS, DELIVERIES, MESSAGES, QUESTIONS, Question
 from bench.progress import Bar
 from bench.sink import Sink
@@ -32,69 +32,8 @@ PATIENCE_S = 1800
 RETENTION = {"HOOKSTATION_RETENTION_DAYS": "1", "HOOKSTATION_DEAD_RETENTION_DAYS": "1"}
 DELIVERING = "delivering"
 """Under which name it is asked for beside the questions."""
-SEGMENTS = "delivery_segment"
-
-
-@dataclass(slots=True)
-class Answer:
-    """What one question came to at one size."""
-
-    question: str
-    attempts: int
-    """Of the month: how large the tables are."""
-    rows: int
-    """That the question is about."""
-    seconds: float = 0.0
-    database_cpu_s: float = 0.0
-    driver_bytes: int = 0
-    jvm_bytes: int = 0
-    workers_bytes: int = 0
-    mariadb_s: float | None = None
-    mariadb_cpu_s: float | None = None
-    duckdb_s: float | None = None
-    duckdb_bytes: int | None = None
-    cpu_s: float = 0.0
-    """Of the job's processes and DuckDB's."""
-    failures: list[str] = field(default_factory=list)
-    strangers: float = 0.0
-    """Share of the machine that other work took."""
-
-
-@dataclass(slots=True)
-class Findings:
-    """All of one session."""
-
-    at: str
-    """RFC 3339, UTC."""
-    machine: Machine
-    settings: str
-    answers: list[Answer] = field(default_factory=list)
-    spells: list[Spell] = field(default_factory=list)
-    """Messages that were delivered meanwhile."""
-    deliver_attempts: int = 0
-    """How large the tables were then."""
-    failures: list[str] = field(default_factory=list)
-
-    def save(self, folder: Path) -> Path:
-        """As JSON; the name sorts by time."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.at.replace(':', '').replace('-', '')}-pipeline.json"
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        return path
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read them back. Raises BenchError."""
-        try:
-            found: dict[str, Any] = json.loads(path.read_text())
-            lists = {
-                "machine": Machine(**found["machine"]),
-                "answers": [Answer(**answer) for answer in found["answers"]],
-                "spells": [Spell(**spell) for spell in found["spells"]],
-            }
-            return cls(**{**found, **lists})
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise BenchError(f"{path} holds no findings about the pipeline: {error}") from None
+SEGMENTS, SCHEDULES = "delivery_segment", "delivery_pipelineschedule"
+BY_THE_CLOCK = ("archive", "usage", "health", "triage", "audit", "forecast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +98,11 @@ class Session:
 def _place() -> Iterator["_Place"]:
     """An empty database and folders, for as long as the context."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
-        with databases.fresh("mariadb", Path(name)) as database:
-            broker = Hookstation(database.url, Path(name))
+        folder = Path(name)
+        with databases.fresh("mariadb", folder) as database:
+            broker = Hookstation(database.url, folder)
             broker.environment |= RETENTION
-            yield _Place(database, Path(name), broker)
+            yield _Place(database, folder, broker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +129,12 @@ class _Place:
         """How the broker delivers beside jobs."""
         self.lake.mkdir()
         self.broker.environment["HOOKSTATION_LAKE"] = str(self.lake)
+        with self._cursor() as cursor:  # no job begins by the clock in the middle of another
+            cursor.executemany(
+                f"INSERT INTO {SCHEDULES} (job, mode, every_minutes) VALUES (%s, 'off', 60)",
+                [(job,) for job in BY_THE_CLOCK],
+            )
+            cursor.execute("COMMIT")
         self.broker.start()
         try:
             return Delivering(self.database, self.broker, sink).measure(self._rows_left)

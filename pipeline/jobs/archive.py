@@ -1,7 +1,7 @@
 """The job `archive`: what has finished and is old enough, from the tables into the lake.
 
-Segments go through their states (lake/ledger.py): planned, exported, verified; then the broker deletes
-their rows part by part. Each run first finishes what the last one left.
+Segments go through their states (lake/ledger.py): planned, exported, verified; then the broker
+deletes their rows part by part. Each run first finishes what the last one left.
 """
 
 import json

@@ -69,7 +69,7 @@ def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
 def victim(broker: Broker, kind: str) -> int:
     """A process of that kind that lives."""
     if kind in {"pump", "steward"}:
-        wait_until(lambda: _living(broker, kind), PATIENCE_S, f"no {kind} has a slot")
+        wait_until(lambda: bool(_living(broker, kind)), PATIENCE_S, f"no {kind} has a slot")
         return _living(broker, kind)[0]
     assert broker.process is not None
     word = {"web": "granian", "worker": "qcluster"}[kind]

@@ -139,12 +139,16 @@ def test_a_rhythm_is_changed_by_people_and_written_down() -> None:
 # -- Starting --------------------------------------------------------------------------------------
 
 
-def test_a_run_gets_one_process_with_its_number(python: Callable[[str], Path]) -> None:
-    told = python("exit 3")
+def test_a_run_gets_one_process_with_its_number(
+    python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    asked_twice = tmp_path / "asked_twice"
+    told = python(f"while [ ! -e {asked_twice} ]; do sleep 0.05; done; exit 3")
     run = ask("usage")
 
     first = pipeline.start()
     second = pipeline.start()  # the process has not said a word yet
+    asked_twice.touch()
     join(first + second)
 
     assert told.read_text() == f"-m pipeline --run {run.pk}\n"

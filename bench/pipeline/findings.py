@@ -1,0 +1,72 @@
+"""Findings: what one session found, kept as JSON to make the tables of later."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from bench.adapters import BenchError
+from bench.machine import Machine
+from bench.pipeline.delivering import Spell
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one question came to at one size."""
+
+    question: str
+    attempts: int
+    """Of the month: how large the tables are."""
+    rows: int
+    """That the question is about."""
+    seconds: float = 0.0
+    database_cpu_s: float = 0.0
+    driver_bytes: int = 0
+    jvm_bytes: int = 0
+    workers_bytes: int = 0
+    mariadb_s: float | None = None
+    mariadb_cpu_s: float | None = None
+    duckdb_s: float | None = None
+    duckdb_bytes: int | None = None
+    cpu_s: float = 0.0
+    """Of the job's processes and DuckDB's."""
+    failures: list[str] = field(default_factory=list)
+    strangers: float = 0.0
+    """Share of the machine that other work took."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """All of one session."""
+
+    at: str
+    """RFC 3339, UTC."""
+    machine: Machine
+    settings: str
+    answers: list[Answer] = field(default_factory=list)
+    spells: list[Spell] = field(default_factory=list)
+    """Messages that were delivered meanwhile."""
+    deliver_attempts: int = 0
+    """How large the tables were then."""
+    failures: list[str] = field(default_factory=list)
+
+    def save(self, folder: Path) -> Path:
+        """As JSON; the name sorts by time."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.at.replace(':', '').replace('-', '')}-pipeline.json"
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read them back. Raises BenchError."""
+        try:
+            found: dict[str, Any] = json.loads(path.read_text())
+            lists = {
+                "machine": Machine(**found["machine"]),
+                "answers": [Answer(**answer) for answer in found["answers"]],
+                "spells": [Spell(**spell) for spell in found["spells"]],
+            }
+            return cls(**{**found, **lists})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise BenchError(f"{path} holds no findings about the pipeline: {error}") from None
