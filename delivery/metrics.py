@@ -58,7 +58,7 @@ ATTEMPT_SECONDS = Histogram(
 )
 LATENESS = Histogram(
     "hookstation_timeline_lateness_seconds",
-    "From the instant a delivery was due to its claim.",
+    "From the instant a delivery was due to its sending.",
     buckets=_LATENCY,
 )
 SWEPT = Counter(

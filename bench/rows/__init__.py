@@ -6,6 +6,7 @@ from bench.rows import (
     growth,
     isolation,
     latency,
+    lateness,
     memory,
     profile,
     recovery,
@@ -18,6 +19,7 @@ from bench.stage import Row
 ROWS: tuple[Row, ...] = (
     *throughput.ROWS,
     *latency.ROWS,
+    *lateness.ROWS,
     *recovery.ROWS,
     *isolation.ROWS,
     *rest.ROWS,

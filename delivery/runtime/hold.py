@@ -1,8 +1,10 @@
 """Hold: the bodies that a pump has on their way, bounded by their bytes and not only by number."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
+from delivery import metrics
 from delivery.conf import conf
 from delivery.rules.claimed import Claimed
 from delivery.runtime.line import Line
@@ -23,14 +25,27 @@ class Hold:
     def __init__(self) -> None:
         self._shelf = Shelf()
         self._bytes = 0
+        self.next_at: datetime | None = None
+        """When the next one of the claimed that is not due yet may go."""
+
+    def prepare(self, claimed: Sequence[Claimed], now: datetime) -> None:
+        """Have the content of what is not due yet at hand when it is."""
+        self._shelf.prepare(row.message_id for row in claimed if row.due_at > now)
+
+    def seconds(self, now: datetime) -> float:
+        """How long until one may go that was not due at the last `load`."""
+        return float("inf") if self.next_at is None else (self.next_at - now).total_seconds()
 
     def load(self, claimed: Pairs, now: datetime) -> tuple[Loaded, Pairs]:
         """What may go now, with its content, and what has to wait until something else has ended.
 
-        A consumer that has nothing on its way always gets one, and what is too late is not kept
-        waiting.
+        Nothing goes before its time. A consumer that has nothing on its way always gets one, and
+        what is too late is not kept waiting.
         """
-        tried, waiting = _apart(claimed, now)
+        early = [(row, line) for row, line in claimed if row.due_at > now]
+        self.next_at = min((row.due_at for row, _ in early), default=None)
+        tried, waiting = _apart([it for it in claimed if it[0].due_at <= now], now)
+        waiting += early
         contents = self._shelf.load(row.message_id for row, _ in tried)
         going: Loaded = []
         coming: dict[int, int] = {}
@@ -49,6 +64,7 @@ class Hold:
         # One by one: a result of many is in memory twice, as it was read and as it was opened.
         for message_id in {row.message_id for row, _, parcel in going if parcel and parcel.is_left}:
             contents |= parcels.load([message_id])
+        metrics.LATENESS.observe_all([(now - row.due_at).total_seconds() for row, *_ in going])
         return [(row, line, contents.get(row.message_id)) for row, line, _ in going], waiting
 
     def put(self, line: Line, size: int) -> None:

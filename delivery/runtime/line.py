@@ -1,7 +1,7 @@
 """Line: one consumer as its pump sees it: what it may take now, and what it has waiting."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from channels_app.directory import ConsumerView
 from channels_app.rules.backoff import Policy
@@ -10,6 +10,10 @@ from delivery.conf import conf
 from delivery.rules import breaker
 from delivery.rules.breaker import Circuit
 
+LEAD, AHEAD = timedelta(milliseconds=15), timedelta(milliseconds=30)
+"""So long before its time a delivery is claimed and its body read: when it comes nothing is left
+to do but to send it. A look that the first one asks for takes those of the next moment along.
+Until its time what is claimed has a place, and cannot be moved any more."""
 BUSY_S = 0.02
 """Seconds until rows that another worker holds are looked at again."""
 BYTE_SHARES = 8
@@ -46,8 +50,8 @@ class Line:
         return self.capacity(now) if self.has_due(now) else 0
 
     def has_due(self, now: datetime) -> bool:
-        """Whether something is due, as far as known."""
-        return self.next_due is not None and self.next_due <= now
+        """Whether something is due, or will be in a moment, as far as known."""
+        return self.next_due is not None and self.next_due - LEAD <= now
 
     def capacity(self, now: datetime) -> int:
         """How many deliveries may be taken now, should there be so many."""
@@ -79,6 +83,12 @@ class Line:
         elif not count:
             self.ready_at = now.timestamp() + BUSY_S  # somebody else holds its rows
 
+    def next_is(self, due_at: datetime, now: datetime) -> None:
+        """The tables say so, after a claim that left nothing due."""
+        self.next_due = due_at
+        if self.has_due(now):
+            self.ready_at = max(self.ready_at, now.timestamp() + BUSY_S)  # somebody else holds it
+
     @property
     def oldest_first(self) -> bool:
         """Whether it is the starvation guard's turn."""
@@ -93,7 +103,7 @@ class Line:
         full = 1 if self.circuit.state != breaker.CLOSED else self._most()
         if self.view.halted or self.next_due is None or self.in_flight >= full:
             return None
-        waits = [self.next_due.timestamp(), self.ready_at]
+        waits = [(self.next_due - LEAD).timestamp(), self.ready_at]
         if self.circuit.next_probe_at is not None and self.circuit.state != breaker.CLOSED:
             waits.append(self.circuit.next_probe_at)
         if self.circuit.slow_until is not None:

@@ -21,8 +21,8 @@ from delivery.rules.outcome import Outcome
 from delivery.runtime import outgoing, recorder, slots
 from delivery.runtime.allotment import Allotment
 from delivery.runtime.hold import Hold, is_late
-from delivery.runtime.line import Line
-from delivery.runtime.recorder import Recorder
+from delivery.runtime.line import AHEAD, Line
+from delivery.runtime.recorder import Recorder, patiently
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.wake import Listener, bell
@@ -92,9 +92,11 @@ class Pump:
             self._beat()
         if time.monotonic() >= self.next_look:
             self._look(now)
-        self._send_claimed(now)
+        self._send_claimed()
         # After the sending: consumers work while the database writes.
         self._record()
+        if self.hold.seconds(clock.now()) <= 0:
+            self._send_claimed()  # what became due while it wrote
         self._wait(self._patience())
         self._take_answers()
 
@@ -114,16 +116,16 @@ class Pump:
     def drain(self, seconds: float) -> None:
         """Wait for what is on its way, then give the rest back; the budgets are not charged."""
         end = time.monotonic() + seconds
-        self._patiently(lambda: slots.hush(self.held))
+        patiently(lambda: slots.hush(self.held))
         while self.open and (left := end - time.monotonic()) > 0:
-            self._patiently(self._show_life)
+            patiently(self._show_life)
             self._wait(min(left, 0.1))
-            self._patiently(self._record)
+            patiently(self._record)
         while self.claimed:
             self._interrupted(self._begin(*self.claimed.pop()))
         for ticket in self.sender.abort_all():
             self._interrupted(ticket)
-        self._patiently(self._record)
+        patiently(self._record)
 
     def close(self) -> None:
         """Free sockets; nothing may be open any more."""
@@ -176,31 +178,33 @@ class Pump:
         wants = self.allotment.wants(now, self._free())
         if not wants:
             return 0
-        taken = claim.claim(wants, now=now, owner=self.held.generation, slot=self.held.ordinal)
+        taken = claim.claim(
+            wants, now=now, owner=self.held.generation, slot=self.held.ordinal, ahead=AHEAD
+        )
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
         counts = self._took(taken.rows, now)
+        self.hold.prepare(taken.rows, now)
         for want in wants:
             line = self.roster.lines[want.consumer_id]
             line.asked(counts[line.view.id], drained=line.view.id in taken.drained, now=now)
+        self.roster.look_ahead(taken.drained, now)
         return len(taken.rows)
 
     def _took(self, rows: Sequence[Claimed], now: datetime) -> Tally[int]:
         """Keep what is leased to us now; how many of each consumer."""
         counts = Tally(row.consumer_id for row in rows)
         if rows:
-            metrics.LATENESS.observe_all(
-                [max(0.0, (now - it.due_at).total_seconds()) for it in rows]
-            )
             lines = self.roster.lines
             self.claimed += [(row, lines[row.consumer_id]) for row in rows]
             for consumer_id, count in counts.items():
                 lines[consumer_id].took(count, now)
         return counts
 
-    def _send_claimed(self, now: datetime) -> None:
-        """Send what was claimed. Should its content not be readable now, it stays claimed."""
+    def _send_claimed(self) -> None:
+        """Send what was claimed and is due. What cannot be read now stays claimed."""
         if not self.claimed:
             return
+        now = clock.now()
         loaded, waiting = self.hold.load(self.claimed, now)
         lines = {row.consumer_id: line for row, line in self.claimed}
         signers = {consumer_id: self.allotment.signer(line) for consumer_id, line in lines.items()}
@@ -260,18 +264,10 @@ class Pump:
         if not self.open or time.monotonic() >= self.recorder.due_at:
             self.recorder.flush()
 
-    def _patiently(self, work: Callable[[], object]) -> None:
-        """While stopping: a database that is away leaves the rows to their leases."""
-        try:
-            work()
-        except DatabaseFailure as error:
-            logger.warning("a stopping pump waits for the database: %s", error)
-            close_old_connections()
-
     def _patience(self) -> float:
         """Seconds until something is to be done without being told."""
         ticks = time.monotonic()
-        waits = [self.next_beat - ticks, self.next_poll - ticks]
+        waits = [self.next_beat - ticks, self.next_poll - ticks, self.hold.seconds(clock.now())]
         if self.recorder.results:
             waits.append(self.recorder.due_at - ticks)
         if self.accepted_hint:

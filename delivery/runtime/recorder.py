@@ -2,10 +2,13 @@
 
 import logging
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from random import random
 
-from django.db import DataError, IntegrityError
+from django.db import DataError, IntegrityError, close_old_connections
+from django.db import Error as DatabaseFailure
 
 from channels_app import clock, failpoints
 from delivery.rules import lifecycle
@@ -51,6 +54,9 @@ class Recorder:
             retry_after=answer.retry_after,
             jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
         )
+        left_s = (row.due_at - clock.now()).total_seconds()
+        if transition.due_in is not None and transition.due_in < left_s:
+            transition = replace(transition, due_in=left_s)  # given back before its time
         self.results.append(
             Result(
                 claimed=row,
@@ -93,6 +99,15 @@ class Recorder:
 
     def _write(self, results: list[Result]) -> None:
         settle.settle(results, now=clock.now(), slot=self._held.ordinal, worker=self._held.worker)
+
+
+def patiently(work: Callable[[], object]) -> None:
+    """While stopping: a database that is away leaves the rows to their leases."""
+    try:
+        work()
+    except DatabaseFailure as error:
+        logger.warning("a stopping pump waits for the database: %s", error)
+        close_old_connections()
 
 
 def unsent(key: int, outcome: Outcome, error: str) -> Answer:

@@ -1,6 +1,7 @@
 """Roster: the consumers that one pump owns, kept true as pumps and configuration come and go."""
 
 import time
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from channels_app import clock
@@ -79,6 +80,14 @@ class Roster:
         line.expect(due_at)
         self.agenda.note(line)
         return True
+
+    def look_ahead(self, consumer_ids: Iterable[int], now: datetime) -> None:
+        """Ask when these have something again, of which nothing is due any more.
+
+        Exact, so that what is scheduled does not wait for its turn in `discover`.
+        """
+        for consumer_id, due_at in horizon.next_due(consumer_ids).items():
+            self.lines[consumer_id].next_is(due_at, now)
 
     def discover(self, poll_s: float) -> float:
         """Ask the tables what some consumers have due; returns the seconds until the next look.

@@ -20,6 +20,7 @@ from delivery.rules.outcome import Outcome
 
 T = TypeVar("T")
 
+AT_ONCE = timedelta(0)
 LEVELS = range(9, -1, -1)
 CONSUMERS_PER_QUERY = 40
 """SQLite allows 500 terms of a union; 10 levels each."""
@@ -56,13 +57,16 @@ class Claim:
     """Consumers that had no more due rows than were asked for."""
 
 
-def claim(wants: Sequence[Want], *, now: datetime, owner: int, slot: int) -> Claim:
+def claim(
+    wants: Sequence[Want], *, now: datetime, owner: int, slot: int, ahead: timedelta = AT_ONCE
+) -> Claim:
     """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
 
     ``owner`` is the pump's generation, ``slot`` its counter share. Rows that another worker holds
-    are skipped, never waited for.
+    are skipped, never waited for. What waits and is due within ``ahead`` is taken too, for a
+    worker that keeps it until then (``Claimed.due_at``); no lease ends sooner by it.
     """
-    parts = [_claim_group(group, now, owner, slot) for group in _groups(wants)]
+    parts = [_claim_group(group, now, owner, slot, ahead) for group in _groups(wants)]
     return Claim(
         rows=[row for part in parts for row in part.rows],
         expired_count=sum(part.expired_count for part in parts),
@@ -83,13 +87,15 @@ def candidates_sql(wants: Sequence[Want], now: datetime) -> tuple[str, list[Any]
     return sql, [raw.text(now)] * len(terms)
 
 
-def _claim_group(wants: Sequence[Want], now: datetime, owner: int, slot: int) -> Claim:
-    chosen, drained = _choose(wants, now)
+def _claim_group(
+    wants: Sequence[Want], now: datetime, owner: int, slot: int, ahead: timedelta
+) -> Claim:
+    chosen, drained = _choose(wants, now + ahead)
     if not chosen:
         return Claim([], drained=drained)
     leases = {want.consumer_id: want.lease_ms for want in wants}
     part = transactions.run(
-        lambda: _take(chosen, leases, now, owner, slot), on_collision=new_id.reseed
+        lambda: _take(chosen, leases, now, owner, slot, ahead), on_collision=new_id.reseed
     )
     failpoints.reach("after_claim")
     return Claim(part.rows, part.expired_count, part.rescued_count, drained)
@@ -136,15 +142,25 @@ _COLUMNS = ", ".join(
 )
 
 
-def _take(chosen: list[int], leases: dict[int, int], now: datetime, owner: int, slot: int) -> Claim:
+def _take(
+    chosen: list[int],
+    leases: dict[int, int],
+    now: datetime,
+    owner: int,
+    slot: int,
+    ahead: timedelta,
+) -> Claim:
     instant = raw.text(now)
     found = raw.read(
         f"SELECT {_COLUMNS} FROM {TABLE} "
         f"WHERE id IN ({raw.listed(chosen)}) AND due_at <= %s{raw.skip_locked()}",
-        [instant],
+        [raw.text(now + ahead)],
     )
     place = {delivery_id: place for place, delivery_id in enumerate(chosen)}
     rows = sorted(map(_Due._make, found), key=lambda row: place[row.id])
+    if ahead:
+        waiting = DeliveryState.QUEUED.value
+        rows = [row for row in rows if row.state == waiting or row.due_at <= instant]
     tally: Tally[tuple[int, str]] = Tally()
     lapsed = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
     _record_lapsed(lapsed, instant)

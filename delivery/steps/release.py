@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db.models import F, Q, QuerySet
 
 from channels_app import failpoints, transactions
-from channels_app.models import Consumer, new_id
+from channels_app.models import Consumer, Message, new_id
 from delivery import metrics
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.lifecycle import DeliveryState, Reason
@@ -93,15 +93,16 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
             for row in rows
         ]
     )
-    Delivery.objects.filter(id__in=[row.id for row in rows]).update(
-        state=DeliveryState.QUEUED.value,
-        reason=ending.reason.value,
-        outcome=ending.outcome.value,
-        due_at=now,
-        lease_owner=None,
-        interruption_count=F("interruption_count") + 1,
-        version=F("version") + 1,
-    )
+    for due_at, ids in _due(rows, now).items():
+        Delivery.objects.filter(id__in=ids).update(
+            state=DeliveryState.QUEUED.value,
+            reason=ending.reason.value,
+            outcome=ending.outcome.value,
+            due_at=due_at,
+            lease_owner=None,
+            interruption_count=F("interruption_count") + 1,
+            version=F("version") + 1,
+        )
     tally: Tally[tuple[int, str]] = Tally()
     for row in rows:
         tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
@@ -109,3 +110,13 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
     Counter.add(tally, slot)
     failpoints.reach("in_release")
     return len(rows)
+
+
+def _due(rows: list[Delivery], now: datetime) -> dict[datetime, list[int]]:
+    """When each may be taken again: now, unless a pump had it in its hands before its time."""
+    messages = Message.objects.filter(id__in={row.message_id for row in rows}, due_at__gt=now)
+    early = dict(messages.values_list("id", "due_at"))
+    due: dict[datetime, list[int]] = {}
+    for row in rows:
+        due.setdefault(early.get(row.message_id, now), []).append(row.id)
+    return due

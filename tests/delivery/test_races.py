@@ -19,6 +19,7 @@ from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
 from delivery.runtime import pump as pump_module
 from delivery.runtime import slots, sweeps
 from delivery.runtime.agenda import FEW
+from delivery.runtime.recorder import patiently
 from delivery.steps import claim, dispatch, recount, retention
 from delivery.steps.claim import Want
 from tests import pumping
@@ -208,7 +209,7 @@ def test_answers_are_kept_when_the_clock_cannot_ask_the_database(
             for _ in range(10):
                 with database_away():
                     pump._wait(0.05)
-                    pump._patiently(pump._record)
+                    patiently(pump._record)
         pump_until(pump, all_finished)
         assert not pump.open
         assert [line.in_flight for line in pump.roster.lines.values()] == [0]

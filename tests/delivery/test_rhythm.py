@@ -10,7 +10,7 @@ from channels_app import clock
 from delivery.models import Attempt, Delivery
 from delivery.runtime import allotment, recorder
 from delivery.runtime import pump as pump_module
-from delivery.runtime.line import Line
+from delivery.runtime.line import LEAD, Line
 from delivery.steps import dispatch
 from tests import pumping
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until
@@ -63,11 +63,11 @@ def test_a_line_sleeps_until_its_instant_or_until_something_happens_to_it() -> N
         assert list(agenda.awake(now)) == [line]
         agenda.rest(line)
         assert list(agenda.awake(soon)) == []
-        assert agenda.wake_at() == later.timestamp()
+        assert agenda.wake_at() == (later - LEAD).timestamp()
 
         pump.roster.expect(line.view.id, soon)
         agenda.rest(line)
-        assert agenda.wake_at() == soon.timestamp()
+        assert agenda.wake_at() == (soon - LEAD).timestamp()
         assert list(agenda.awake(soon)) == [line]
 
         line.next_due = None

@@ -1,0 +1,92 @@
+"""Lateness: from the instant that a message is due to the one at which its consumer has it."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from bench.adapters import BenchError
+from bench.bodies import number_in
+from bench.figures import Figure, percentile
+from bench.stage import Row, Stage, Values
+
+RATE = 2000
+"""Messages that are due in each second."""
+TOGETHER = 500
+"""Messages to a request, while they are handed in."""
+LEAD_S, HANDED_IN = 3.0, 2500
+"""Before the first one is due: a moment, and what it takes to hand in so many a second."""
+
+
+def lateness(stage: Stage) -> Values:
+    """Hand everything in ahead of its time, first one after the other, then all of one instant."""
+    (consumer,) = stage.consumers("take")
+    stage.run(100, [consumer])
+    spread = _late_ms(stage, consumer, int(RATE * stage.sizes.latency_s), 1000 / RATE)
+    burst = _late_ms(stage, consumer, RATE, 0.0)
+    return {
+        "lateness.p50": percentile(spread, 0.5),
+        "lateness.p99": percentile(spread, 0.99),
+        "lateness.most": max(spread),
+        "lateness.burst": max(burst),
+    }
+
+
+def pack_scheduled(bodies: Sequence[bytes], *, start_ms: int, step_ms: float, count: int) -> bytes:
+    """The batch endpoint's array, each item due at the instant that its number stands for."""
+    return json.dumps(
+        [
+            {"body": body.decode(), "deliver_at": _due_ms(body, start_ms, step_ms, count)}
+            for body in bodies
+        ]
+    ).encode()
+
+
+def _due_ms(body: bytes, start_ms: int, step_ms: float, count: int) -> int:
+    # So many numbers in a row: each has another remainder.
+    return start_ms + int((number_in(body) or 0) % count * step_ms)
+
+
+def _late_ms(stage: Stage, consumer: int, count: int, step_ms: float) -> list[float]:
+    """Each one's lateness. The clock is the database's too: both are on this machine."""
+    route = stage.broker.batch()
+    if route is None:
+        raise BenchError("It takes no batches.")
+    start_ms = int((time.time() + LEAD_S + count / HANDED_IN) * 1000)
+    pack = partial(pack_scheduled, start_ms=start_ms, step_ms=step_ms, count=count)
+    with stage.follow(
+        count, [consumer], route=replace(route, pack=pack), connections=2, together=TOGETHER
+    ) as following:
+        flow = following.finish(stage.tell)
+    if max(flow.answered.values()) > _ticks_at(start_ms):
+        raise BenchError("The messages were not handed in before they were due.")
+    late = [
+        (at - _ticks_at(start_ms + int(number % count * step_ms))) / 1e6
+        for number, at in flow.arrived[consumer].items()
+    ]
+    if min(late) < 0:
+        raise BenchError(f"A message came {-min(late):.3f} ms early.")
+    return late
+
+
+def _ticks_at(instant_ms: int) -> int:
+    """What the monotonic clock says at an instant."""
+    return time.monotonic_ns() + instant_ms * 1_000_000 - time.time_ns()
+
+
+_TITLE = f"due to received, {RATE:,} messages/s due"
+ROWS = (
+    Row(
+        "lateness",
+        (
+            Figure("lateness.p50", f"{_TITLE}, p50", "ms", must=5.0, aim=2.0, digits=2),
+            Figure("lateness.p99", f"{_TITLE}, p99", "ms", must=10.0, aim=5.0, digits=2),
+            Figure("lateness.most", "- the latest of them", "ms", digits=2),
+            Figure("lateness.burst", f"- the last of {RATE:,} that are due at once", "ms"),
+        ),
+        lateness,
+        on_sqlite=False,
+        ours_alone=True,
+    ),
+)
