@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +15,7 @@ from django.db import Error as DatabaseFailure
 from django.db import connection
 
 from broker_site import backlog, health
+from channels_app import clock
 from channels_app.conf import conf, keyring
 from channels_app.models import Consumer, Membership, MessageBody
 from channels_app.steps import reseal
@@ -28,7 +28,7 @@ OLDEST_BODIES = 200
 """Bodies looked at for old encryption keys: the oldest ones are resealed, or pruned, first."""
 OLDEST_FACTORS = 1000
 """Second factors looked at; as long as one of them is old, reencrypt was not run."""
-MOST_DRIFT_S = 1.0
+LITTLE_DRIFT_S, MOST_DRIFT_S = 0.05, 1.0
 LITTLE_DISK = 1024**3
 NO_DISK = 100 * 1024**2
 PACKET_MARGIN = 64 * 1024
@@ -212,20 +212,12 @@ def clocks() -> Iterable[Finding]:
     """A clock of this host that disagrees with the database's."""
     if connection.vendor != "mysql":
         return
-    connection.ensure_connection()
-    before = datetime.now(UTC)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT UTC_TIMESTAMP(6)")
-        (there,) = cursor.fetchone()
-    after = datetime.now(UTC)
-    # The answer was true at some instant between the two.
-    there = there.replace(tzinfo=UTC)
-    drift_s = max((before - there).total_seconds(), (there - after).total_seconds())
-    if drift_s > MOST_DRIFT_S:
+    drift_s = clock.offset().least_s
+    if drift_s > LITTLE_DRIFT_S:
         yield Finding(
-            "warning",
+            "warning" if drift_s > MOST_DRIFT_S else "info",
             "clock",
-            f"The clocks of this host and of the database differ by {drift_s:.1f} s.",
+            f"The clocks of this host and of the database differ by {drift_s:.2f} s.",
             "Synchronise both (chrony, systemd-timesyncd): signatures carry this host's time, and "
             "consumers refuse those that are minutes off.",
         )

@@ -174,6 +174,9 @@ class Environment:
     wake_bind: str = _hook("WAKE_BIND", "127.0.0.1", str, "Address that pumps hear datagrams on.")
     grace_s: int = _hook("GRACE_S", 20, _positive, "Seconds a stop waits for open requests.")
 
+    max_future_days: int = _hook(
+        "MAX_FUTURE_DAYS", 3660, _positive, "How far ahead a message may be scheduled."
+    )
     idempotency_window_s: int = _hook(
         "IDEMPOTENCY_WINDOW_S", 86400, _positive, "How long a channel remembers idempotency keys."
     )

@@ -86,19 +86,8 @@ NAVIGATION = (
     Group(
         "Traffic",
         (
-            Place(
-                "Messages",
-                "mail",
-                "channels_app.message",
-                lit=lambda asked: asked.get("state") != "accepted",
-            ),
-            Place(
-                "Scheduled",
-                "schedule_send",
-                "channels_app.message",
-                "?state=accepted",
-                _in_state("accepted"),
-            ),
+            Place("Messages", "mail", "channels_app.message"),
+            Place("Timeline", "schedule_send", "channels_app.message", page="admin:timeline"),
             Place(
                 "Deliveries",
                 "send",

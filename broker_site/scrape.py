@@ -1,6 +1,7 @@
 """Scrape: everything that /metrics shows, from all processes and from the database."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 from django.conf import settings
@@ -12,16 +13,25 @@ from prometheus_client.registry import Collector
 
 from broker_site import backlog, env
 from broker_site.metric_files import Files
+from channels_app import clock
 
 # Counters exist, as zeros, from the first scrape on: not only once something was counted.
 from channels_app import metrics as accepting  # noqa: F401
+from channels_app.models import Channel
 from delivery import metrics as delivering  # noqa: F401
 from delivery.models import AccountingReport, PipelineRun
 from delivery.rules.accounting import Check
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.pipeline_jobs import JOBS
 from delivery.runtime import audits, slots
-from delivery.steps import pipeline_runs
+from delivery.steps import pipeline_runs, timeline
+
+WINDOWS = {
+    "1m": timedelta(minutes=1),
+    "5m": timedelta(minutes=5),
+    "1h": timedelta(hours=1),
+    "24h": timedelta(hours=24),
+}
 
 
 class Tables(Collector):
@@ -77,8 +87,28 @@ def _read() -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(slots.living())
     )
+    yield from _times()
     yield from _audits(now.gap)
     yield from _pipeline()
+
+
+def _times() -> Iterator[Metric]:
+    """What is going to be due, and how true this host's clock is."""
+    upcoming = GaugeMetricFamily(
+        "hookstation_timeline_upcoming",
+        "Messages that are due within the window, from now; 100,000 or so are counted.",
+        labels=["window"],
+    )
+    channels = list(Channel.objects.order_by("id").values_list("id", flat=True))
+    counts = timeline.upcoming(channels, clock.now(), list(WINDOWS.values()))
+    for window, count in zip(WINDOWS, counts, strict=True):
+        upcoming.add_metric([window], count)
+    yield upcoming
+    yield GaugeMetricFamily(
+        "hookstation_clock_offset_seconds",
+        "How far the clock of the host that is asked is ahead of the database's.",
+        value=clock.offset().seconds,
+    )
 
 
 def _audits(gap: int) -> Iterator[Metric]:

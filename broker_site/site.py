@@ -8,7 +8,7 @@ from django.urls import URLPattern, path
 from django.utils.functional import SimpleLazyObject
 from unfold.sites import UnfoldAdminSite
 
-from broker_site import navigation, overview, system, usage
+from broker_site import ahead, navigation, overview, system, usage
 from channels_app.ui.accounts import secure_admin_login
 
 
@@ -51,6 +51,7 @@ class Console(UnfoldAdminSite):
         """Pages that belong to no table."""
         return [
             path("system/", self.admin_view(self.system), name="system"),
+            path("timeline/", self.admin_view(self.timeline), name="timeline"),
             path("usage/", self.admin_view(self.usage), name="usage"),
             path("usage/csv", self.admin_view(usage.download), name="usage-csv"),
         ]
@@ -58,6 +59,10 @@ class Console(UnfoldAdminSite):
     def system(self, request: HttpRequest) -> TemplateResponse:
         """What runs here."""
         return system.page(request, self.each_context(request))
+
+    def timeline(self, request: HttpRequest) -> TemplateResponse:
+        """What is going to be sent."""
+        return ahead.page(request, self.each_context(request))
 
     def usage(self, request: HttpRequest) -> TemplateResponse:
         """Who sent and got how much."""

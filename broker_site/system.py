@@ -16,6 +16,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from broker_site import diagnosis
+from channels_app import clock
 from delivery.models import PumpSlot, SweepRun
 from delivery.runtime import pipeline, slots
 from delivery.steps import pipeline_runs
@@ -68,7 +69,16 @@ def database() -> list[tuple[str, str]]:
         ("Version", str(version)),
         ("Place", where if is_server else str(place["NAME"])),
         ("Answers within", f"{min(took):.2f} ms"),
+        ("This host's clock", _drift()),
     ]
+
+
+def _drift() -> str:
+    """How far it is ahead of the database's, which alone decides when something is sent."""
+    if connection.vendor != "mysql":
+        return "the only one"
+    found = clock.offset()
+    return f"{found.seconds * 1000:+.1f} ms from the database's, ± {found.error_s * 1000:.1f} ms"
 
 
 def settings_in_force() -> list[dict[str, str]]:

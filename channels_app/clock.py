@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from django.db import Error as DatabaseFailure
 from django.db import connection
@@ -51,6 +52,28 @@ class DatabaseClock:
                 raise
         assert self._known is not None
         return self._known
+
+
+class Offset(NamedTuple):
+    """How far this host's clock is ahead of the database's."""
+
+    seconds: float
+    error_s: float
+    """The answer was true at some instant while it was on its way: half of that time."""
+
+    @property
+    def least_s(self) -> float:
+        """So much they differ for certain."""
+        return max(0.0, abs(self.seconds) - self.error_s)
+
+
+def offset() -> Offset:
+    """Compare the clocks now (S4-31). Nothing is decided by this host's; signatures carry it."""
+    connection.ensure_connection()
+    before = datetime.now(UTC)
+    there = _ask()
+    took = datetime.now(UTC) - before
+    return Offset((before + took / 2 - there).total_seconds(), took.total_seconds() / 2)
 
 
 def _ask() -> datetime:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from channels_app.rules import times
 from channels_app.rules.addresses import Networks, parse_networks
 from channels_app.rules.encryption import Keyring
 
@@ -16,6 +17,7 @@ class Conf:
 
     max_body_bytes: int
     max_batch_bytes: int
+    max_future_days: int
     idempotency_window_s: int
     retention_days: int
     dead_retention_days: int
@@ -43,6 +45,7 @@ def conf() -> Conf:
     return Conf(
         max_body_bytes=environment.max_body_bytes,
         max_batch_bytes=environment.max_batch_bytes,
+        max_future_days=min(environment.max_future_days, times.LONGEST_DAYS),
         idempotency_window_s=environment.idempotency_window_s,
         retention_days=environment.retention_days,
         dead_retention_days=environment.dead_retention_days,

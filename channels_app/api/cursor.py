@@ -58,8 +58,8 @@ class Page:
             return {"items": [], "next": self._back(), "previous": None}
         return {
             "items": [show(row) for row in rows],
-            "next": self._cursor(_OLDER, getattr(rows[-1], key)) if older else None,
-            "previous": self._cursor(_NEWER, getattr(rows[0], key)) if newer else None,
+            "next": self.cursor(_OLDER, getattr(rows[-1], key)) if older else None,
+            "previous": self.cursor(_NEWER, getattr(rows[0], key)) if newer else None,
         }
 
     def _read(self, slices: Sequence[QuerySet[M]], key: str) -> list[M]:
@@ -73,9 +73,10 @@ class Page:
         return list(islice(merged, self.limit + 1))
 
     def _back(self) -> str | None:
-        return self._cursor(_OLDER_OR_SAME, self.place) if self.lookup == _NEWER else None
+        return self.cursor(_OLDER_OR_SAME, self.place) if self.lookup == _NEWER else None
 
-    def _cursor(self, lookup: str, place: Any) -> str:
+    def cursor(self, lookup: str, place: Any) -> str:
+        """Where to go on, as the caller keeps it."""
         return _signer(self.list_name).sign_object([lookup, place, self.limit, dict(self.filters)])
 
 

@@ -5,12 +5,12 @@ from base64 import b64decode
 from binascii import Error as BadBase64
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from jsonschema.protocols import Validator
 
 from channels_app.api.problems import ApiProblem
-from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
+from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
 from channels_app.directory import ChannelView
 from channels_app.models import Producer
 from channels_app.rules import headers, names, schemas, times
@@ -38,6 +38,7 @@ _HEADER_OF = {
     "priority": "Hookstation-Priority",
     "deliver_at": "Hookstation-Deliver-At",
     "delay_ms": "Hookstation-Delay",
+    "spread_ms": "Hookstation-Spread",
     "expires_at": "Hookstation-Expires-At",
     "ordering_key": "Hookstation-Ordering-Key",
 }
@@ -109,16 +110,17 @@ def _read(
         raise _refuse("headers", fault)
     if channel.require_idempotency_key and "idempotency_key" not in options:
         raise _refuse("idempotency_key", "The channel accepts no message without one.")
-    due_at, delay_ms, expires_at = _times(options, now)
+    times_of = _times(options, now)
     return Publication(
         body=b"",
         content_type=_content_type(options.get("content_type"), channel.content_types),
         idempotency_key=_printable(options, "idempotency_key", MAX_IDEMPOTENCY_KEY),
         event_type=_event_type(options),
         priority=_priority(options, producer),
-        due_at=due_at,
-        delay_ms=delay_ms,
-        expires_at=expires_at,
+        due_at=times_of.due_at,
+        delay_ms=times_of.delay_ms,
+        spread_ms=times_of.spread_ms,
+        expires_at=times_of.expires_at,
         ordering_key=_printable(options, "ordering_key", MAX_ORDERING_KEY),
         headers=forwarded,
     )
@@ -172,18 +174,27 @@ def _priority(options: Mapping[str, Any], producer: Producer | None) -> int:
     return level
 
 
-def _times(
-    options: Mapping[str, Any], now: datetime
-) -> tuple[datetime | None, int | None, datetime | None]:
+class _Times(NamedTuple):
+    """When a message is to be sent."""
+
+    due_at: datetime | None
+    delay_ms: int | None
+    spread_ms: int
+    expires_at: datetime | None
+
+
+def _times(options: Mapping[str, Any], now: datetime) -> _Times:
     if "deliver_at" in options and "delay_ms" in options:
         raise _refuse("delay_ms", "Give an instant or a delay, not both.")
-    due_at = _time(options, "deliver_at", lambda value: times.soon(value, now))
-    delay_ms = _time(options, "delay_ms", times.delay_ms)
+    days = conf().max_future_days
+    due_at = _time(options, "deliver_at", lambda value: times.soon(value, now, days=days))
+    delay_ms = _time(options, "delay_ms", lambda value: times.delay_ms(value, days=days))
+    spread_ms = _time(options, "spread_ms", lambda value: times.delay_ms(value, days=days)) or 0
     expires_at = _time(options, "expires_at", lambda value: times.soon(value, now))
-    due = due_at or now + timedelta(milliseconds=delay_ms or 0)
-    if expires_at is not None and expires_at <= max(due, now):
+    due = max(due_at or now + timedelta(milliseconds=delay_ms or 0), now)
+    if expires_at is not None and expires_at <= due + timedelta(milliseconds=spread_ms):
         raise _refuse("expires_at", "It would expire before it is due.")
-    return due_at, delay_ms, expires_at
+    return _Times(due_at, delay_ms, spread_ms, expires_at)
 
 
 def _time(options: Mapping[str, Any], name: str, read: Callable[[object], Any]) -> Any:

@@ -56,6 +56,8 @@ class Message(models.Model):
             models.Index(fields=["state"], name="message_state"),
             # the API's and console's list of a channel, newest first; retention per channel
             models.Index(fields=["channel", "id"], name="message_channel"),
+            # delivery/steps/timeline: what is going to be sent, in the order of its time
+            models.Index(fields=["channel", "due_at"], name="message_timeline"),
         ]
         constraints = [
             models.CheckConstraint(

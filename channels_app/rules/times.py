@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from channels_app.rules.fields import whole_number
 
-LONGEST_DELAY_MS = 10 * 366 * 86_400_000
+DAY_MS = 86_400_000
+LONGEST_DAYS = 10 * 366
+LONGEST_DELAY_MS = LONGEST_DAYS * DAY_MS
 """Ten years: what is meant to happen later than that is a mistake."""
 
 _RFC_3339 = re.compile(
@@ -30,22 +32,22 @@ def instant(value: object) -> datetime:
     return _from_ms(number)
 
 
-def soon(value: object, now: datetime) -> datetime:
-    """As ``instant``, and not more than ten years from ``now``. Raises ValueError."""
+def soon(value: object, now: datetime, *, days: int = LONGEST_DAYS) -> datetime:
+    """As ``instant``, and not more than so many ``days`` from ``now``. Raises ValueError."""
     wanted = instant(value)
-    if wanted - now > timedelta(milliseconds=LONGEST_DELAY_MS):
-        raise ValueError("The instant is more than ten years away.")
+    if wanted - now > timedelta(days=days):
+        raise ValueError(f"The instant is more than {days} days away, which is the most.")
     return wanted
 
 
-def delay_ms(value: object) -> int:
-    """A delay in whole milliseconds from 0 to ten years. Raises ValueError with a sentence."""
+def delay_ms(value: object, *, days: int = LONGEST_DAYS) -> int:
+    """A delay in whole milliseconds from 0 to so many days. Raises ValueError with a sentence."""
     text = isinstance(value, str) and _is_digits(value)
     number = int(str(value)) if text else whole_number(value)
     if number is None:
         raise ValueError("A delay is a whole number of milliseconds.")
-    if not 0 <= number <= LONGEST_DELAY_MS:
-        raise ValueError(f"A delay is between 0 and {LONGEST_DELAY_MS} milliseconds.")
+    if not 0 <= number <= days * DAY_MS:
+        raise ValueError(f"A delay is between 0 and {days * DAY_MS} milliseconds.")
     return number
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -48,6 +49,8 @@ class Publication(NamedTuple):
     """Not before this instant; None means now."""
     delay_ms: int | None = None
     """From the moment of acceptance, by the database's clock."""
+    spread_ms: int = 0
+    """Later than that by chance, by so much at most: what is due at one instant is spread."""
     expires_at: datetime | None = None
     ordering_key: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
@@ -217,8 +220,12 @@ def _message(
 
 def _due_at(publication: Publication, now: datetime) -> datetime:
     if publication.delay_ms is not None:
-        return now + timedelta(milliseconds=publication.delay_ms)
-    return max(publication.due_at or now, now)
+        due_at = now + timedelta(milliseconds=publication.delay_ms)
+    else:
+        due_at = max(publication.due_at or now, now)
+    if publication.spread_ms:
+        due_at += timedelta(milliseconds=random.randint(0, publication.spread_ms))  # noqa: S311
+    return due_at
 
 
 def _taken(digests: set[str], now: datetime) -> tuple[dict[str, _Record], list[raw.Statement]]:

@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from channels_app import clock
 from channels_app.admin import base
+from channels_app.conf import conf
 from channels_app.rules import times
 from delivery.rules.asker import Asker
 from delivery.steps import cancel, reschedule
@@ -19,12 +20,19 @@ MAY = "channels_app.change_message"
 def move(request: HttpRequest, object_id: int) -> HttpResponse:
     """Send it from another instant on; what cannot be read stands in the field again."""
     base.require(request.user.has_perm(MAY))
-    page, typed, now = _page(object_id), request.POST.get("due_at", "").strip(), clock.now()
+    page, typed, now = (
+        _page(request, object_id),
+        request.POST.get("due_at", "").strip(),
+        clock.now(),
+    )
     try:
-        due_at = now if "now" in request.POST else times.soon(typed, now)
+        due_at = (
+            now if "now" in request.POST else times.soon(typed, now, days=conf().max_future_days)
+        )
     except ValueError as wrong:
         messages.error(request, f"{typed or 'Nothing'}: {wrong}")
-        return redirect(f"{page}?{urlencode({'due_at': typed})}")
+        mark = "&" if "?" in page else "?"
+        return redirect(f"{page}{mark}{urlencode({'due_at': typed})}")
     with base.telling(request, f"It is sent from {times.text(due_at)} on."):
         reschedule.reschedule(object_id, _asker(request), now=now, due_at=due_at)
     return redirect(page)
@@ -35,10 +43,13 @@ def take_back(request: HttpRequest, object_id: int) -> HttpResponse:
     base.require(request.user.has_perm(MAY))
     with base.telling(request, "What waited of it is cancelled."):
         cancel.cancel_message(object_id, _asker(request), now=clock.now())
-    return redirect(_page(object_id))
+    return redirect(_page(request, object_id))
 
 
-def _page(message_id: int) -> str:
+def _page(request: HttpRequest, message_id: int) -> str:
+    """The message's own page, or the timeline where that was asked from."""
+    if (back := request.POST.get("back", "")).startswith("?"):
+        return reverse("admin:timeline") + back
     return reverse("admin:channels_app_message_change", args=[message_id])
 
 

@@ -1,12 +1,14 @@
 """What requests may hold, field by field (channels_app/rules/fields.py)."""
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from rest_framework.request import Request
 
 from channels_app import clock
 from channels_app.api.base import json_object
+from channels_app.conf import conf
 from channels_app.errors import Invalid
 from channels_app.rules import fields, times
 from channels_app.rules.fields import BadValues, Field
@@ -39,14 +41,30 @@ BACKFILL: dict[str, Field] = {
 }
 RESCHEDULE: dict[str, Field] = {
     "priority": Field(fields.whole(0, 9)),
-    "due_at": Field(lambda value: times.soon(value, clock.now())),
+    "due_at": Field(lambda value: times.soon(value, clock.now(), days=conf().max_future_days)),
+    "delay_ms": Field(lambda value: times.delay_ms(value, days=conf().max_future_days)),
     "reason": _REASON,
+}
+MANY: dict[str, Field] = {
+    "messages": Field(_anything, required=True),
+    "reason": _REASON,
+}
+CANCEL_ITEM: dict[str, Field] = {
+    "id": Field(fields.text(100), required=True),
+    "version": Field(fields.nullable(fields.whole(0, 2**31 - 1))),
+}
+MOVE_ITEM: dict[str, Field] = CANCEL_ITEM | {
+    name: field for name, field in RESCHEDULE.items() if name != "reason"
 }
 
 
 def read(request: Request, known: Mapping[str, Field], *, optional: bool = False) -> dict[str, Any]:
     """The body's fields, null ones left out. Raises ApiProblem and Invalid."""
-    body = json_object(request, optional=optional)
+    return cleaned(json_object(request, optional=optional), known)
+
+
+def cleaned(body: object, known: Mapping[str, Field]) -> dict[str, Any]:
+    """The same of what is a part of a body. Raises Invalid."""
     required = {name for name, field in known.items() if field.required}
     try:
         values = fields.clean(known, body, partial=True)
@@ -55,6 +73,20 @@ def read(request: Request, known: Mapping[str, Field], *, optional: bool = False
     except BadValues as bad:
         raise Invalid.of(printable(bad)) from None
     return {name: value for name, value in values.items() if value is not None}
+
+
+def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """What ``RESCHEDULE`` gave, as the step takes it: a delay counts from now. Raises Invalid."""
+    delay_ms = values.pop("delay_ms", None)
+    if delay_ms is not None:
+        if "due_at" in values:
+            raise Invalid(
+                "invalid_fields", "Give an instant or a delay, not both.", field="delay_ms"
+            )
+        values["due_at"] = now + timedelta(milliseconds=delay_ms)
+    if not values:
+        raise Invalid("invalid_fields", "Send a priority, a due_at or delay_ms, or both.")
+    return values
 
 
 def printable(bad: BadValues) -> BadValues:

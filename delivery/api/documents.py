@@ -20,7 +20,7 @@ from channels_app.api.openapi import (
     record,
 )
 from channels_app.models import Message
-from delivery.api import schemas
+from delivery.api import moves, schemas
 from delivery.api.pages import SHOWN_STATES
 from delivery.models import Replay
 
@@ -49,7 +49,7 @@ get_message = operation(
 patch_message = operation(
     "messages_reschedule",
     tag="Messages",
-    body={JSON: schemas.RESCHEDULE},
+    body={JSON: moves.RESCHEDULE},
     answers={200: schemas.MESSAGE_WITH_DELIVERIES},
     errors=(404, 409, 412, *_BODY),
     parameters=(
@@ -62,12 +62,52 @@ delete_message = operation(
     "messages_cancel",
     tag="Messages",
     answers={200: schemas.CANCELLED_MESSAGE},
-    errors=(404, 412, 422),
+    errors=(404, 409, 412, 422),
     parameters=(
         _MESSAGE,
         ETAG,
         IF_MATCH,
         query("reason", "For the audit trail.", {**TEXT, "maxLength": 500}),
+    ),
+)
+move_messages = operation(
+    "messages_move",
+    tag="Messages",
+    body={JSON: moves.MOVE_MANY},
+    answers={207: moves.RESULTS},
+    errors=_BODY,
+)
+cancel_messages = operation(
+    "messages_cancel_many",
+    tag="Messages",
+    body={JSON: moves.CANCEL_MANY},
+    answers={207: moves.RESULTS},
+    errors=_BODY,
+)
+_AHEAD = (
+    query("from", "Due at this instant or later; never before now.", _INSTANT),
+    query("to", "Due before this instant.", _INSTANT),
+)
+list_timeline = operation(
+    "timeline_list",
+    tag="Timeline",
+    answers={200: record(items=schemas.list_of(schemas.MESSAGE), next=schemas.MAYBE_TEXT)},
+    errors=(404, 422),
+    parameters=(CHANNEL, *_AHEAD, *LIST),
+)
+get_histogram = operation(
+    "timeline_histogram",
+    tag="Timeline",
+    answers={200: moves.HISTOGRAM},
+    errors=(404, 422),
+    parameters=(
+        CHANNEL,
+        *_AHEAD,
+        query(
+            "width_s",
+            "Seconds of a stretch; 60 without it. Without `to` there are 60 of them.",
+            {"type": "integer", "minimum": 1, "maximum": 86_400},
+        ),
     ),
 )
 get_body = extend_schema(

@@ -63,14 +63,14 @@ class Deep(Page):
     def _page(self, rows: list[Any], onward: int | None, show: Show) -> dict[str, Any]:
         if self._ascends:
             rows.reverse()
-            back = self._cursor("lt", rows[-1].id) if rows else self._cursor("lte", self.place)
-            ahead = None if onward is None else self._cursor("gt", onward)
+            back = self.cursor("lt", rows[-1].id) if rows else self.cursor("lte", self.place)
+            ahead = None if onward is None else self.cursor("gt", onward)
             return {"items": [show(row) for row in rows], "next": back, "previous": ahead}
         newest = rows[0].id if rows else self.place
         return {
             "items": [show(row) for row in rows],
-            "next": None if onward is None else self._cursor("lt", onward),
-            "previous": None if self.place is None else self._cursor("gt", newest),
+            "next": None if onward is None else self.cursor("lt", onward),
+            "previous": None if self.place is None else self.cursor("gt", newest),
         }
 
     @property

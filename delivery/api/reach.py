@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, Q
+from rest_framework.exceptions import PermissionDenied
 
 from channels_app.api.authentication import Caller
 from channels_app.directory import ChannelView, directory
@@ -73,6 +74,14 @@ def message_of(caller: Caller, text: str) -> Message:
         or not (is_own(caller, row) or _was_sent(caller, row))
     ):
         raise NotFound("unknown_message", "There is no such message.")
+    return row
+
+
+def own_message(caller: Caller, text: str) -> Message:
+    """The message with this public id, to be changed. Raises NotFound and PermissionDenied."""
+    row = message_of(caller, text)
+    if not may_change(caller, row):
+        raise PermissionDenied("Only its producer may change a message.", "not_the_producer")
     return row
 
 

@@ -132,6 +132,7 @@ _MESSAGE = {
     "due_at": said(INSTANT, "It is not sent before this instant."),
     "expires_at": said(MAYBE_INSTANT, "It is not sent after this instant."),
     "consumer_count": said(WHOLE, "Consumers that it is, or was, to be sent to."),
+    "version": said(WHOLE, "Of its ETag."),
     "url": ADDRESS,
     "body_url": said(ADDRESS, "The exact bytes."),
 }
@@ -161,19 +162,6 @@ RATE = {
 WRITTEN_INSTANT = {
     "anyOf": [INSTANT, said(WHOLE, "Milliseconds since 1970.")],
 }
-RESCHEDULE = component(
-    "Reschedule",
-    {
-        "type": "object",
-        "properties": {
-            "priority": PRIORITY,
-            "due_at": said(WRITTEN_INSTANT, "An instant in the past means now."),
-            "reason": REASON,
-        },
-        "additionalProperties": False,
-        "anyOf": [{"required": ["priority"]}, {"required": ["due_at"]}],
-    },
-)
 REPAIR = component(
     "Repair",
     {"type": "object", "properties": {"reason": REASON}, "additionalProperties": False},

@@ -35,6 +35,7 @@ def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:
         "due_at": times.text(row.due_at),
         "expires_at": _text(row.expires_at),
         "consumer_count": row.consumer_count,
+        "version": row.version,
         "url": url(f"messages/{number}"),
         "body_url": url(f"messages/{number}/body"),
     }

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from delivery.api.views import deliveries, messages, replays
+from delivery.api.views import deliveries, many, messages, replays, timeline
 from delivery.api.views.channel_messages import ChannelMessagesView
 from delivery.api.views.test import ConsumerTestView
 
@@ -11,6 +11,11 @@ _CONSUMER = "channels/<str:channel>/consumers/<str:client_id>"
 urlpatterns: list[URLPattern] = [
     # First: publishing goes through it too.
     path("channels/<str:channel>/messages", ChannelMessagesView.as_view()),
+    path("channels/<str:channel>/timeline", timeline.TimelineView.as_view()),
+    path("channels/<str:channel>/timeline/histogram", timeline.HistogramView.as_view()),
+    # Before the address of one message: no id looks like these.
+    path("messages/move", many.MoveView.as_view()),
+    path("messages/cancel", many.CancelView.as_view()),
     path("messages/<str:message_id>", messages.MessageView.as_view()),
     path("messages/<str:message_id>/body", messages.MessageBodyView.as_view()),
     path("deliveries/<str:delivery_id>", deliveries.DeliveryView.as_view()),

@@ -10,7 +10,7 @@ from django.db.models import F
 from channels_app import failpoints, transactions
 from channels_app.errors import Conflict, NotFound, Stale
 from channels_app.models import AuditEntry, Consumer, Message, new_id
-from channels_app.rules import ids
+from channels_app.rules import ids, times
 from channels_app.rules.conditions import ALWAYS, Condition
 from delivery import metrics
 from delivery.models import Attempt, Counter, Delivery
@@ -70,19 +70,28 @@ def cancel_message(
     now: datetime,
     slot: int = 0,
     condition: Condition = ALWAYS,
+    unless_sent: bool = False,
 ) -> Cancelled:
     """Take back what is still queued of a message; before its fan-out, the message itself.
 
-    What is in flight finishes its attempt, and may be queued again if that fails. Doing it twice
-    is harmless. Raises NotFound and Stale.
+    What is in flight finishes its attempt, and may be queued again if that fails: a lease is not
+    broken (S4-23). Doing it twice is harmless. Raises NotFound and Stale; with ``unless_sent``
+    Conflict where nothing is queued and something is being sent, so that the caller asks again.
     """
-    cancelled = transactions.run(lambda: _cancel_message(message_id, asker, now, slot, condition))
+    cancelled = transactions.run(
+        lambda: _cancel_message(message_id, asker, now, slot, condition, unless_sent)
+    )
     failpoints.reach("after_cancel")
     return cancelled
 
 
 def _cancel_message(
-    message_id: int, asker: Asker, now: datetime, slot: int, condition: Condition
+    message_id: int,
+    asker: Asker,
+    now: datetime,
+    slot: int,
+    condition: Condition,
+    unless_sent: bool,
 ) -> Cancelled:
     # Waits for a fan-out that is being written: then its deliveries are there.
     message = Message.objects.select_for_update().filter(id=message_id).first()
@@ -96,7 +105,13 @@ def _cancel_message(
         .select_for_update()
         .values_list("id", "consumer_id")
     )
-    before = {"state": message.state, "queued": len(queued)}
+    if unless_sent and not queued:
+        _refuse_sent(message_id)
+    before = {
+        "state": message.state,
+        "queued": len(queued),
+        "due_at": times.text(message.due_at),
+    }
     _take_back(queued, Reason.CANCELLED, now, slot)
     if _close(message, now) or queued:
         AuditEntry.record(
@@ -106,12 +121,25 @@ def _cancel_message(
             team_id=message.producer.team_id if message.producer else None,
             reason=asker.reason,
             before=before,
-            after={"state": message.state, "queued": 0, "cancelled": len(queued)},
+            after={
+                "state": message.state,
+                "queued": 0,
+                "cancelled": len(queued),
+                "due_at": times.text(message.due_at),
+            },
         )
     failpoints.reach("in_cancel")
     rows = Delivery.objects.filter(message_id=message_id)
     states = Tally[str](rows.values_list("state", flat=True))
     return Cancelled(message, len(queued), dict(states))
+
+
+def _refuse_sent(message_id: int) -> None:
+    """Raises Conflict while an attempt is open."""
+    held = Delivery.objects.filter(message_id=message_id, state__in=HELD)
+    until = held.order_by("-due_at").values_list("due_at", flat=True).first()
+    if until is not None:
+        raise Conflict("in_flight", f"It is being delivered, until {times.text(until)} at most.")
 
 
 def _close(message: Message, now: datetime) -> bool:
@@ -123,8 +151,10 @@ def _close(message: Message, now: datetime) -> bool:
         message.expires_at = now
     else:
         return False
+    # Due no more: the timeline is what is going to be sent.
+    message.due_at = min(message.due_at, now)
     message.version += 1
-    message.save(update_fields=["state", "expires_at", "version"])
+    message.save(update_fields=["state", "due_at", "expires_at", "version"])
     return True
 
 

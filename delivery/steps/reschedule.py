@@ -4,7 +4,7 @@ from datetime import datetime
 
 from django.db.models import F
 
-from channels_app import transactions
+from channels_app import failpoints, transactions
 from channels_app.errors import Conflict, Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Message
 from channels_app.rules import ids, times
@@ -31,9 +31,11 @@ def reschedule(
     while a delivery is in flight, and when nothing waits any more; Invalid for an instant after
     the message's last one and for a priority above what its producer may ask for.
     """
-    return transactions.run(
+    moved = transactions.run(
         lambda: _reschedule(message_id, asker, now, priority, due_at, condition)
     )
+    failpoints.reach("after_move")
+    return moved
 
 
 def _reschedule(
@@ -69,6 +71,7 @@ def _reschedule(
         before=before,
         after=_shown(message),
     )
+    failpoints.reach("in_move")
     return message
 
 
@@ -80,11 +83,15 @@ def _waiting(message: Message) -> list[int]:
         Delivery.objects.filter(message_id=message.id)
         .order_by("consumer_id")
         .select_for_update()
-        .values_list("id", "state")
+        .values_list("id", "state", "due_at")
     )
-    if any(state in TAKEN for _, state in rows):
-        raise Conflict("in_flight", "The message is being delivered right now. Try again later.")
-    waiting = [key for key, state in rows if state == DeliveryState.QUEUED.value]
+    if held := [due_at for _, state, due_at in rows if state in TAKEN and due_at]:
+        # Not even its producer breaks a lease (S4-23).
+        until = times.text(max(held))
+        raise Conflict(
+            "in_flight", f"The message is being delivered right now, until {until} at most."
+        )
+    waiting = [key for key, state, _ in rows if state == DeliveryState.QUEUED.value]
     if not waiting and message.state != Message.State.ACCEPTED:
         raise Conflict("nothing_waits", "Nothing of the message waits to be sent.")
     return waiting

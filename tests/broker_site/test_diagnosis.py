@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from broker_site import diagnosis
 from broker_site.diagnosis import Finding
+from channels_app import clock
 from channels_app.conf import conf
 from channels_app.models import Consumer, ConsumerSecret, Membership
 from channels_app.rules.encryption import Keyring, generate_key
@@ -179,3 +180,23 @@ def test_clocks_that_disagree() -> None:
         cursor.execute("SET timestamp = 1000000000")
         assert found(diagnosis.clocks) == [("warning", "clock")]
         cursor.execute("SET timestamp = DEFAULT")
+
+
+def test_clocks_are_compared_within_an_error_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = clock.offset()
+    assert abs(now.seconds) <= now.error_s + 0.05
+
+    for seconds, error_s, least_s in ((0.3, 0.1, 0.2), (-0.3, 0.1, 0.2), (0.1, 0.2, 0.0)):
+        assert clock.Offset(seconds, error_s).least_s == pytest.approx(least_s)
+
+
+@pytest.mark.mariadb
+@pytest.mark.seed("S4-31")
+@pytest.mark.parametrize(
+    ("ahead_s", "expected"), [(0.01, []), (0.3, ["info"]), (-5.0, ["warning"])]
+)
+def test_a_drift_is_told_by_how_far_it_is(
+    ahead_s: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "offset", lambda: clock.Offset(ahead_s, 0.001))
+    assert [level for level, _ in found(diagnosis.clocks)] == expected

@@ -14,7 +14,7 @@ from broker_site import health
 from channels_app import metrics as accepting
 from delivery import metrics as delivering
 from delivery.models import ConsumerHealth, Counter, PumpSlot
-from tests.factories import ConsumerFactory, DeliveryFactory
+from tests.factories import ConsumerFactory, DeliveryFactory, MessageFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -113,6 +113,20 @@ def test_depths_come_from_the_tables(client: Client) -> None:
     assert found["hookstation_accounting_gap"][()] == 0
 
 
+@pytest.mark.seed("S4-41")
+def test_what_is_coming_is_told_before_it_comes(client: Client) -> None:
+    consumer = ConsumerFactory.create()
+    for seconds, number in ((30, 2), (200, 3), (3000, 4), (7200, 5)):
+        due_at = timezone.now() + timedelta(seconds=seconds)
+        MessageFactory.create_batch(number, channel=consumer.channel, due_at=due_at)
+
+    upcoming = scrape(client)["hookstation_timeline_upcoming"]
+
+    windows = ("1m", "5m", "1h", "24h")
+    assert [upcoming[(("window", window),)] for window in windows] == [2, 5, 9, 14]
+    assert abs(scrape(client)["hookstation_clock_offset_seconds"][()]) < 1
+
+
 def test_a_lost_count_shows_as_a_gap(client: Client) -> None:
     delivery = DeliveryFactory.create()
     Counter.add({(delivery.consumer_id, "queued"): -1}, 3)
@@ -177,7 +191,7 @@ def test_the_oldest_due_row_costs_a_few_queries_whatever_the_history(
     DeliveryFactory.create_batch(30, consumer=consumer, delivered=True)
     scrape(client)
 
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(12):
         scrape(client)
 
 

@@ -17,6 +17,8 @@ SEVERAL = (
     "/admin/delivery/forecastframe/forecast/",
     "/admin/channels_app/consumer/add/",
     "/admin/channels_app/message/?state=accepted",
+    "/admin/timeline/",
+    "/admin/timeline/?span=year",
     "/admin/delivery/traffic/1/change/",
     "/admin/usage/",
     "/admin/usage/?month=2025-01",

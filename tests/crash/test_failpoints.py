@@ -232,6 +232,20 @@ def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> No
     assert not place.heard()
 
 
+@pytest.mark.parametrize("name", ["in_move", "after_move"])
+def test_a_move_that_dies_may_be_repeated(place: Place, name: str) -> None:
+    place.register()
+    message_id = place.publish("key", delay_ms=600_000)
+    with place.point.armed(place.broker, name):
+        moved, tries = insist(
+            place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 100}
+        )
+    assert tries > 1
+    assert moved["id"] == message_id
+    place.settle()
+    assert place.heard() == Counter([message_id])
+
+
 def test_every_failpoint_of_the_program_has_killed_a_process_here() -> None:
     sources = [*(ROOT / "channels_app").rglob("*.py"), *(ROOT / "delivery").rglob("*.py")]
     found = {name for path in sources for name in _points(path.read_text())}

@@ -8,8 +8,9 @@ from channels_app.admin import base
 from channels_app.models import raw
 from delivery.admin import causes, newest
 from delivery.api import pages
+from delivery.api.views import timeline as timeline_view
 from delivery.runtime import sweeps
-from delivery.steps import retention, traffic, watch
+from delivery.steps import retention, timeline, traffic, watch
 from delivery.steps.replay import scope, windows
 from tests.indexes import world
 from tests.indexes.world import World
@@ -22,6 +23,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(raw, "fit_together", lambda statements: False)
     for module, name, value in (
         (pages, "LOOKS", (40, 40, 40)),
+        (timeline_view, "LOOK", 40),
+        (timeline_view, "MOST_OWN", 40),
+        (timeline, "MOST_COUNTED", 40),
         (windows, "SCAN", 40),
         (scope, "LOOK", 40),
         (retention, "BATCH", 40),

@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from channels_app.rules import ids
+from channels_app import clock
+from channels_app.rules import ids, times
 from delivery.api.pages import SHOWN_STATES
 from delivery.models import Replay
 from tests.delivery.books import public
@@ -25,6 +27,7 @@ VALUES: dict[str, list[str]] = {
     "to": MOMENTS,
     "outcome": ["timeout", "gone"],
     "reason": [],
+    "width_s": ["3600"],
 }
 """What filters are tried with. A new filter fails here until it has values too."""
 STATES = {
@@ -78,6 +81,8 @@ def values(large: World, path: str, name: str) -> list[str]:
         return STATES[path.lstrip("/")]
     if name == "after":
         return [ids.to_public(ids.MESSAGE, large.rows["dead"][0].message_id), "msg_0000000000000"]
+    if path.endswith("/histogram") and name == "to":
+        return [times.text(clock.now() + timedelta(hours=10))]  # farther needs wider stretches
     return VALUES[name]
 
 

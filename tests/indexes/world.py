@@ -59,6 +59,8 @@ def make() -> World:
         consumer, MOST, event_type="a.b", producer_id=producer.id, accepted_at=earlier()
     )
     make_messages(consumer, 200, state="accepted", accepted_at=earlier())
+    for hours in range(8):
+        make_messages(consumer, 100, accepted_at=earlier(), due_at=now + timedelta(hours=1 + hours))
     MessageBody.objects.bulk_create(
         [MessageBody(message_id=message.id, data=b"x") for message in made_by_nobody]
     )

@@ -39,6 +39,8 @@ FOR_PUBLISHERS = {
     "publish_batch",
     "messages_reschedule",
     "messages_cancel",
+    "messages_move",
+    "messages_cancel_many",
     "list_channels",
     "get_channel",
     "list_event_types",

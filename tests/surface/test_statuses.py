@@ -13,6 +13,7 @@ from channels_app.api import base
 from channels_app.api.places import Places
 from channels_app.models import ApiKey
 from channels_app.rules import ids
+from delivery.models import Delivery
 from delivery.rules.asker import Asker
 from delivery.runtime import probe
 from delivery.steps import replay
@@ -85,6 +86,8 @@ BODIES: dict[str, Callable[[World], object]] = {
     "publish_message": lambda made: b"x",
     "publish_batch": lambda made: [{"body": "x"}],
     "messages_reschedule": lambda made: {"priority": 5},
+    "messages_move": lambda made: {"messages": []},
+    "messages_cancel_many": lambda made: {"messages": []},
     "replays_create": lambda made: {"filter": {"channel": made.parameters["channel"]}},
 }
 """Where {} is not enough."""
@@ -244,6 +247,9 @@ def conflicting(wanted: Request) -> None:
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.dead.id)
         case "deliveries_replay":
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
+        case "messages_cancel":
+            queued = Delivery.objects.filter(id=made.queued.id)
+            queued.update(state="in_flight", attempt_count=1, lease_owner=1)
         case "messages_reschedule":
             Api(wanted.key).delete(f"/api/v1/messages/{made.parameters['message_id']}")
         case "rotate_key":

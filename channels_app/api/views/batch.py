@@ -35,6 +35,7 @@ ITEM = openapi.component(
             "priority": {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
             "deliver_at": {"type": ["string", "integer", "null"]},
             "delay_ms": {"type": ["integer", "null"], "minimum": 0},
+            "spread_ms": {"type": ["integer", "null"], "minimum": 0},
             "expires_at": {"type": ["string", "integer", "null"]},
             "ordering_key": _MAYBE_TEXT | {"minLength": 1, "maxLength": MAX_ORDERING_KEY},
             "headers": {

@@ -43,6 +43,11 @@ PARAMETERS = (
         "Milliseconds from acceptance.",
         {"type": "integer", "minimum": 0, "maximum": times.LONGEST_DELAY_MS},
     ),
+    openapi.header(
+        "Hookstation-Spread",
+        "Milliseconds: sent so much later at most, by chance.",
+        {"type": "integer", "minimum": 0, "maximum": times.LONGEST_DELAY_MS},
+    ),
     openapi.header("Hookstation-Expires-At", "Not sent after this instant, which is after due."),
     openapi.header(
         "Hookstation-Ordering-Key",

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from django.db.models import Q
 from django.http import HttpResponse
-from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -13,7 +12,7 @@ from channels_app import clock
 from channels_app.api import etags
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
-from channels_app.errors import Invalid, NotFound
+from channels_app.errors import NotFound
 from channels_app.models import Message
 from channels_app.rules import ids
 from delivery.api import bodies, documents, pages, reach, shapes
@@ -42,15 +41,13 @@ class MessageView(ApiView):
         Its queued deliveries move with it, waiting retries too. Only the message's own producer
         may, and only while nothing of it is in flight (409).
         """
-        row = self._own(message_id)
+        row = reach.own_message(self.caller, message_id)
         condition = etags.condition_of(request)
         values = bodies.read(request, bodies.RESCHEDULE)
         asker = reach.asker_of(self.caller, values.pop("reason", ""))
-        if not values:
-            raise Invalid("invalid_fields", "Send a priority, a due_at, or both.")
-        changed = reschedule.reschedule(
-            row.id, asker, now=clock.now(), condition=condition, **values
-        )
+        now = clock.now()
+        values = bodies.move_of(values, now)
+        changed = reschedule.reschedule(row.id, asker, now=now, condition=condition, **values)
         consumers = Delivery.objects.filter(message_id=row.id, state="queued")
         reach.hurry(consumers.values_list("consumer_id", flat=True))
         return etags.tagged(_with_deliveries(self.caller, changed), changed.version)
@@ -59,10 +56,11 @@ class MessageView(ApiView):
     def delete(self, request: Request, message_id: str) -> Response:
         """Cancel what is still queued of a message.
 
-        What is in flight finishes its attempt, and is queued again if that fails: repeat the
-        request then. Doing it twice is harmless.
+        What is in flight finishes its attempt, and is queued again if that fails. Where nothing
+        is queued and something in flight, nothing is cancelled (409): repeat the request then.
+        Doing it twice is harmless.
         """
-        row = self._own(message_id)
+        row = reach.own_message(self.caller, message_id)
         asker = reach.asker_of(self.caller, _reason(request))
         done = cancel.cancel_message(
             row.id,
@@ -70,15 +68,10 @@ class MessageView(ApiView):
             now=clock.now(),
             slot=os.getpid(),
             condition=etags.condition_of(request),
+            unless_sent=True,
         )
         shown = _with_deliveries(self.caller, done.message)
         return etags.tagged(shown | {"cancelled_count": done.cancelled_count}, done.message.version)
-
-    def _own(self, message_id: str) -> Message:
-        row = reach.message_of(self.caller, message_id)
-        if not reach.may_change(self.caller, row):
-            raise PermissionDenied("Only its producer may change a message.", "not_the_producer")
-        return row
 
 
 class MessageBodyView(ApiView):

@@ -162,6 +162,8 @@ BAD: list[tuple[Any, str]] = [
     ({"body": "x", "delay_ms": False}, "delay_ms"),
     ({"body": "x", "delay_ms": 10**40}, "delay_ms"),
     ({"body": "x", "delay_ms": 5, "deliver_at": 5}, "delay_ms"),
+    ({"body": "x", "spread_ms": -1}, "spread_ms"),
+    ({"body": "x", "spread_ms": "1s"}, "spread_ms"),
     ({"body": "x", "expires_at": 5}, "expires_at"),
     ({"body": "x", "ordering_key": "é"}, "ordering_key"),
     ({"body": "x", "headers": []}, "headers"),

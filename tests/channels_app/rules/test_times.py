@@ -64,8 +64,13 @@ def test_a_fraction_never_makes_it_earlier(value: datetime, nanoseconds: int) ->
 def test_soon_ends_after_ten_years() -> None:
     assert times.soon("2035-01-01T00:00:00Z", NOW).year == 2035
     assert times.soon("1999-01-01T00:00:00Z", NOW).year == 1999
-    with pytest.raises(ValueError, match="ten years"):
+    with pytest.raises(ValueError, match="3660 days"):
         times.soon("2037-01-01T00:00:00Z", NOW)
+    assert times.soon("2026-01-03T00:00:00Z", NOW, days=2).day == 3
+    with pytest.raises(ValueError, match="2 days"):
+        times.soon("2026-01-03T00:00:00.001Z", NOW, days=2)
+    with pytest.raises(ValueError, match="172800000"):
+        times.delay_ms(172_800_001, days=2)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0, 0), (1500, 1500), ("1500", 1500)])

@@ -1,0 +1,92 @@
+"""Shapes of moving messages and of the timeline in the OpenAPI document."""
+
+from channels_app.api.openapi import INSTANT, TEXT, WHOLE, component, record
+from channels_app.rules import times
+from delivery.api.schemas import (
+    MAYBE_TEXT,
+    PRIORITY,
+    REASON,
+    WRITTEN_INSTANT,
+    YES_OR_NO,
+    Schema,
+    list_of,
+    said,
+)
+
+_MOVE: Schema = {
+    "priority": PRIORITY,
+    "due_at": said(WRITTEN_INSTANT, "An instant in the past means now. Not with delay_ms."),
+    "delay_ms": said(
+        {"type": "integer", "minimum": 0, "maximum": times.LONGEST_DELAY_MS},
+        "Milliseconds from now, by the broker's clock.",
+    ),
+}
+RESCHEDULE = component(
+    "Reschedule",
+    {
+        "type": "object",
+        "properties": _MOVE | {"reason": REASON},
+        "additionalProperties": False,
+        "anyOf": [{"required": [name]} for name in _MOVE],
+        "not": {"required": ["due_at", "delay_ms"]},
+    },
+)
+_ONE_OF_MANY: Schema = {
+    "id": TEXT,
+    "version": said({"type": ["integer", "null"], "minimum": 0}, "As If-Match: else 412."),
+}
+
+
+def many(name: str, **properties: Schema) -> Schema:
+    """The body that names many messages."""
+    item = {
+        "type": "object",
+        "properties": _ONE_OF_MANY | properties,
+        "required": ["id"],
+        "additionalProperties": False,
+    }
+    return component(
+        name,
+        {
+            "type": "object",
+            "properties": {"messages": list_of(item, maxItems=200), "reason": REASON},
+            "required": ["messages"],
+            "additionalProperties": False,
+        },
+    )
+
+
+MOVE_MANY = many("MoveMany", **_MOVE)
+CANCEL_MANY = many("CancelMany")
+RESULTS = component(
+    "ManyResults",
+    record(
+        items=list_of(
+            {
+                "type": "object",
+                "properties": {
+                    "id": MAYBE_TEXT,
+                    "status": said(WHOLE, "200, or as PATCH or DELETE of it alone would answer."),
+                    "version": said(WHOLE, "The new one."),
+                    "cancelled_count": WHOLE,
+                    "code": TEXT,
+                    "detail": TEXT,
+                    "field": TEXT,
+                },
+                "required": ["id", "status"],
+            },
+            description="In the request's order.",
+        ),
+        done=WHOLE,
+        refused=WHOLE,
+    ),
+)
+HISTOGRAM = component(
+    "TimelineHistogram",
+    record(
+        width_s=WHOLE,
+        buckets=list_of(record(**{"from": INSTANT, "count": WHOLE})),
+        count=WHOLE,
+        complete=said(YES_OR_NO, "False where there are more than were counted."),
+    ),
+)

@@ -1,0 +1,133 @@
+"""Timeline of a channel: what is going to be sent in the order of its time, and how much when."""
+
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from django.db.models import Q
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock
+from channels_app.api import cursor
+from channels_app.api.base import ApiView
+from channels_app.api.cursor import Page
+from channels_app.models import Message
+from channels_app.rules import times
+from delivery.api import documents, pages, reach, shapes
+from delivery.steps import timeline
+from delivery.steps.timeline import Load, Place
+
+LOOK = 500
+"""Messages that one answer looks at, where not all of them exist for the caller."""
+MOST_OWN = 5000
+"""Messages that one answer counts for a key that does not see all of them."""
+FAR = timedelta(days=36_500)
+DEFAULT_WIDTH_S = 60
+LONGEST_WIDTH_S = 86_400
+
+
+class TimelineView(ApiView):
+    """The future of a channel."""
+
+    scopes: ClassVar = {"GET": ("read",)}
+
+    @documents.list_timeline
+    def get(self, request: Request, channel: str) -> Response:
+        """Messages that are due later than now, the next one first.
+
+        A page may hold fewer items than asked for, even none, while `next` is set. What was
+        cancelled is not on it; what is past stands in the list of messages.
+        """
+        view = reach.channel_of(channel)
+        page = cursor.read(request, filters=("from", "to"))
+        now = clock.now()
+        begin, end = _span(page, now)
+        wanted = reach.messages_on(self.caller, view.id)
+        after = Place(times.instant(page.place[0]), page.place[1]) if page.place else None
+        keys = timeline.ahead([view.id], begin, end, LOOK if wanted else page.limit + 1, after)
+        shown, onward = _shown(keys, wanted, page.limit)
+        return Response(
+            {
+                "items": [shapes.message(row, channel, now) for row in shown],
+                "next": _cursor(page, onward),
+            }
+        )
+
+
+class HistogramView(ApiView):
+    """How much a channel will have to send, and when."""
+
+    scopes: ClassVar = {"GET": ("read",)}
+
+    @documents.get_histogram
+    def get(self, request: Request, channel: str) -> Response:
+        """Messages that are due later than now, counted by stretches of time.
+
+        The next 100,000 are counted, or of the next 5,000 those that exist for the key, where it
+        does not see all of them; `complete` says whether there are no more.
+        """
+        view = reach.channel_of(channel)
+        page = cursor.read(request, filters=("from", "to", "width_s"))
+        width_s = _width_s(page)
+        begin, end = _span(page, clock.now(), timedelta(seconds=60 * width_s))
+        if end - begin > timedelta(seconds=timeline.MOST_BUCKETS * width_s):
+            detail = f"From begin to end there may be {timeline.MOST_BUCKETS} stretches."
+            raise pages.refuse("width_s", detail)
+        width = timedelta(seconds=width_s)
+        if wanted := reach.messages_on(self.caller, view.id):
+            found = _own_load(view.id, begin, end, width, wanted)
+        else:
+            found = timeline.load([view.id], begin, end, width)
+        buckets = [
+            {"from": times.text(found.begins + place * found.width), "count": count}
+            for place, count in enumerate(found.counts)
+        ]
+        return Response(
+            {
+                "width_s": width_s,
+                "buckets": buckets,
+                "count": sum(found.counts),
+                "complete": found.complete,
+            }
+        )
+
+
+def _own_load(channel_id: int, begin: datetime, end: datetime, width: timedelta, wanted: Q) -> Load:
+    """As timeline.load, of the messages that exist for the caller."""
+    keys = timeline.ahead([channel_id], begin, end, MOST_OWN, None)
+    instants: list[datetime] = []
+    for start in range(0, len(keys), LOOK):
+        some = [key.id for key in keys[start : start + LOOK]]
+        instants += Message.objects.filter(wanted, id__in=some).values_list("due_at", flat=True)
+    return timeline.count(instants, begin, end, width, complete=len(keys) < MOST_OWN)
+
+
+def _span(page: Page, now: datetime, length: timedelta = FAR) -> tuple[datetime, datetime]:
+    """From when to when; never before now. Raises Invalid."""
+    begin = max(pages.instant_of(page, "from") or now, now)
+    return begin, pages.instant_of(page, "to") or begin + length
+
+
+def _width_s(page: Page) -> int:
+    text = page.filters.get("width_s", str(DEFAULT_WIDTH_S))
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= LONGEST_WIDTH_S):
+        raise pages.refuse("width_s", f"A whole number from 1 to {LONGEST_WIDTH_S} is needed.")
+    return int(text)
+
+
+def _shown(keys: list[Place], wanted: Q, limit: int) -> tuple[list[Message], Place | None]:
+    """What of ``keys`` exists for the caller, and where to go on."""
+    rows = Message.objects.filter(wanted, id__in=[key.id for key in keys])
+    found = sorted(rows, key=lambda row: (row.due_at, row.id))
+    if len(found) > limit:
+        last = found[limit - 1]
+        return found[:limit], Place(last.due_at, last.id)
+    full = len(keys) >= (LOOK if wanted else limit + 1)
+    return found, keys[-1] if full else None
+
+
+def _cursor(page: Page, onward: Place | None) -> str | None:
+    if onward is None:
+        return None
+    place: Any = [onward.due_at.isoformat(), onward.id]
+    return page.cursor("gt", place)
