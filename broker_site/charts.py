@@ -114,3 +114,8 @@ def _round_up(value: float) -> float:
     """The next of 1, 2, 5, 10, 20 and so on; not below 2, whose half is a whole number."""
     power = 10.0 ** math.floor(math.log10(max(value, 1.0)))
     return max(2.0, next(power * step for step in (1, 2, 5, 10) if power * step >= value))
+
+
+def amount(value: float) -> str:
+    """A number as people write it: whole from a thousand on."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

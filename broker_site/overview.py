@@ -195,7 +195,7 @@ def _charts(spans: list[traffic.Span], chosen: Range) -> list[charts.Chart]:
         for name, share in SHARES
     ]
     return [
-        charts.linear("Per minute", flow, times, lambda value: f"{value:,.4g}"),
+        charts.linear("Per minute", flow, times, charts.amount),
         charts.logarithmic("From accepted to delivered", latency, times, in_words),
     ]
 

@@ -13,6 +13,7 @@ from django.db.models.functions import TruncDay
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.defaultfilters import filesizeformat
 from django.template.response import TemplateResponse
+from django.utils.http import urlencode
 
 from broker_site import charts
 from channels_app import clock
@@ -88,6 +89,7 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
     context = frame | {
         "title": f"Usage, {month.first:%B %Y}",
         "month": month,
+        "asked": urlencode({"since": str(month.first), "until": str(month.next.first)}),
         "steps": STEPS,
         "is_known": UsageHour.objects.exists(),
         "facts": _facts(found),
@@ -222,7 +224,7 @@ def _charts(month: Month, rows: QuerySet[Any]) -> list[charts.Chart]:
     flow = [line(*each) for each in FLOW]
     sizes = [line(*each) for each in SIZES]
     return [
-        charts.linear("Per day", flow, times, lambda value: f"{value:,.4g}"),
+        charts.linear("Per day", flow, times, charts.amount),
         charts.linear("Bytes per day", sizes, times, lambda value: filesizeformat(int(value))),
     ]
 

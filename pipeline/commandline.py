@@ -90,7 +90,14 @@ def _begin(
         if name not in ("job", "run") and value is not None and value is not False
     }
     who = f"{_user()} on the command line"
-    run = runs.begin(chosen.database_url, wanted.job, options, run_id=run_id, requested_by=who)
+    run = runs.begin(
+        chosen.database_url,
+        wanted.job,
+        options,
+        run_id=run_id,
+        requested_by=who,
+        private=JOBS[wanted.job].private,
+    )
     return wanted, run
 
 
@@ -162,13 +169,13 @@ def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
         outcome.error = "The database did not hear from this run for too long."
         return
     if isinstance(failure, Refused | java.Unusable):
-        outcome.error, outcome.code = str(failure), WRONG
+        outcome.error, outcome.code = run.veil(str(failure)), WRONG
         return
     logger.error("%s", "".join(traceback.format_exception(failure)))
     if isinstance(failure, database.ERRORS):
         outcome.error = database.explained(failure)
     else:
-        outcome.error = f"{type(failure).__name__}: {failure}"[:LONGEST_ERROR]
+        outcome.error = run.veil(f"{type(failure).__name__}: {failure}")[:LONGEST_ERROR]
 
 
 def _end(run: runs.Run, outcome: Outcome) -> None:

@@ -12,8 +12,8 @@ from delivery.models import Erasure
 SHOWN = 200
 """Files."""
 ROW = (
-    '<tr><td class="hs-mono">{}</td><td>{}</td><td class="hs-mono">{}</td>'
-    '<td class="hs-mono">{}</td></tr>'
+    '<tr><td class="hs-mono hs-id">{}</td><td>{}</td><td class="hs-mono hs-id">{}</td>'
+    '<td class="hs-mono hs-id">{}</td></tr>'
 )
 
 
@@ -29,14 +29,14 @@ class ErasureAdmin(base.ReadOnly):
         ("name", "state_now"),
         ("requested_by", "reason"),
         ("begun", "ended"),
-        ("message_count", "delivery_count"),
-        ("attempt_count", "left_count"),
+        ("messages", "deliveries"),
+        ("attempts", "left"),
         "subject",
         "written",
     )
     readonly_fields = (
         *("name", "state_now", "begun", "ended", "subject", "written", "requested_by", "reason"),
-        *("message_count", "delivery_count", "attempt_count", "left_count"),
+        *("messages", "deliveries", "attempts", "left"),
     )
 
     @display(description="Receipt")
@@ -58,6 +58,26 @@ class ErasureAdmin(base.ReadOnly):
             (row.attempt_count, "attempts"),
         )
         return ", ".join(f"{intcomma(number)} {name}" for number, name in parts)
+
+    @display(description="Messages")
+    def messages(self, row: Erasure) -> str:
+        """That went."""
+        return intcomma(row.message_count)
+
+    @display(description="Deliveries")
+    def deliveries(self, row: Erasure) -> str:
+        """Of them."""
+        return intcomma(row.delivery_count)
+
+    @display(description="Attempts")
+    def attempts(self, row: Erasure) -> str:
+        """Of these."""
+        return intcomma(row.attempt_count)
+
+    @display(description="Left in the tables")
+    def left(self, row: Erasure) -> str:
+        """Messages that are erased by the same run once they have been archived."""
+        return intcomma(row.left_count)
 
     @display(description="Begun")
     def begun(self, row: Erasure) -> str:
@@ -83,13 +103,13 @@ class ErasureAdmin(base.ReadOnly):
             "",
             ROW,
             (
-                (it["path"], intcomma(it["rows"]), it["before"][:16], it["after"][:16] or "gone")
+                (it["path"], intcomma(it["rows"]), it["before"][:12], it["after"][:12] or "gone")
                 for it in row.files[:SHOWN]
             ),
         )
         return format_html(
             '<div class="hs-scroll" tabindex="0" role="region" aria-label="Files">'
-            '<table class="hs-table"><thead><tr><th>File</th><th>Rows</th><th>Before</th>'
+            '<table class="hs-table hs-files"><thead><tr><th>File</th><th>Rows</th><th>Before</th>'
             "<th>After</th></tr></thead><tbody>{}</tbody></table></div>",
             rows,
         )

@@ -131,7 +131,6 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
     context = admin.admin_site.each_context(request) | {
         "title": "Forecast",
         "opts": admin.opts,
-        "may_start": bool(request.user.has_perm("delivery.change_pipelinerun")),
         "channel": channel,
         "days": strip(hours),
         "hour_numbers": range(24),

@@ -12,6 +12,7 @@ from django.db.models import Case, Max, QuerySet, When
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.http import urlencode
 
 from channels_app.admin import base
 from channels_app.admin.base import display
@@ -121,6 +122,7 @@ def page(model_admin: base.Page, request: HttpRequest) -> HttpResponse:
         "opts": model_admin.opts,
         "day": day,
         "is_known": newest is not None,
+        "asked": urlencode({"day": str(day)}),
         "before": day and day - timedelta(days=1),
         "next": day and newest and day < newest and day + timedelta(days=1),
         "parts": [("Consumers", consumers), ("Hosts", hosts)],

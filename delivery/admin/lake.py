@@ -66,7 +66,7 @@ class Tick:
 class LakeAuditAdmin(base.ReadOnly):
     """Newest first."""
 
-    list_display = ("result", "from_", "to", "messages", "deliveries", "attempts", "took", "ended")
+    list_display = ("result", "from_", "to", "messages", "deliveries", "ended")
     ordering = ("-id",)
     sortable_by = ()
     list_before_template = "delivery/lake_top.html"

@@ -1,5 +1,6 @@
 """Form of a pipeline's run: a field for each option that the job has, and why."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -20,8 +21,15 @@ SURE = "sure"
 class JobForm(forms.Form):
     """What a job is told. What is left empty is left to the job."""
 
-    def __init__(self, job: Job, data: Any = None) -> None:
-        super().__init__(data, initial={DRY_RUN.name: job.is_final})
+    def __init__(self, job: Job, data: Any = None, told: Mapping[str, Any] | None = None) -> None:
+        """``told`` is what a page that leads here says already."""
+        said = {
+            option.name: told[option.name]
+            for option in job.options
+            # A link may not choose what is asked of people here.
+            if told and option.name in told and option.kind is not Kind.FLAG
+        }
+        super().__init__(data, initial={DRY_RUN.name: job.is_final, **said})
         self.job = job
         for option in job.options:
             self.fields[option.name] = _field(option)
@@ -39,8 +47,11 @@ class JobForm(forms.Form):
         )
 
     def clean(self) -> dict[str, Any]:
-        """What cannot be taken back is said twice."""
+        """What cannot be taken back is said twice, and whose it is."""
         values = self.cleaned_data
+        private = self.job.private
+        if private and not any((values.get(name) or "").strip() for name in private):
+            raise forms.ValidationError("Say whose: fill in at least one of the keys.")
         if self.job.is_final and not values.get(DRY_RUN.name) and not values.get(SURE):
             self.add_error(SURE, "Say so here, or choose a dry run.")
         return values

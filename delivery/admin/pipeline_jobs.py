@@ -5,11 +5,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.template.defaultfilters import filesizeformat
+from django.utils.html import format_html
+from django.utils.text import capfirst
 
 from channels_app import clock
 from channels_app.admin import base
+from delivery.admin.live import Live
 from delivery.models import PipelineRun, PipelineSchedule
-from delivery.rules.pipeline_jobs import JOBS, Job
+from delivery.rules.pipeline_jobs import DRY_RUN, JOBS, Job
 from delivery.steps import pipeline_runs
 
 State = PipelineRun.State
@@ -20,6 +24,7 @@ TONE = {
     State.FAILED: "bad",
     State.CANCELLED: "calm",
 }
+HEADINGS = {State.FINISHED: "Done", State.FAILED: "Failed", State.CANCELLED: "Stopped"}
 PERIODS = ((24 * 60, "day"), (60, "hour"), (1, "minute"))
 
 
@@ -56,24 +61,43 @@ def standings() -> list[Standing]:
     ]
 
 
-def shown(run: PipelineRun) -> dict[str, Any]:
+def shown(run: PipelineRun) -> Live:
     """What a run's live part says."""
     is_over = run.state not in (State.QUEUED, State.RUNNING)
-    return {
-        "original": run,
-        "job": JOBS.get(run.job),
-        "is_over": is_over,
-        "took": duration(run, clock.now()),
-        "percent": 100 * min(run.done, run.total) / run.total if run.total else None,
-        "result": [(name.replace("_", " "), value) for name, value in run.result.items()],
-    }
+    took = duration(run, clock.now())
+    note = ""
+    if run.state == State.RUNNING and run.total:
+        note = f"{run.done:,} of {run.total:,}"
+    elif is_over and run.started_at:
+        note = f"in {took}"
+    if run.options.get(DRY_RUN.name):
+        note += ", a dry run: nothing is written" if note else "a dry run: nothing is written"
+    facts = [("Took", took), ("Rows read", run.row_count)] if run.started_at else []
+    return Live(
+        _heading(run),
+        note,
+        min(run.done, run.total),
+        0 if is_over else run.total,
+        error=run.error,
+        facts=(*facts, *(_fact(name, value) for name, value in run.result.items())),
+        hint=_hint(run),
+        log=run.log,
+    )
+
+
+def words(run: PipelineRun) -> list[str]:
+    """What a run was told, as a command line has it; nothing of what names a person."""
+    job = JOBS.get(run.job)
+    return job.words(run.options) if job else [str(run.options)] if run.options else []
 
 
 def state(run: PipelineRun) -> str:
     """A run's state in colour."""
-    if run.cancel_at and run.state == State.RUNNING:
-        return base.label("stopping", "busy")
-    return base.label(run.state, TONE[State(run.state)])
+    name = "stopping" if run.cancel_at and run.state == State.RUNNING else run.state
+    found = base.label(name, TONE[State(run.state)])
+    if not run.options.get(DRY_RUN.name):
+        return found
+    return format_html("{} {}", found, base.label("dry run"))
 
 
 def duration(run: PipelineRun, now: datetime) -> str:
@@ -106,3 +130,39 @@ def _rhythm(job: Job, row: PipelineSchedule | None) -> str:
     if row is None or not is_on(row):
         return "not by itself"
     return f"every {period(row.every_minutes)}"
+
+
+def _heading(run: PipelineRun) -> str:
+    if run.state == State.QUEUED:
+        return "Its process is starting" if run.host else "Waits for its turn"
+    if run.state == State.RUNNING:
+        return "Stopping" if run.cancel_at else capfirst(run.stage or "beginning")
+    return HEADINGS[State(run.state)]
+
+
+def _hint(run: PipelineRun) -> str:
+    """What a run waits for that waits, and why one of which nothing is to be seen ended."""
+    if run.state == State.CANCELLED and not run.started_at:
+        return "It was taken back before it began."
+    if run.state != State.QUEUED or run.host:
+        return ""
+    others = " and nothing else runs" if run.requested_by == pipeline_runs.SCHEDULE else ""
+    return (
+        "A worker (manage.py broker) starts it within a minute, when no other run of this job is "
+        f"at work{others}."
+    )
+
+
+def _fact(name: str, value: Any) -> tuple[str, Any]:
+    """A line of a run's result, as people read it."""
+    title = capfirst(name.replace("_", " "))
+    if value is None:
+        return title, base.NONE
+    if name.startswith("bytes") and isinstance(value, int):
+        return title, filesizeformat(value)
+    if isinstance(value, str):
+        try:
+            return title, f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M}"
+        except ValueError:
+            return title, value
+    return title, value

@@ -5,7 +5,6 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -16,9 +15,10 @@ from channels_app.admin import base
 from channels_app.admin.base import dialog, display
 from channels_app.admin.choices import ChoicesDropdownFilter
 from channels_app.errors import BrokerError
+from delivery.admin.live import Live, LivePage
 from delivery.admin.pipeline_forms import JobForm
-from delivery.admin.pipeline_jobs import duration, shown, standings, state
-from delivery.admin.stopping import Stoppable, button
+from delivery.admin.pipeline_jobs import duration, shown, standings, state, words
+from delivery.admin.stopping import button
 from delivery.models import PipelineRun
 from delivery.rules.asker import Asker
 from delivery.rules.pipeline_jobs import JOBS
@@ -30,7 +30,7 @@ STOP = dialog("Stop this run?", "What it has written is whole; the next run goes
 
 
 @admin.register(PipelineRun)
-class PipelineRunAdmin(Stoppable, base.BigList):
+class PipelineRunAdmin(LivePage, base.BigList):
     """Runs, newest first; over them each job with the button that begins one."""
 
     list_display = ("number", "job", "state_now", "stage_now", "asked", "took", "rows", "who")
@@ -52,7 +52,7 @@ class PipelineRunAdmin(Stoppable, base.BigList):
         *("number", "state_now", "who", "asked", "began", "ended", "took", "place", "beat"),
         *("said", "rows", "stage_now"),
     )
-    change_form_outer_before_template = "delivery/run.html"
+    open_states = (State.QUEUED, State.RUNNING)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """The list, and over it how each job stands."""
@@ -63,33 +63,15 @@ class PipelineRunAdmin(Stoppable, base.BigList):
         }
         return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The run with its bar, result and log."""
-        run = self.get_object(request, object_id)
-        more = shown(run) if run is not None else {}
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def live(self, row: PipelineRun) -> Live:
+        """Its stage, bar, result and log."""
+        return shown(row)
 
     def get_urls(self) -> list[URLPattern]:
-        """The usual ones, the live part by itself, and the form of each job."""
-        view = self.admin_site.admin_view
-        own = [
-            path("start/<slug:job>/", view(self.start), name="delivery_pipelinerun_start"),
-            path("<path:object_id>/progress", view(self.bar), name="delivery_pipelinerun_progress"),
-        ]
-        return [*own, *super().get_urls()]
-
-    def bar(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """How far it is now; at its end the whole page is drawn anew, for its buttons change."""
-        base.require(self.has_view_permission(request))
-        run = self.get_object(request, object_id)
-        if run is None:
-            raise Http404("There is no such run.")
-        response = TemplateResponse(request, "delivery/run.html", shown(run))
-        if run.state not in (State.QUEUED, State.RUNNING):
-            response["HX-Refresh"] = "true"
-        return response
+        """The usual ones, and the form of each job."""
+        view = self.admin_site.admin_view(self.start)
+        own = path("start/<slug:job>/", view, name="delivery_pipelinerun_start")
+        return [own, *super().get_urls()]
 
     def start(self, request: HttpRequest, job: str) -> HttpResponse:
         """Choose how, say so; then it goes to the run's own page."""
@@ -97,7 +79,8 @@ class PipelineRunAdmin(Stoppable, base.BigList):
         known = JOBS.get(job)
         if known is None:
             raise Http404("There is no such job.")
-        form = JobForm(known, request.POST if request.method == "POST" else None)
+        data = request.POST if request.method == "POST" else None
+        form = JobForm(known, data, request.GET.dict())
         refused = ""
         if request.method == "POST" and form.is_valid():
             asker = Asker(base.actor(request), form.cleaned_data["reason"])
@@ -126,10 +109,6 @@ class PipelineRunAdmin(Stoppable, base.BigList):
     def audit_target(self, obj: PipelineRun) -> str:
         """As the steps name it."""
         return pipeline_runs.target(obj.job)
-
-    def under_way(self) -> QuerySet[Any, Any]:
-        """What can be stopped."""
-        return pipeline_runs.unended()
 
     stop = button(STOP, "The run is asked to stop.", pipeline_runs.cancel)
 
@@ -194,6 +173,5 @@ class PipelineRunAdmin(Stoppable, base.BigList):
 
     @display(description="Options")
     def said(self, run: PipelineRun) -> str:
-        """What it was told."""
-        words = [f"--{name.replace('_', '-')} {value}" for name, value in run.options.items()]
-        return base.mono(" ".join(words))
+        """What it was told; of what it was told about a person no more than a digest."""
+        return base.mono(" ".join(words(run)))

@@ -4,16 +4,15 @@ import json
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest
+from django.urls import reverse
 
 from channels_app.admin import base
 from channels_app.admin.base import dialog, display
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
-from delivery.admin.stopping import Stoppable, button
+from delivery.admin.live import Live, LivePage
+from delivery.admin.stopping import button
 from delivery.models import Replay
 from delivery.steps import replay
 
@@ -23,7 +22,7 @@ STOP = dialog("Stop this replay?", "What it has queued already is sent all the s
 
 
 @admin.register(Replay)
-class ReplayAdmin(Stoppable, base.BigList):
+class ReplayAdmin(LivePage, base.BigList):
     """Replays; they are begun on the list of deliveries, or through the API."""
 
     id_prefix = ids.REPLAY
@@ -40,32 +39,36 @@ class ReplayAdmin(Stoppable, base.BigList):
         "asked",
     )
     readonly_fields = ("name", "state_now", "progress", "created", "finished", "asked")
-    change_form_outer_before_template = "delivery/progress.html"
+    open_states = (State.RUNNING,)
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The replay with its bar."""
-        row = self.get_object(request, object_id)
-        more = _shown(row) if row is not None else {}
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
-
-    def get_urls(self) -> list[URLPattern]:
-        """The usual ones, and the bar by itself."""
-        view = self.admin_site.admin_view(self.bar)
-        own = path("<path:object_id>/progress", view, name="delivery_replay_progress")
-        return [own, *super().get_urls()]
-
-    def bar(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """How far it is now; at its end the whole page is drawn anew, for its buttons change."""
-        base.require(self.has_view_permission(request))
-        row = self.get_object(request, object_id)
-        if row is None:
-            raise Http404("There is no such replay.")
-        response = TemplateResponse(request, "delivery/progress.html", _shown(row))
-        if row.state != State.RUNNING:
-            response["HX-Refresh"] = "true"
-        return response
+    def live(self, row: Replay) -> Live:
+        """How many are queued again."""
+        if row.state == State.RUNNING:
+            hint, heading = "", "Queueing"
+            if rate := row.rate_per_second:
+                hint = f"At most {rate:g} a second are sent, a minute's worth is queued ahead."
+        else:
+            hint, heading = "", "Stopped" if row.state == State.CANCELLED else "Done"
+        left = max(0, row.matched_count - row.replayed_count)
+        if row.state == State.FINISHED and left:
+            hint = "What was left had changed meanwhile, or its last instant had passed."
+        return Live(
+            heading,
+            f"{row.replayed_count:,} of {row.matched_count:,} are queued again",
+            row.replayed_count,
+            # The count before was of what was looked at: there may have been more.
+            max(row.matched_count, row.replayed_count, 1),
+            "Queued again",
+            facts=()
+            if row.state == State.RUNNING
+            else (
+                ("Matched", row.matched_count),
+                ("Queued again", row.replayed_count),
+                ("Left as they were", left),
+            ),
+            hint=hint,
+            links=tuple(_links(replay.shown(row.filter))),
+        )
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
         """The replay of an id."""
@@ -78,10 +81,6 @@ class ReplayAdmin(Stoppable, base.BigList):
     def audit_target(self, obj: Replay) -> str:
         """As the steps name it."""
         return f"replay:{obj}"
-
-    def under_way(self) -> QuerySet[Any, Any]:
-        """What can be stopped."""
-        return Replay.objects.filter(state=State.RUNNING)
 
     stop = button(STOP, "The replay is stopped.", replay.cancel)
 
@@ -114,17 +113,6 @@ class ReplayAdmin(Stoppable, base.BigList):
     def asked(self, row: Replay) -> str:
         """What it takes."""
         return base.mono(json.dumps(replay.shown(row.filter), ensure_ascii=False))
-
-
-def _shown(row: Replay) -> dict[str, Any]:
-    """What the bar says."""
-    return {
-        "original": row,
-        # The count before was of what was looked at: there may have been more.
-        "most": max(row.matched_count, row.replayed_count, 1),
-        "left": max(0, row.matched_count - row.replayed_count),
-        "links": _links(replay.shown(row.filter)),
-    }
 
 
 def _links(wanted: dict[str, Any]) -> list[tuple[str, str]]:

@@ -4,15 +4,18 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
-from django.db.models import QuerySet
+from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from channels_app.admin import base
 from channels_app.admin.base import dialog, display
 from channels_app.models import Consumer
 from channels_app.rules import ids
-from delivery.admin.stopping import Stoppable, button
-from delivery.models import Restore, Restored, RestoredMessage
+from delivery.admin.live import Live, LivePage
+from delivery.admin.stopping import button
+from delivery.models import PipelineRun, Restore, Restored, RestoredMessage
+from delivery.rules.pipeline_jobs import JOBS
+from delivery.steps import pipeline_runs
 from delivery.steps.replay import restore
 
 State = Restore.State
@@ -23,41 +26,77 @@ TONE = {
     State.CANCELLED: "calm",
     State.REFUSED: "bad",
 }
+HEADINGS = {
+    State.STAGING: "Bringing messages out of the lake",
+    State.STAGED: "Letting them in",
+    State.FINISHED: "Done",
+    State.CANCELLED: "Stopped",
+    State.REFUSED: "Refused",
+}
+RUN, REPLAY = "admin:delivery_pipelinerun_change", "admin:delivery_replay_change"
 STOP = dialog("Stop this restore?", "What is queued already is sent all the same.", "Stop it")
 
 
 @admin.register(Restore)
-class RestoreAdmin(Stoppable):
+class RestoreAdmin(LivePage):
     """Messages out of the lake to one consumer; `python -m pipeline replay` begins them."""
 
     list_display = ("name", "state_now", "consumer", "progress", "requested_by", "reason", "begun")
     ordering = ("-id",)
     sortable_by = ()
     list_before_template = "delivery/restore_top.html"
-    actions_detail = ("stop",)
+    actions_detail = ("see_audit", "stop")
     fields = (
         ("name", "state_now"),
         ("consumer", "asked"),
         ("requested_by", "reason"),
         ("progress", "rate_per_second"),
         ("begun", "ended"),
-        ("replay", "error"),
     )
     readonly_fields = (
-        *("name", "state_now", "consumer", "asked", "progress", "begun", "ended", "replay"),
-        *("requested_by", "reason", "rate_per_second", "error"),
+        *("name", "state_now", "consumer", "asked", "progress", "begun", "ended"),
+        *("requested_by", "reason", "rate_per_second"),
     )
 
-    def under_way(self) -> QuerySet[Any, Any]:
-        """What can be stopped."""
-        return Restore.objects.filter(state__in=restore.OPEN)
+    open_states = restore.OPEN
+
+    def audit_target(self, obj: Restore) -> str:
+        """As the steps name it: by its replay, once it has one."""
+        if obj.replay_id:
+            return f"replay:{ids.to_public(ids.REPLAY, obj.replay_id)}"
+        return f"restore:{obj.pk}"
+
+    def live(self, row: Restore) -> Live:
+        """How many of its messages are through."""
+        through = row.queued_count + row.skipped_count
+        links = []
+        if PipelineRun.objects.filter(pk=row.run_id).exists():
+            links.append(("Its run", reverse(RUN, args=[row.run_id])))
+        if row.replay_id:
+            links.append(("Its deliveries as a replay", reverse(REPLAY, args=[row.replay_id])))
+        return Live(
+            HEADINGS[State(row.state)],
+            f"{row.queued_count:,} of {row.matched_count:,} are queued",
+            through,
+            max(row.matched_count, through),
+            "Queued or left out",
+            row.error,
+            (
+                ("Matched", row.matched_count),
+                ("Brought", row.staged_count),
+                ("Queued", row.queued_count),
+                ("Left out", row.skipped_count),
+            ),
+            _hint(row),
+            tuple(links),
+        )
 
     stop = button(STOP, "The restore is stopped.", restore.cancel)
 
     @display(description="Restore")
     def name(self, row: Restore) -> str:
         """Its number."""
-        return str(row)
+        return base.fill('<span class="hs-id">{}</span>', str(row))
 
     @display(description="State")
     def state_now(self, row: Restore) -> SafeString:
@@ -74,8 +113,8 @@ class RestoreAdmin(Stoppable):
     def asked(self, row: Restore) -> str:
         """The command line's options."""
         asked = row.options.get("asked", {})
-        parts = (f"{name.replace('_', ' ')} {value}" for name, value in asked.items() if value)
-        return "; ".join(parts) or "everything"
+        mine = {name: value for name, value in asked.items() if name != "consumer"}
+        return base.mono(" ".join(JOBS["replay"].words(mine))) if any(mine.values()) else "all"
 
     @display(description="Progress")
     def progress(self, row: Restore) -> str:
@@ -96,11 +135,6 @@ class RestoreAdmin(Stoppable):
     def ended(self, row: Restore) -> str:
         """When."""
         return base.instant(row.finished_at, exact=False)
-
-    @display(description="Replay")
-    def replay(self, row: Restore) -> str:
-        """Under which its deliveries are known."""
-        return ids.to_public(ids.REPLAY, row.replay_id) if row.replay_id else base.NONE
 
 
 @admin.register(Restored)
@@ -138,3 +172,14 @@ class RestoredMessageAdmin(base.BigList):
     def message(self, row: RestoredMessage) -> SafeString:
         """Its public id."""
         return base.public_id(ids.to_public(ids.MESSAGE, row.message_id))
+
+
+def _hint(row: Restore) -> str:
+    """What to know or to do now."""
+    if row.state == State.STAGING and not pipeline_runs.unended().filter(pk=row.run_id).exists():
+        return "Its run has ended before all was brought: start it with the same options again."
+    if row.state in restore.OPEN and row.rate_per_second:
+        return f"At most {row.rate_per_second:g} a second are let in."
+    if row.skipped_count:
+        return "What was left out was on its way already, or had changed or expired meanwhile."
+    return ""

@@ -1,10 +1,10 @@
 """Stopping: the button of what goes on by itself, the same for replays, restores and runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Protocol
 
-from django.db.models import QuerySet
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from unfold.enums import ActionVariant
 
@@ -24,15 +24,19 @@ class Cancel(Protocol):
 class Stoppable(base.ReadOnly):
     """A page with the button, which stands there only while there is something to stop."""
 
-    def under_way(self) -> QuerySet[Any, Any]:
-        """What can be stopped."""
-        raise NotImplementedError
+    open_states: Collection[str] = ()
+    """In which it goes on."""
+
+    def is_open(self, row: Model) -> bool:
+        """Whether it goes on."""
+        return getattr(row, "state", None) in self.open_states
 
     def has_stop_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Only what goes on can be stopped."""
         if not self.has_operate_permission(request):
             return False
-        return not object_id or self.under_way().filter(pk=object_id).exists()
+        mine = self.model._default_manager.filter(pk=object_id, state__in=self.open_states)
+        return not object_id or mine.exists()
 
 
 def button(question: Any, told: str, cancel: Cancel) -> Callable[..., HttpResponse]:

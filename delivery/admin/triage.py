@@ -135,7 +135,6 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
     context = admin.admin_site.each_context(request) | {
         "title": "Triage",
         "opts": admin.opts,
-        "may_start": bool(request.user.has_perm("delivery.change_pipelinerun")),
         "lines": lines(clusters),
         "dead": DeadCluster.objects.aggregate(total=Sum("dead_count"))["total"] or 0,
         "kinds": known.count(),

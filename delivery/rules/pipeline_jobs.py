@@ -3,6 +3,9 @@
 The broker does not import the pipeline; a test holds this list to the pipeline's own.
 """
 
+import hashlib
+import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,13 +34,16 @@ class Option:
     several: bool = False
     """May be said more than once; one a line."""
     is_private: bool = False
-    """About a person: its value stays out of the audit log."""
+    """About a person: nobody is shown its value, and it goes when the run ends."""
 
 
 def _private(name: str, title: str, help: str) -> Option:
     return Option(name, title, help, several=True, is_private=True)
 
 
+SUBJECT = "subject"
+"""Instead of what was said about a person: a SHA-256 of it."""
+MASK = "***"
 DRY_RUN = Option("dry_run", "Dry run", "Only look: nothing is written.", Kind.FLAG)
 
 
@@ -59,9 +65,42 @@ class Job:
         """Whether it can be tried without consequences."""
         return DRY_RUN in self.options
 
+    @property
+    def private(self) -> set[str]:
+        """Options that are about a person."""
+        return {option.name for option in self.options if option.is_private}
+
+    def words(self, options: Mapping[str, Any]) -> list[str]:
+        """Options for people, as a command line has them."""
+        found = []
+        for name, value in options.items():
+            flag = f"--{name.replace('_', '-')}"
+            if name == SUBJECT:
+                found.append(f"(SHA-256 of what was asked for: {value})")
+            elif name in self.private:
+                found.append(f"{flag} {MASK}")
+            elif value is True:
+                found.append(flag)
+            elif value not in (None, False, "", []):
+                values = value if isinstance(value, list) else [value]
+                found += [f"{flag} {shlex.quote(str(each))}" for each in values]
+        return found
+
+    def kept(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of a run that has ended: what is about a person is a digest from then on.
+
+        The same that a receipt has (models/lake.Erasure), and that the pipeline writes itself.
+        """
+        asked = {name: sorted(options.get(name) or []) for name in self.private}
+        if not any(asked.values()):
+            return dict(options)
+        text = json.dumps(asked, sort_keys=True)
+        rest = {name: value for name, value in options.items() if name not in asked}
+        return rest | {SUBJECT: hashlib.sha256(text.encode()).hexdigest()}
+
     def told(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options for the books."""
-        private = {option.name for option in self.options if option.is_private}
+        private = self.private
         return {name: "(not kept)" if name in private else value for name, value in options.items()}
 
 

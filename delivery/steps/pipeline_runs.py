@@ -53,9 +53,10 @@ def cancel(run_id: int, asker: Asker, *, now: datetime) -> None:
     """End a run that waits, or ask the one at work to stop. Raises Refused for what has ended."""
     with transaction.atomic():
         mine = PipelineRun.objects.filter(pk=run_id)
-        done = mine.filter(state=State.QUEUED).update(
-            state=State.CANCELLED, cancel_at=now, finished_at=now
-        ) or mine.filter(state=State.RUNNING, cancel_at=None).update(cancel_at=now)
+        waiting = mine.filter(state=State.QUEUED)
+        done = _end(waiting, State.CANCELLED, now, cancel_at=now) or mine.filter(
+            state=State.RUNNING, cancel_at=None
+        ).update(cancel_at=now)
         run = mine.first()
         if run is None or not done:
             raise Refused("It has ended, or was asked to stop already.")
@@ -159,16 +160,15 @@ def give_back(run_id: int) -> None:
 def ended(run_id: int, error: str, *, now: datetime) -> bool:
     """Its process is gone: what the run did not say itself is said here. Whether that was so."""
     mine = PipelineRun.objects.filter(pk=run_id, state__in=[State.QUEUED, State.RUNNING])
-    return bool(mine.update(state=State.FAILED, finished_at=now, error=error))
+    return bool(_end(mine, State.FAILED, now, error=error))
 
 
 def bury(now: datetime) -> int:
     """End the runs whose processes are gone and that nobody watched; returns how many."""
     dead = PipelineRun.objects.filter(state=State.RUNNING, heartbeat_at__lt=now - SILENCE)
-    count = dead.update(state=State.FAILED, finished_at=now, error=GONE)
     unborn = PipelineRun.objects.filter(state=State.QUEUED, heartbeat_at__lt=now - BEGINNING)
-    return count + unborn.update(
-        state=State.FAILED, finished_at=now, error="Its process ended before it began."
+    return _end(dead, State.FAILED, now, error=GONE) + _end(
+        unborn, State.FAILED, now, error="Its process ended before it began."
     )
 
 
@@ -181,6 +181,16 @@ def forget(now: datetime) -> Iterator[int]:
             return
         PipelineRun.objects.filter(id__in=old).delete()
         yield len(old)
+
+
+def _end(runs: QuerySet[PipelineRun], state: str, now: datetime, **values: Any) -> int:
+    """End those that are still as they were asked for; what they knew about a person goes."""
+    count = 0
+    for number, job, options in runs.values_list("id", "job", "options"):
+        kept = JOBS[job].kept(options) if job in JOBS else options
+        mine = runs.filter(pk=number)
+        count += mine.update(state=state, finished_at=now, options=kept, **values)
+    return count
 
 
 def _schedules() -> list[PipelineSchedule]:

@@ -10,11 +10,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from pipeline.broker.database import Database
+from pipeline.broker.private import Veil, kept
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +41,24 @@ class Lost(Exception):
     """The run has lost its lock: the database did not hear from it for too long."""
 
 
+class Words(logging.Formatter):
+    """Lines in which nobody is named."""
+
+    def __init__(self, form: str, veil: Veil) -> None:
+        super().__init__(form)
+        self._veil = veil
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As usual, but for what is private."""
+        return self._veil(super().format(record))
+
+
 class Lines(logging.Handler):
     """The last lines that were logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, veil: Veil) -> None:
         super().__init__(logging.INFO)
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.setFormatter(Words("%(asctime)s %(levelname)s %(message)s", veil))
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -61,14 +74,19 @@ class Lines(logging.Handler):
 class Run:
     """One run, from its beginning to its end. Use from one thread; its heartbeat is another."""
 
-    def __init__(self, url: str, job: str, run_id: int) -> None:
+    def __init__(
+        self, url: str, job: str, run_id: int, options: dict[str, Any], private: Sequence[str]
+    ) -> None:
         self.job = job
         self.id = run_id
         self.on_cancel: Callable[[], None] = lambda: None
         """Called once, from another thread, when the run is to stop."""
         self.stage, self.done, self.total, self.rows = "", 0, 0, 0
         self.on_report: Callable[[], None] = lambda: None
-        self.lines = Lines()
+        self.veil = Veil(options, private)
+        """Hides who was meant; for everything that the run says."""
+        self.lines = Lines(self.veil)
+        self._kept = kept(options, private) if private else None
         self._url = url
         self._stop: type[Exception] | None = None
         self._ended = threading.Event()
@@ -106,7 +124,7 @@ class Run:
             self.on_cancel()
 
     def end(self, state: str, result: dict[str, Any], error: str = "") -> None:
-        """Write down what it came to, and give the lock back."""
+        """Write down what it came to, and give the lock back; what named a person goes."""
         self._ended.set()
         self._thread.join()
         logging.getLogger("pipeline").removeHandler(self.lines)
@@ -117,10 +135,12 @@ class Run:
                     f"UPDATE {RUNS} SET state = %s, finished_at = %s, result = %s, error = %s, "
                     "stage = %s, done = %s, total = %s, row_count = %s, log = %s WHERE id = %s",
                     [
-                        *(state, database.now(), json.dumps(result), error),
+                        *(state, database.now(), json.dumps(result), self.veil(error)),
                         *(self.stage, self.done, self.total, self.rows, self.lines.text, self.id),
                     ],
                 )
+                if self._kept is not None:
+                    _forget(database, self.id, self._kept)
                 database.execute(
                     f"DELETE FROM {LOCKS} WHERE job = %s AND run_id = %s", [self.job, self.id]
                 )
@@ -172,9 +192,17 @@ class Run:
 
 
 def begin(
-    url: str, job: str, options: dict[str, Any], *, run_id: int | None, requested_by: str
+    url: str,
+    job: str,
+    options: dict[str, Any],
+    *,
+    run_id: int | None,
+    requested_by: str,
+    private: Sequence[str] = (),
 ) -> Run:
     """A run that holds its job's lock: the queued one with that number, or a new one.
+
+    ``private`` are names of options that say who somebody is: they are forgotten when it ends.
 
     Raises Busy while another run of the job is at work, LookupError where there is no such run.
     """
@@ -189,7 +217,7 @@ def begin(
                     "VALUES (%s, %s, 'queued', %s, %s, '', 0, 0, 0, '{}', '', '', '')",
                     [job, json.dumps(options), requested_by, now],
                 )
-            _lock(database, job, run_id)
+            _lock(database, job, run_id, private)
             mine = database.execute(
                 f"UPDATE {RUNS} SET state = 'running', started_at = %s, heartbeat_at = %s, "
                 "host = %s, pid = %s WHERE id = %s AND job = %s AND state = 'queued'",
@@ -199,7 +227,7 @@ def begin(
                 raise LookupError(f"No run {run_id} of {job} is waiting.")
     finally:
         database.close()
-    run = Run(url, job, run_id)
+    run = Run(url, job, run_id, options, private)
     run.start()
     return run
 
@@ -216,7 +244,7 @@ def options_of(url: str, run_id: int) -> tuple[str, dict[str, Any]]:
     return found[0][0], json.loads(found[0][1])
 
 
-def _lock(database: Database, job: str, run_id: int) -> None:
+def _lock(database: Database, job: str, run_id: int, private: Sequence[str]) -> None:
     now = database.now()
     lock = " FOR UPDATE" if database.is_mysql else ""
     held = database.read(
@@ -230,7 +258,14 @@ def _lock(database: Database, job: str, run_id: int) -> None:
             "error = 'Its process ended without a word.' WHERE id = %s AND state = 'running'",
             [now, dead],
         )
+        told = f"SELECT options FROM {RUNS} WHERE id = %s"
+        for (stored,) in database.read(told, [dead]) if private else []:
+            _forget(database, dead, kept(json.loads(stored), private))
     database.execute(f"DELETE FROM {LOCKS} WHERE job = %s", [job])
     database.execute(
         f"INSERT INTO {LOCKS} (job, run_id, until) VALUES (%s, %s, %s)", [job, run_id, now + LOCK]
     )
+
+
+def _forget(database: Database, run_id: int, options: dict[str, Any]) -> None:
+    database.execute(f"UPDATE {RUNS} SET options = %s WHERE id = %s", [json.dumps(options), run_id])

@@ -71,3 +71,5 @@ class Job:
     arguments: Callable[[ArgumentParser], None]
     work: Callable[[Context], dict[str, Any]]
     """Does it; returns what it came to, in a few numbers."""
+    private: tuple[str, ...] = ()
+    """Options that say who somebody is (broker/private.py)."""

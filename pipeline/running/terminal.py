@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pipeline.broker.runs import Run
+from pipeline.broker.runs import Run, Words
 
 EVERY_S = 30.0
 """Between two lines about the same stage."""
@@ -22,9 +22,10 @@ def progress(run: Run) -> Iterator[None]:
     """A bar on a terminal; elsewhere lines: one for each stage, and how far it is now and then."""
     console = Console(stderr=True)
     handler: logging.Handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {run.job}: %(message)s"))
+    handler.setFormatter(Words(f"%(asctime)s %(levelname)s {run.job}: %(message)s", run.veil))
     if console.is_terminal:
         handler = RichHandler(logging.WARNING, console, show_time=False, show_path=False)
+        handler.setFormatter(Words("%(message)s", run.veil))
     logging.getLogger().addHandler(handler)
     try:
         if console.is_terminal:

@@ -135,7 +135,8 @@ def test_the_bar_follows_and_the_result_adds_up(operator: Client) -> None:
 
     ended = operator.get(bar)
     assert ended.headers["HX-Refresh"] == "true"
-    assert (ended.context["original"].replayed_count, ended.context["left"]) == (2, 3)
+    facts = dict(ended.context["live"].facts)
+    assert (facts["Queued again"], facts["Left as they were"]) == (2, 3)
     assert f"consumer={consumer.pk}&amp;state=dead" in console.look(
         operator, console.page_url(made)
     )

@@ -242,6 +242,29 @@ def test_a_run_whose_process_is_silent_is_ended_by_a_sweep() -> None:
     assert "pipeline" in {sweep.name for sweep in sweeps.SWEEPS}
 
 
+def test_however_a_run_ends_it_forgets_who_was_meant(python: Callable[[str], Path]) -> None:
+    told = {"ordering_key": ["customer-7"], "message": ["msg_1"], "reason": "a letter"}
+    digest = JOBS["erase"].kept(told)["subject"]
+    now = clock.now()
+
+    taken_back = ask("erase", **told)
+    pipeline_runs.cancel(taken_back.pk, OLGA, now=now)
+    python("echo broken >&2; exit 1")
+    broken = ask("erase", **told)
+    join(pipeline.start())
+    silent = ask("erase", **told)
+    PipelineRun.objects.filter(pk=silent.pk).update(
+        state=State.RUNNING, heartbeat_at=now - timedelta(seconds=61)
+    )
+    assert silent.options == told
+    assert pipeline_runs.bury(now) == 1
+
+    for run, state in ((taken_back, "cancelled"), (broken, "failed"), (silent, "failed")):
+        assert state_of(run) == state
+        assert run.options == {"reason": "a letter", "subject": digest}
+    assert "customer-7" not in str(list(AuditEntry.objects.values()))
+
+
 def test_old_runs_are_forgotten() -> None:
     old, young = ask("usage"), ask("health")
     PipelineRun.objects.filter(pk=old.pk).update(requested_at=clock.now() - timedelta(days=91))

@@ -97,7 +97,12 @@ def _run(chosen: Settings, spark: Any, name: str, options: dict[str, Any]) -> di
     parser = argparse.ArgumentParser()
     job.arguments(parser)
     wanted = parser.parse_args(commandline.as_words(options))
-    mine = runs.begin(chosen.database_url, name, options, run_id=None, requested_by="tests")
+    mine = runs.begin(
+        *(chosen.database_url, name, options),
+        run_id=None,
+        requested_by="tests",
+        private=job.private,
+    )
     context = Context(chosen, wanted, mine)
     context.__dict__["spark"] = spark
     state, result = "failed", {}

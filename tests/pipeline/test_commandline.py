@@ -17,11 +17,12 @@ import pytest
 from django.conf import settings
 
 from delivery.models import PipelineLock, PipelineRun
+from delivery.rules import pipeline_jobs
 from delivery.rules.asker import Asker
 from delivery.runtime import pipeline as processes
 from delivery.steps import pipeline_runs
 from pipeline import commandline
-from pipeline.broker import runs
+from pipeline.broker import private, runs
 from pipeline.jobs import JOBS
 from tests.pipeline import toy
 
@@ -124,6 +125,53 @@ def test_a_run_that_cannot_be_done_says_why(
     assert (run.state, run.error) == ("failed", error)
     assert ("Traceback" in run.log) == (code == commandline.FAILED)
     assert capsys.readouterr().err.endswith(f"{error}\n")
+
+
+WHO = "customer 7's order"
+
+
+@pytest.mark.parametrize("fail", [[], ["--fail=refused"], ["--fail=error"]])
+def test_who_was_meant_is_said_nowhere_and_forgotten_at_the_end(
+    capsys: pytest.CaptureFixture[str], fail: list[str]
+) -> None:
+    commandline.main(["toy", f"--who={WHO}", "--who=7", "--dry-run", *fail])
+
+    run = PipelineRun.objects.get()
+    assert run.options["subject"] == private.digest({"who": ["7", WHO]}, ["who"])
+    assert run.options["dry_run"] is True
+    said = capsys.readouterr()
+    everything = said.out + said.err + str(vars(run))
+    assert "customer 7" not in everything
+    assert "***" in said.err
+    if not fail:
+        assert 'looking for "***"' in run.log
+        assert "looking for '***'" in run.log
+
+
+def test_a_run_that_died_is_rid_of_who_was_meant_by_the_next(address: str) -> None:
+    told = {"who": [WHO], "steps": 3}
+    dead = runs.begin(address, "toy", told, run_id=None, requested_by="tests", private=["who"])
+    dead._ended.set()
+    dead._thread.join()
+    assert PipelineRun.objects.get().options == told
+    PipelineLock.objects.update(until=datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert commandline.main(["toy"]) == 0
+
+    run = PipelineRun.objects.get(pk=dead.id)
+    assert run.state == "failed"
+    assert run.options == {"steps": 3, "subject": private.digest(told, ["who"])}
+
+
+def test_what_is_kept_of_a_person_is_the_same_wherever_a_run_ends() -> None:
+    erase = pipeline_jobs.JOBS["erase"]
+    for told in (
+        {"ordering_key": ["b", "ü"], "message": ["msg_2"], "dry_run": True},
+        {"ordering_key": ["ü", "b"], "message": ["msg_2"], "reason": "x"},
+        {"reason": "x"},
+        {"subject": "0" * 64},
+    ):
+        assert erase.kept(told) == private.kept(told, JOBS["erase"].private)
 
 
 def test_a_second_run_of_a_job_at_work_is_refused(

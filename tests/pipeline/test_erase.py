@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from channels_app.models import Channel, Consumer, DirectoryVersion, Message
 from channels_app.rules import ids
@@ -48,7 +49,18 @@ def rows(chosen: Settings) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_a_person_is_gone_and_nobody_else(made: Month, run_job: RunJob, chosen: Settings) -> None:
+def plans(spark: SparkSession) -> str:
+    """What Spark tells on its pages and in its event log of what it was asked."""
+    assert spark._jsparkSession is not None
+    told = spark._jsparkSession.sharedState().statusStore().executionsList()
+    found = [told.apply(place).physicalPlanDescription() for place in range(told.size())]
+    assert any("ordering_key" in text for text in found)
+    return "\n".join(found)
+
+
+def test_a_person_is_gone_and_nobody_else(
+    made: Month, run_job: RunJob, chosen: Settings, spark: SparkSession
+) -> None:
     before = rows(chosen)
     theirs = {it.id for it in made.messages if it.ordering_key == WHO}
     tables_have = Message.objects.filter(id__in=theirs).count()
@@ -77,7 +89,11 @@ def test_a_person_is_gone_and_nobody_else(made: Month, run_job: RunJob, chosen: 
         *(counts["messages"], counts["deliveries"], counts["attempts"]),
     )
     assert receipt.left_count == tables_have
-    assert WHO not in str(vars(receipt)) + str(PipelineRun.objects.latest("id").options)
+    mine = PipelineRun.objects.filter(job="erase")
+    assert [run.options.get("subject") for run in mine] == 2 * [receipt.digest]
+    assert mine.latest("id").options["reason"] == "asked by letter"
+    assert WHO not in str(vars(receipt)) + str([vars(run) for run in mine])
+    assert WHO not in plans(spark)
     assert chosen.lake is not None
     assert not list(chosen.lake.rglob("*.anew"))
     assert run_job("audit", whole_since=made.since.isoformat())["gap"] == 0

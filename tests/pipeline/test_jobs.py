@@ -27,6 +27,7 @@ def test_every_job_is_offered_with_its_options(name: str) -> None:
     offered = {option.name: option for option in OFFERED[name].options}
 
     assert set(offered) == set(known)
+    assert OFFERED[name].private == set(JOBS[name].private)
     for option in offered.values():
         action = known[option.name]
         assert (option.kind is Kind.FLAG) == (action.nargs == 0), option.name

@@ -1,6 +1,7 @@
 """``python -m tests.pipeline.toy``: the command line with a job that does what it is told."""
 
 import argparse
+import logging
 import sys
 import time
 from typing import Any
@@ -15,6 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--pause-s", type=float, default=0.0)
     parser.add_argument("--name", action="append")
+    parser.add_argument("--who", action="append")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--fail", choices=("refused", "error", "lake"))
     parser.add_argument("--rows", type=int, help="have Spark count so many rows")
@@ -24,11 +26,13 @@ def work(context: Context) -> dict[str, Any]:
     """Do it."""
     options = context.options
     if options.fail == "refused":
-        raise Refused("Not today.")
+        raise Refused(" ".join(["Not today.", *(options.who or [])]))
     if options.fail == "error":
-        raise ValueError("it broke")
+        raise ValueError(" ".join(["it broke", *map(repr, options.who or [])]))
     if options.fail == "lake":
         return {"lake": str(context.lake)}
+    for name in options.who or []:
+        logging.getLogger("pipeline.toy").warning("looking for %r", name)
     for step in range(options.steps):
         context.report("stepping", step, options.steps, rows=10 * step)
         time.sleep(options.pause_s)
@@ -40,7 +44,7 @@ def work(context: Context) -> dict[str, Any]:
     return result
 
 
-JOB = Job("toy", "Do what it is told.", arguments, work)
+JOB = Job("toy", "Do what it is told.", arguments, work, private=("who",))
 
 if __name__ == "__main__":
     JOBS[JOB.name] = JOB
