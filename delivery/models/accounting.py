@@ -3,6 +3,8 @@
 The audit trail, which says what people did, is another thing: channels_app's AuditEntry.
 """
 
+from collections.abc import Mapping
+
 from django.db import models
 
 ALL = (1 << 63) - 1
@@ -72,6 +74,18 @@ class Pruned(models.Model):
             cls.objects.filter(channel_id=channel_id, message_id__lt=message_id).update(
                 message_id=message_id
             )
+
+    @classmethod
+    def note_each(cls, marks: Mapping[int, int]) -> None:
+        """The same for several channels, message by channel, in few statements."""
+        rows = cls.objects.select_for_update().filter(channel_id__in=marks).order_by("channel_id")
+        found = {row.channel_id: row for row in rows}
+        for channel_id in sorted(marks.keys() - found.keys()):
+            cls.note(channel_id, marks[channel_id])
+        higher = [row for key, row in found.items() if row.message_id < marks[key]]
+        for row in higher:
+            row.message_id = marks[row.channel_id]
+        cls.objects.bulk_update(higher, ["message_id"])
 
     @classmethod
     def is_all(cls, channel_id: int) -> bool:

@@ -181,11 +181,11 @@ def _note(found: list[tuple[int, int, int, str, int, int]]) -> None:
     messages: dict[int, list[int]] = {}
     for _, _, _, _, channel_id, message_id in found:
         messages.setdefault(channel_id, []).append(message_id)
-    for channel_id in sorted(messages):
-        Pruned.note(channel_id, max(messages[channel_id]))
-        # These messages wait for the archive. Should it be taken away, retention is to find them.
-        first = min(messages[channel_id])
-        Channel.objects.filter(id=channel_id, pruned_to__gte=first).update(pruned_to=first - 1)
+    Pruned.note_each({channel_id: max(ids) for channel_id, ids in messages.items()})
+    # These messages wait for the archive. Should it be taken away, retention is to find them.
+    first = min(map(min, messages.values()))
+    behind = Channel.objects.filter(id__in=messages, pruned_to__gte=first)
+    behind.update(pruned_to=first - 1)
 
 
 def _delete_messages(segment: Segment, part: _Part) -> None:
