@@ -6,9 +6,9 @@ leave it alone) and an empty folder for whatever it writes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 Pack = Callable[[Sequence[bytes]], bytes]
 
@@ -25,6 +25,8 @@ class Consumer:
     url: str
     timeout_ms: int = 15_000
     """How long the broker waits for an answer."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """More of ours; another broker leaves them alone."""
 
 
 @dataclass(frozen=True, slots=True)

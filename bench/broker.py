@@ -98,7 +98,11 @@ class Hookstation:
         self._consumers = [consumer.name for consumer in consumers]
         self.register(
             {
-                consumer.name: {"url": consumer.url, "timeout_ms": consumer.timeout_ms}
+                consumer.name: {
+                    "url": consumer.url,
+                    "timeout_ms": consumer.timeout_ms,
+                    **consumer.settings,
+                }
                 for consumer in consumers
             }
         )

@@ -3,6 +3,7 @@
     http://127.0.0.1:PORT/take/3    200 at once       the number at the end stands in the books
     http://127.0.0.1:PORT/fail/4    500 at once
     http://127.0.0.1:PORT/hang/5    never answers
+    http://127.0.0.1:PORT/later/6   200 after a tenth of a second
 
 It speaks as much HTTP/1.1 as webhooks need: POST, Content-Length, keep-alive, pipelining.
 """
@@ -13,6 +14,7 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,12 +24,16 @@ from bench.adapters import BenchError
 from bench.bodies import number_in
 from bench.records import Log
 
-Manner = Literal["take", "fail", "hang"]
+Manner = Literal["take", "fail", "hang", "later"]
 ANSWERS: dict[Manner, bytes] = {
     "take": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "fail": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\nno",
     "hang": b"",
+    "later": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nby",
 }
+LATER = ANSWERS["later"]
+LATER_S = 0.1
+"""How long a consumer takes that answers later."""
 UNKNOWN = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 NO_LENGTH = b"HTTP/1.1 411 Length Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 START_S = 20.0
@@ -91,17 +97,31 @@ class _Server:
         self._unread: dict[int, bytes] = {}
         """By connection: the beginning of a request whose end has not come."""
         self._routes: dict[bytes, tuple[bytes, int] | None] = {}
+        self._owed: deque[tuple[float, socket.socket, bytes]] = deque()
+        """Answers that are given later, in the order of their instants."""
         listener.setblocking(False)
         self._epoll.register(listener, select.EPOLLIN)
 
     def run(self, parent: int) -> None:
         """Serve until the parent is gone."""
         while os.getppid() == parent:
-            for descriptor, _ in self._epoll.poll(LOOK_S):
+            wait = LOOK_S
+            if self._owed:
+                wait = min(wait, max(0.0, self._owed[0][0] - time.monotonic()))
+            for descriptor, _ in self._epoll.poll(wait):
                 if descriptor == self._listener.fileno():
                     self._accept()
                 else:
                     self._read(descriptor)
+            self._give()
+
+    def _give(self) -> None:
+        """The answers whose time has come."""
+        now = time.monotonic()
+        while self._owed and self._owed[0][0] <= now:
+            _, client, answer = self._owed.popleft()
+            with suppress(OSError):  # it went away
+                client.sendall(answer)
 
     def _accept(self) -> None:
         with suppress(BlockingIOError):
@@ -119,7 +139,9 @@ class _Server:
             at = time.monotonic_ns()
             if data:
                 unread, answer = self._take(self._unread.pop(descriptor, b"") + data, at)
-                if answer:
+                if answer.startswith(LATER):
+                    self._owed.append((time.monotonic() + LATER_S, client, answer))
+                elif answer:
                     client.sendall(answer)
                 if unread:
                     self._unread[descriptor] = unread

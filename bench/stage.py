@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bench import cpu
 from bench.adapters import Broker, Consumer, Route
@@ -62,12 +62,22 @@ class Stage:
     _messages: int = 1
     _consumers: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    def consumers(self, *manners: Manner, timeout_ms: int = 15_000) -> list[int]:
+    def consumers(
+        self,
+        *manners: Manner,
+        timeout_ms: int = 15_000,
+        settings: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Let exactly these consumers receive from now on; their numbers in the sink's books."""
         numbers = [next(self._consumers) for _ in manners]
         self.broker.prepare(
             [
-                Consumer(f"{manner}-{number}", self.sink.url(number, manner), timeout_ms)
+                Consumer(
+                    f"{manner}-{number}",
+                    self.sink.url(number, manner),
+                    timeout_ms,
+                    settings or {},
+                )
                 for number, manner in zip(numbers, manners, strict=True)
             ]
         )

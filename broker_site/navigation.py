@@ -104,6 +104,12 @@ NAVIGATION = (
             ),
             Place("Attempts", "repeat_one", "delivery.attempt"),
             Place("Replays", "replay", "delivery.replay"),
+            Place(
+                "Ordering keys",
+                "format_list_numbered",
+                "delivery.lane",
+                kin=("delivery.lanewaiter",),
+            ),
         ),
     ),
     Group(

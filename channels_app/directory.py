@@ -25,48 +25,14 @@ from channels_app.models import (
     EventType,
     Producer,
 )
-from channels_app.rules import filters
+from channels_app.rules.consumers import ConsumerView, Signer
 from channels_app.rules.limits import Rate
+
+__all__ = ["ChannelView", "ConsumerView", "Directory", "KeyView", "Signer", "directory"]
 
 CHECK_S = 0.4
 MAX_UNKNOWN = 10_000
 """Unknown key ids remembered, so that a wrong key does not cost a query each time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerView:
-    """One consumer as delivery uses it: settings resolved against the installation's."""
-
-    id: int
-    client_id: str
-    channel_id: int
-    channel_slug: str
-    mode: str
-    state: str
-    halted: bool
-    """Paused, disabled, or on a paused channel: its rows wait."""
-    url: str
-    event_types: tuple[str, ...]
-    timeout_ms: int
-    max_attempts: int
-    retry: Any
-    rate: Rate | None
-    max_in_flight: int
-    team_id: int | None
-    version: int
-
-    def wants(self, event_type: str) -> bool:
-        """Whether its filter lets this event type through."""
-        return filters.matches(self.event_types, event_type)
-
-
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """What a consumer's requests carry: opened secrets and static headers."""
-
-    v1: tuple[tuple[bytes, datetime | None], ...]
-    v1a: tuple[tuple[bytes, datetime | None], ...]
-    headers: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +84,7 @@ class Directory:
 
     def _forget(self) -> None:
         self._channels: dict[str, ChannelView] | None = None
+        self._ordered: dict[int, ConsumerView] = {}
         self._keys: dict[str, KeyView | None] = {}
         self._signers: dict[int, Signer] = {}
 
@@ -163,6 +130,11 @@ class Directory:
         """All that are not retired, by id."""
         return {consumer.id: consumer for view in self.channels() for consumer in view.consumers}
 
+    def ordered(self) -> dict[int, ConsumerView]:
+        """Those that keep the order of keys, by id, as known: this looks for nothing newer."""
+        self._all()
+        return self._ordered
+
     def key(self, key_id: str) -> KeyView | None:
         """The API key with that id, or None."""
         self.refresh()
@@ -196,6 +168,8 @@ class Directory:
         with self._lock:
             if self._channels is None:
                 self._channels = _load_channels()
+                views = [view for it in self._channels.values() for view in it.consumers]
+                self._ordered = {view.id: view for view in views if view.ordering}
             return self._channels
 
 
@@ -262,6 +236,8 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         max_in_flight=consumer.max_in_flight or defaults.max_in_flight,
         team_id=consumer.team_id,
         version=consumer.version,
+        ordering=consumer.ordering,
+        head_of_line=consumer.head_of_line,
     )
 
 

@@ -61,6 +61,11 @@ LATENESS = Histogram(
     "From the instant a delivery was due to its sending.",
     buckets=_LATENCY,
 )
+LANE_WAIT = Histogram(
+    "hookstation_lane_wait_seconds",
+    "How long a delivery that was due waited for an earlier one of its ordering key.",
+    buckets=_LATENCY,
+)
 SWEPT = Counter(
     "hookstation_swept_total", "Rows that a fail-safe sweep had to repair or removed.", ["kind"]
 )

@@ -31,6 +31,8 @@ from delivery.models import (
     HealthDay,
     LakeAudit,
     LakeFinding,
+    Lane,
+    LaneWaiter,
     LatencyHour,
     Notice,
     PipelineLock,
@@ -51,6 +53,7 @@ from delivery.models import (
 )
 from delivery.rules.accounting import Check
 from delivery.rules.lake import MEANINGS
+from delivery.rules.lanes import lane_id
 from delivery.rules.latency import BUCKETS
 from tests.factories import (
     ApiKeyFactory,
@@ -98,7 +101,9 @@ def fill() -> None:
     team = TeamFactory.create()
     producer = ProducerFactory.create(team=team, rate_per_second=5.0)
     channel = ChannelFactory.create()
-    consumer = ConsumerFactory.create(channel=channel, team=team)
+    consumer = ConsumerFactory.create(
+        channel=channel, team=team, ordering=True, head_of_line="block"
+    )
     EventTypeFactory.create(channel=channel, schema={"type": "object"})
     ApiKeyFactory.create(producer=producer)
     ProducerRate.objects.create(producer=producer)
@@ -114,6 +119,18 @@ def fill() -> None:
         answer_headers="HTTP/1.1 500 Oh no",
         answer_excerpt=b"<script>alert(1)</script>",
     )
+    key = lane_id(consumer.id, "room-7")
+    Lane.objects.create(
+        id=key,
+        consumer=consumer,
+        ordering_key="room-7",
+        head_id=dead.id,
+        head_at=now,
+        last_place=1,
+        waiting_count=1,
+        blocked_at=now,
+    )
+    LaneWaiter.objects.create(delivery_id=1, lane_id=key, place=1, due_at=now)
     IdempotencyRecord.objects.create(
         digest="0" * 64, message_id=dead.message_id, body_digest="1" * 64, expires_at=now
     )

@@ -89,6 +89,7 @@ class ConsumerAdmin(base.Stepped):
                     "retry",
                     ("rate_per_second", "rate_burst"),
                     "max_in_flight",
+                    ("ordering", "head_of_line"),
                 )
             },
         ),

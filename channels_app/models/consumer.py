@@ -23,6 +23,12 @@ class Consumer(Versioned):
         RETIRED = "retired"
         """Deleted: receives nothing more, its history stays."""
 
+    class HeadOfLine(models.TextChoices):
+        SKIP = "skip"
+        """A dead delivery lets those behind it go."""
+        BLOCK = "block"
+        """Its key stands still until a person replays or skips it."""
+
     channel = models.ForeignKey(Channel, models.PROTECT, related_name="consumers")
     client_id = ExactCharField(max_length=100)
     description = models.TextField(blank=True, default="")
@@ -45,6 +51,10 @@ class Consumer(Versioned):
     rate_burst = models.PositiveIntegerField(default=1)
     max_in_flight = models.PositiveIntegerField(null=True, blank=True)
     ordering = models.BooleanField(default=False)
+    """Whether deliveries with the same ordering key are sent one after the other."""
+    head_of_line = models.CharField(
+        max_length=5, choices=HeadOfLine.choices, default=HeadOfLine.SKIP
+    )
     ack = models.JSONField(null=True, blank=True)
 
     class Meta:

@@ -70,8 +70,12 @@ FIELDS: dict[str, Field] = {
         fields.nullable(fields.whole(1, MOST_IN_FLIGHT)), help="Requests open at the same time."
     ),
     "ordering": Field(
-        settings.only(False, "Deliveries in the order of their keys are not available."),
+        fields.boolean,
         default=False,
+        help="Deliveries of one ordering key go one after the other, as they were accepted.",
+    ),
+    "head_of_line": Field(
+        fields.choice("skip", "block"), default="skip", help="Behind a dead delivery of a key."
     ),
     "ack": Field(settings.only(None, "Acknowledgement by a later call is not available.")),
 }
@@ -160,6 +164,7 @@ def _settings(consumer: Consumer) -> dict[str, Any]:
         "rate_limit": rate,
         "max_in_flight": consumer.max_in_flight,
         "ordering": consumer.ordering,
+        "head_of_line": consumer.head_of_line,
         "ack": consumer.ack,
     }
 

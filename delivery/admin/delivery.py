@@ -234,7 +234,7 @@ class DeliveryAdmin(base.BigList):
     @display(description="Next due")
     def due(self, delivery: Delivery) -> str:
         """When it may be taken next; for what is in flight, when its lease ends."""
-        return base.instant(delivery.due_at)
+        return base.instant(delivery.next_at)
 
     @display(description="Accepted")
     def accepted(self, delivery: Delivery) -> str:
@@ -249,7 +249,7 @@ class DeliveryAdmin(base.BigList):
     @display(description="Next due")
     def due_short(self, delivery: Delivery) -> str:
         """The same in a narrow column."""
-        return base.instant(delivery.due_at, exact=False)
+        return base.instant(delivery.next_at, exact=False)
 
     @display(description="Attempts")
     def attempts(self, delivery: Delivery) -> str:

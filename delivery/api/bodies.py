@@ -10,7 +10,7 @@ from channels_app import clock
 from channels_app.api.base import json_object
 from channels_app.conf import conf
 from channels_app.errors import Invalid
-from channels_app.rules import fields, times
+from channels_app.rules import fields, ids, times
 from channels_app.rules.fields import BadValues, Field
 from delivery.steps import replay
 
@@ -26,7 +26,15 @@ def _anything(value: object) -> object:
     return value
 
 
+def _delivery_id(value: object) -> int:
+    number = ids.from_public(ids.DELIVERY, value) if isinstance(value, str) else None
+    if number is None:
+        raise ValueError("An id of a delivery is needed, like dlv_0cz9k3v8m0001.")
+    return number
+
+
 REPAIR: dict[str, Field] = {"reason": _REASON}
+SKIP: dict[str, Field] = {"head": Field(fields.nullable(_delivery_id)), "reason": _REASON}
 REPLAY: dict[str, Field] = {
     "filter": Field(_anything, required=True),
     "dry_run": _DRY_RUN,

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from channels_app.conf import conf
-from channels_app.models import Message
+from channels_app.models import Consumer, Message
 from channels_app.rules import ids, times
-from delivery.models import Attempt, Delivery, Replay
+from delivery.models import Attempt, Delivery, Lane, Replay
 from delivery.rules.lifecycle import DeliveryState, shown_state
 from delivery.runtime.probe import Probed
 from delivery.steps import replay
@@ -56,7 +56,7 @@ def delivery(row: Delivery, channel: str, client_id: str) -> dict[str, Any]:
         "status": row.status_code,
         "attempt_count": row.attempt_count,
         "failure_count": row.failure_count,
-        "next_attempt_at": _text(row.due_at if waits else None),
+        "next_attempt_at": _text(row.next_at if waits else None),
         "event_type": row.event_type,
         "priority": row.priority,
         "ordering_key": row.ordering_key,
@@ -117,6 +117,25 @@ def replayed(row: Replay) -> dict[str, Any]:
         "created_at": times.text(row.created_at),
         "finished_at": _text(row.finished_at),
         "url": url(f"replays/{number}"),
+    }
+
+
+def lane(row: Lane, consumer: Consumer) -> dict[str, Any]:
+    """One ordering key of a consumer."""
+    number, channel = ids.to_public(ids.LANE, row.id), consumer.channel.slug
+    state = "parked" if row.parked_at else "blocked" if row.blocked_at else "open"
+    return {
+        "id": number,
+        "channel": channel,
+        "consumer": consumer.client_id,
+        "ordering_key": row.ordering_key,
+        "state": state,
+        "head": None if row.head_id is None else ids.to_public(ids.DELIVERY, row.head_id),
+        "head_at": times.text(row.head_at),
+        "waiting_count": row.waiting_count,
+        "parked_at": _text(row.parked_at),
+        "blocked_at": _text(row.blocked_at),
+        "url": url(f"channels/{channel}/consumers/{consumer.client_id}/lanes/{number}"),
     }
 
 

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from delivery.api.views import deliveries, many, messages, replays, timeline
+from delivery.api.views import deliveries, lanes, many, messages, replays, timeline
 from delivery.api.views.channel_messages import ChannelMessagesView
 from delivery.api.views.test import ConsumerTestView
 
@@ -26,6 +26,11 @@ urlpatterns: list[URLPattern] = [
     path(f"{_CONSUMER}/messages", deliveries.ConsumerMessagesView.as_view()),
     path(f"{_CONSUMER}/backfill", replays.BackfillView.as_view()),
     path(f"{_CONSUMER}/test", ConsumerTestView.as_view()),
+    path(f"{_CONSUMER}/lanes", lanes.LanesView.as_view()),
+    path(f"{_CONSUMER}/lanes/<str:lane_id>", lanes.LaneView.as_view()),
+    path(f"{_CONSUMER}/lanes/<str:lane_id>/park", lanes.LaneParkView.as_view()),
+    path(f"{_CONSUMER}/lanes/<str:lane_id>/resume", lanes.LaneResumeView.as_view()),
+    path(f"{_CONSUMER}/lanes/<str:lane_id>/skip", lanes.LaneSkipView.as_view()),
     path("replays", replays.ReplaysView.as_view()),
     path("replays/<str:replay_id>", replays.ReplayView.as_view()),
     path("replays/<str:replay_id>/cancel", replays.ReplayCancelView.as_view()),

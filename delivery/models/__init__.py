@@ -12,6 +12,7 @@ from delivery.models.lake import (
     Restored,
     RestoredMessage,
 )
+from delivery.models.lane import Lane, LaneWaiter
 from delivery.models.notice import Notice, Standing
 from delivery.models.pipeline import PipelineLock, PipelineRun, PipelineSchedule, Segment
 from delivery.models.replay import Replay
@@ -32,6 +33,8 @@ __all__ = [
     "HealthDay",
     "LakeAudit",
     "LakeFinding",
+    "Lane",
+    "LaneWaiter",
     "LatencyHour",
     "Notice",
     "PipelineLock",

@@ -1,5 +1,7 @@
 """Delivery: one message on its way to one consumer, and its attempts."""
 
+from datetime import datetime
+
 from django.db import models
 
 from channels_app.models.base import ExactCharField, TimeOrderedKey
@@ -7,6 +9,7 @@ from channels_app.models.channel import Channel
 from channels_app.models.consumer import Consumer
 from channels_app.models.message import Message
 from channels_app.rules import ids
+from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 
@@ -82,6 +85,16 @@ class Delivery(models.Model):
 
     def __str__(self) -> str:
         return ids.to_public(ids.DELIVERY, self.id)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it waits for an earlier one of its ordering key (delivery/lanes)."""
+        return self.due_at == BEHIND
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When it may be taken next, as far as an instant says so."""
+        return None if self.is_behind else self.due_at
 
 
 class Attempt(models.Model):

@@ -2,16 +2,16 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from channels_app.directory import Signer, directory
 from channels_app.rules.encryption import Unreadable
 from delivery.conf import conf
+from delivery.rules.taker import Leave, Taker
 from delivery.runtime.line import Line
 from delivery.runtime.roster import Roster
 from delivery.steps.claim import Want
-from delivery.steps.dispatch import Leave
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,10 @@ class Allotment:
             Want(line.view.id, limit, _lease_ms(line), line.oldest_first)
             for line, limit in _shares(rooms, free)
         ]
+
+    def taker(self, owner: int, now: datetime, free: Callable[[], int]) -> Taker:
+        """Who takes what a fan-out makes, within the room that there is then."""
+        return Taker(owner, now, lambda counts: self.leave(counts, now, free()))
 
     def leave(self, counts: Mapping[int, int], now: datetime, free: int) -> dict[int, Leave]:
         """What to take of new deliveries as they are made; ``counts`` says how many there are.

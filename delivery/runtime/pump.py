@@ -151,11 +151,7 @@ class Pump:
         if not (poll or self.accepted_hint) or not (limit := self.allotment.appetite(now)):
             return 0
         hinted, self.accepted_hint = self.accepted_hint, False
-        taker = dispatch.Taker(
-            self.held.generation,
-            now,
-            lambda counts: self.allotment.leave(counts, now, self._free()),
-        )
+        taker = self.allotment.taker(self.held.generation, now, self._free)
         made = dispatch.dispatch(limit, self.held.ordinal, taker)
         self._took(made.claimed, now)
         if made.more:

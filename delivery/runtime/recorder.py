@@ -11,12 +11,14 @@ from django.db import DataError, IntegrityError, close_old_connections
 from django.db import Error as DatabaseFailure
 
 from channels_app import clock, failpoints
+from delivery.conf import conf
 from delivery.rules import lifecycle
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
 from delivery.runtime.line import Line
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held
+from delivery.runtime.wake import bell
 from delivery.steps import settle
 from delivery.steps.send import Answer
 from delivery.steps.settle import Result
@@ -98,7 +100,17 @@ class Recorder:
         self.due_at = 0.0
 
     def _write(self, results: list[Result]) -> None:
-        settle.settle(results, now=clock.now(), slot=self._held.ordinal, worker=self._held.worker)
+        settle.settle(
+            results,
+            now=clock.now(),
+            slot=self._held.ordinal,
+            worker=self._held.worker,
+            expect=self._expect,
+        )
+
+    def _expect(self, consumer_id: int, due_at: datetime) -> None:
+        if not self._roster.expect(consumer_id, due_at) and conf().wake:
+            bell.due([consumer_id])
 
 
 def patiently(work: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from channels_app.errors import Conflict, NotFound, Stale
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids, times
 from channels_app.rules.conditions import ALWAYS, Condition
-from delivery import metrics
+from delivery import lanes, metrics
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import DeliveryState, Reason
@@ -243,3 +243,4 @@ def _take_back(rows: Iterable[tuple[int, int]], reason: Reason, now: datetime, s
         tally[consumer_id, QUEUED] -= 1
         tally[consumer_id, CANCELLED] += 1
     Counter.add(tally, slot)
+    lanes.leave_rows(rows, now)

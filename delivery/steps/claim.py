@@ -7,12 +7,15 @@ so its pile costs its neighbours nothing.
 
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from channels_app import failpoints, transactions
+from channels_app.directory import directory
 from channels_app.models import new_id, raw
+from delivery import lanes
+from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason
@@ -98,7 +101,7 @@ def _claim_group(
         lambda: _take(chosen, leases, now, owner, slot, ahead), on_collision=new_id.reseed
     )
     failpoints.reach("after_claim")
-    return Claim(part.rows, part.expired_count, part.rescued_count, drained)
+    return replace(part, drained=drained)
 
 
 def _choose(wants: Sequence[Want], now: datetime) -> tuple[list[int], frozenset[int]]:
@@ -171,6 +174,7 @@ def _take(
     if expired or worn:
         finished = {row.id for row in (*expired, *worn)}
         rows = [row for row in rows if row.id not in finished]
+        _leave(expired, worn, now)
     by_lease: dict[int, list[_Due]] = {}
     for row in rows:
         by_lease.setdefault(leases[row.consumer_id], []).append(row)
@@ -214,6 +218,19 @@ def _finish(
         "lease_owner = NULL, finished_at = %s, version = version + 1 "
         f"WHERE id IN ({raw.listed(row.id for row in rows)})",
         [state.value, reason.value, outcome.value, now],
+    )
+
+
+def _leave(expired: list[_Due], worn: list[_Due], now: datetime) -> None:
+    """What ended is in nobody's way any more: who asks next finds the one behind it."""
+    ordered = directory.ordered()
+    lanes.leave(
+        (
+            Leaver(row.id, row.consumer_id, row.ordering_key, is_dead=row in worn)
+            for row in (*expired, *worn)
+            if row.ordering_key and row.consumer_id in ordered
+        ),
+        now,
     )
 
 

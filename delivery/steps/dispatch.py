@@ -5,23 +5,27 @@ same row, a search, a lock and an update earlier.
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
 from channels_app import failpoints, transactions
 from channels_app.directory import directory
 from channels_app.models import Message, new_id, raw
+from delivery import lanes
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
 from delivery.rules.claimed import Claimed
+from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.rules.taker import Taker
 
 MOST_ROWS = 10_000
 """Deliveries that one transaction makes, unless a single message has more consumers."""
 MESSAGES = Message._meta.db_table
+NEVER = raw.text(BEHIND)
 _NUMBERS = ("id", "message_id", "consumer_id", "channel_id", "priority")
 _VALUES = ("due_at", "expires_at", "event_type", "ordering_key", "accepted_at")
 QUEUED = raw.Insert(
@@ -41,30 +45,6 @@ CLAIMED = raw.Insert(
         "version": 2,  # as if it had been queued first
     },
 )
-
-
-class Leave(NamedTuple):
-    """How much of one consumer's new work may be taken at once."""
-
-    limit: int
-    lease_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Taker:
-    """A pump that takes what is due now as it is made."""
-
-    owner: int
-    """Its generation."""
-    now: datetime
-    leave: Callable[[Mapping[int, int]], Mapping[int, Leave]]
-    """Given how many each consumer would get, what may be taken. Consumers that have something
-    due already must not be in the answer: it might be of higher priority. May be asked again
-    when the transaction is."""
-
-    def end(self, lease_ms: int) -> datetime:
-        """When a lease ends that begins now."""
-        return self.now + timedelta(milliseconds=lease_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,31 +109,41 @@ def _run(
     # that locks would stop at each entry that earlier messages have left in the index and nobody
     # has cleared away yet. With ten messages waiting it takes three times as long.
     look = f"SELECT id FROM {MESSAGES} WHERE state = %s{condition} AND id > %s ORDER BY id LIMIT %s"
-    ids = [0]
+    ids, passed, more = [0], list[int](), False
     while found := raw.read(look, [Message.State.ACCEPTED.value, *values, ids[-1], limit]):
         ids = [message_id for (message_id,) in found]
-        work = partial(_dispatch, ids, limit, slot, taker)
+        passed += ids
+        work = partial(_dispatch, passed, len(ids), limit, slot, taker)
         made = transactions.run(work, on_collision=new_id.reseed)
         failpoints.reach("after_birth" if made.claimed else "after_dispatch")
         if made.message_count or len(ids) < limit:
             return made
         # All of these are somebody else's just now: there may be more behind them.
-    return Dispatched()
+        more = more or made.more
+    return Dispatched(more=more)
 
 
-def _dispatch(ids: list[int], limit: int, slot: int, taker: Taker | None) -> Dispatched:
-    locked = _lock(ids)
+def _dispatch(
+    passed: list[int], found: int, limit: int, slot: int, taker: Taker | None
+) -> Dispatched:
+    locked = _lock(passed[-found:])
     if not locked:
         return Dispatched()
     # Asked after the messages were locked: whoever registered before one of them was accepted
     # is in the answer, and a half-read list of consumers cannot exist.
     directory.refresh(now=True)
-    messages, rows = _deliveries(locked)
+    messages, rows = _deliveries(lanes.in_turn(locked, passed))
+    if not messages:
+        return Dispatched(more=True)
+    entered = lanes.born(rows)
+    if entered.behind:
+        rows = [_behind(row) if row.id in entered.behind else row for row in rows]
     chosen = _chosen(rows, taker)
     queued = [row for row in rows if row.id not in chosen] if chosen else rows
     claimed = _claimed(chosen.values(), taker)
     raw.execute_all(
         [
+            *entered.statements,
             *QUEUED.statements(
                 (_numbers(row), _values(row.message, row.message.due_at)) for row in queued
             ),
@@ -165,10 +155,12 @@ def _dispatch(ids: list[int], limit: int, slot: int, taker: Taker | None) -> Dis
     failpoints.reach("in_birth" if claimed else "in_dispatch")
     due: dict[int, str] = {}
     for _, message, consumer_id in queued:
+        if message.due_at == NEVER:
+            continue
         due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)
     return Dispatched(
         message_count=len(messages),
-        more=len(ids) == limit or len(messages) < len(locked),
+        more=found == limit or len(messages) < len(locked),
         oldest_accepted_at=raw.instant(messages[0].accepted_at),
         due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
         claimed=claimed,
@@ -219,6 +211,11 @@ def _chosen(rows: list[_Born], taker: Taker | None) -> dict[int, tuple[_Born, in
         best = sorted(due[consumer_id], key=_urgency)
         chosen |= {row.id: (row, lease_ms) for row in best[:limit]}
     return chosen
+
+
+def _behind(row: _Born) -> _Born:
+    """The same, waiting for an earlier one of its key (delivery/lanes)."""
+    return row._replace(message=row.message._replace(due_at=NEVER))
 
 
 def _urgency(row: _Born) -> tuple[int, str, int]:

@@ -16,7 +16,7 @@ from channels_app.models import (
     IdempotencyRecord,
     Message,
 )
-from delivery.models import Attempt, Counter, Delivery, Pruned
+from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter, Pruned
 from delivery.models.accounting import ALL
 from delivery.models.counter import MADE
 
@@ -107,8 +107,10 @@ def _deliveries(consumer_id: int) -> Iterator[int]:
                 ]
             )
             Attempt.objects.filter(delivery_id__in=ids).delete()
+            LaneWaiter.objects.filter(delivery_id__in=ids).delete()
             Delivery.objects.filter(id__in=ids).delete()
         if not ids:
+            Lane.objects.filter(consumer_id=consumer_id).delete()
             return
         yield len(ids)
 

@@ -9,8 +9,9 @@ from channels_app.errors import Conflict, Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Message
 from channels_app.rules import ids, times
 from channels_app.rules.conditions import ALWAYS, Condition
-from delivery.models import Delivery
+from delivery.models import Delivery, LaneWaiter
 from delivery.rules.asker import Asker
+from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
 
 TAKEN = {DeliveryState.IN_FLIGHT.value, DeliveryState.AWAITING_ACK.value}
@@ -55,9 +56,14 @@ def _reschedule(
     waiting = _waiting(message)
     changes = _changes(message, now, priority, due_at)
     before = _shown(message)
-    Delivery.objects.filter(id__in=waiting, state=DeliveryState.QUEUED.value).update(
-        version=F("version") + 1, **changes
-    )
+    rows = Delivery.objects.filter(id__in=waiting, state=DeliveryState.QUEUED.value)
+    if due_at is not None:
+        # Those behind an earlier one of their key keep their place; it is their turn that moves.
+        LaneWaiter.objects.filter(delivery_id__in=waiting).update(due_at=changes["due_at"])
+        behind = rows.filter(due_at=BEHIND)
+        behind.update(version=F("version") + 1, **{**changes, "due_at": BEHIND})
+        rows = rows.exclude(due_at=BEHIND)
+    rows.update(version=F("version") + 1, **changes)
     for name, value in changes.items():
         setattr(message, name, value)
     message.version += 1

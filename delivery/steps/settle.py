@@ -1,18 +1,20 @@
 """Settle: record finished attempts and move their deliveries, fenced by the attempt number."""
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError
 
 from channels_app import failpoints, transactions
+from channels_app.directory import directory
 from channels_app.models import new_id, raw
-from delivery import metrics
+from delivery import lanes, metrics
+from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
-from delivery.rules.lifecycle import DeliveryState, Transition
+from delivery.rules.lifecycle import FINISHED, DeliveryState, Transition
 from delivery.rules.outcome import Outcome
 
 TABLE = Delivery._meta.db_table
@@ -52,8 +54,17 @@ def bare(result: Result) -> Result:
     return result._replace(error="The answer could not be stored.", answer_headers="", excerpt=b"")
 
 
-def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) -> int:
+def settle(
+    results: Sequence[Result],
+    *,
+    now: datetime,
+    slot: int,
+    worker: str,
+    expect: Callable[[int, datetime], object] = lambda consumer_id, due_at: None,
+) -> int:
     """Write ``results`` in one transaction; returns how many still were ours to close.
+
+    ``expect`` hears what becomes due by that: the next deliveries of ordered consumers' keys.
 
     A result whose delivery was taken by another attempt meanwhile changes nothing (S0-37): its
     lease had lapsed, and the newer attempt decides.
@@ -63,12 +74,15 @@ def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) 
     # Nearly always all are ours: the fence in each UPDATE and its row count say so, and no row
     # has to be read. Where a count differs, or an attempt of that number is there already, a
     # second try reads and locks first which ones are.
+    due: dict[int, datetime]
     try:
-        ours = transactions.run(lambda: _write(results, now, slot, worker))
+        ours, due = transactions.run(lambda: _write(results, now, slot, worker))
     except (_Overtaken, IntegrityError):
-        ours = transactions.run(
+        ours, due = transactions.run(
             lambda: _write(_held(results), now, slot, worker), on_collision=new_id.reseed
         )
+    for consumer_id, due_at in due.items():
+        expect(consumer_id, due_at)
     metrics.count(
         metrics.Ended(
             outcome=result.outcome,
@@ -82,10 +96,12 @@ def settle(results: Sequence[Result], *, now: datetime, slot: int, worker: str) 
     return len(ours)
 
 
-def _write(results: Sequence[Result], now: datetime, slot: int, worker: str) -> Sequence[Result]:
-    """Raises _Overtaken."""
+def _write(
+    results: Sequence[Result], now: datetime, slot: int, worker: str
+) -> tuple[Sequence[Result], dict[int, datetime]]:
+    """The results, and when the keys that go on have something due. Raises _Overtaken."""
     if not results:
-        return results
+        return results, {}
     groups = _alike(results)
     moved = raw.execute_all(
         [
@@ -96,8 +112,20 @@ def _write(results: Sequence[Result], now: datetime, slot: int, worker: str) -> 
     )
     if moved[: len(groups)] != [len(group) for group in groups]:
         raise _Overtaken
+    due = lanes.leave(_leaving(results), now)
     failpoints.reach("in_settle")
-    return results
+    return results, due
+
+
+def _leaving(results: Sequence[Result]) -> Iterator[Leaver]:
+    """Finished deliveries that have a key, of consumers that keep the order of keys."""
+    ordered = directory.ordered()
+    if not ordered:
+        return
+    for claimed, move, *_ in results:
+        if claimed.ordering_key and claimed.consumer_id in ordered and move.state in FINISHED:
+            is_dead = move.state is DeliveryState.DEAD
+            yield Leaver(claimed.id, claimed.consumer_id, claimed.ordering_key, is_dead)
 
 
 def _held(results: Sequence[Result]) -> Sequence[Result]:

@@ -27,6 +27,7 @@ HINTS = {
     Outcome.GONE: "410 says that it wants no more messages: then we stop for good.",
     Outcome.THROTTLED: "It asks us to slow down.",
 }
+BEHIND = "It waits for an earlier one of its ordering key."
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def delivery(row: Delivery) -> dict[str, Any]:
         "status": row.status_code,
         "attempts": row.attempt_count,
         "accepted_at": row.accepted_at,
-        "next_at": row.due_at if row.state == DeliveryState.QUEUED else None,
+        "next_at": row.next_at if row.state == DeliveryState.QUEUED else None,
     }
 
 
@@ -157,7 +158,8 @@ def timeline(row: Delivery, attempts: Sequence[Attempt]) -> list[Moment]:
             )
         )
     if row.state == DeliveryState.QUEUED:
-        moments.append(Moment("busy", "Next attempt", row.due_at, "Not before this instant."))
+        note = BEHIND if row.is_behind else "Not before this instant."
+        moments.append(Moment("busy", "Next attempt", row.next_at, note))
     elif row.state == DeliveryState.IN_FLIGHT:
         moments.append(Moment("busy", "On its way", None, "An attempt is under way."))
     elif row.state != DeliveryState.DELIVERED:

@@ -42,6 +42,12 @@ def test_it_fails_and_hangs_where_it_is_told_to(sink: Sink, http: requests.Sessi
     assert [record[:2] for record in sink.log.read()] == [(4, 1), (5, 2)]
 
 
+def test_it_answers_later_where_it_is_told_to(sink: Sink, http: requests.Session) -> None:
+    before = time.monotonic()
+    assert http.post(sink.url(6, "later"), data=body(1), timeout=5).status_code == 200
+    assert time.monotonic() - before >= 0.1
+
+
 @pytest.mark.parametrize("path", ["/", "/take", "/take/x", "/other/1", "//take/1"])
 def test_other_paths_are_not_there(sink: Sink, http: requests.Session, path: str) -> None:
     address = f"http://127.0.0.1:{sink.port}{path}"

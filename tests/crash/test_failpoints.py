@@ -10,6 +10,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -54,9 +55,11 @@ class Place:
         body = {"url": self.receiver.url(target), "timeout_ms": 2000, **values}
         insist(self.broker, "PUT", f"{self.path}/consumers/one", json=body)
 
-    def publish(self, key: str, delay_ms: int = 0) -> str:
+    def publish(self, key: str, delay_ms: int = 0, ordering_key: str = "") -> str:
         """One message, sent until it is acknowledged; its id."""
         headers = {"Idempotency-Key": key, "Hookstation-Delay": str(delay_ms)}
+        if ordering_key:
+            headers["Hookstation-Ordering-Key"] = ordering_key
         path = f"{self.path}/messages"
         answer, _ = insist(self.broker, "POST", path, data=key, headers=headers)
         return str(answer["id"])
@@ -203,6 +206,41 @@ def test_a_slice_of_a_replay_is_whole_or_did_not_happen(place: Place, name: str)
     assert insist(place.broker, "GET", path)[0]["replayed_count"] == 5
     place.settle()
     assert place.heard() == Counter({message_id: 2 for message_id in ids})
+
+
+@pytest.mark.seed("S3-29", "S3-34")
+@pytest.mark.parametrize(
+    "name", ["in_dispatch", "after_dispatch", "after_claim", "in_lane", "in_settle", "after_settle"]
+)
+def test_an_ordered_key_keeps_its_order_over_a_death(place: Place, name: str) -> None:
+    place.register("/slow?ms=50", ordering=True)
+    first = [place.publish("first", ordering_key="A")]
+    with place.point.armed(place.broker, name):
+        ids = [*first, *(place.publish(f"{n}", ordering_key="A") for n in range(8))]
+    place.settle()
+    heard = heard_ids(place.receiver, "/slow")
+    assert list(dict.fromkeys(heard)) == ids
+    assert heard == sorted(heard, key=ids.index), "one that came twice came before the next one"
+    assert len(heard) <= len(ids) + 1
+    assert Books(place.broker).number("SELECT COUNT(*) FROM delivery_lane") == 0
+
+
+@pytest.mark.parametrize("name", ["in_lane", "after_lane"])
+def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: str) -> None:
+    place.register("/ok", ordering=True)
+    first = place.publish("first", delay_ms=600_000, ordering_key="A")
+    second = place.publish("second", ordering_key="A")
+    path = f"{place.path}/consumers/one/lanes"
+    wait_until(
+        lambda: insist(place.broker, "GET", path)[0]["items"], PATIENCE_S, "there is no lane"
+    )
+    (lane,) = insist(place.broker, "GET", path)[0]["items"]
+    with place.point.armed(place.broker, name), suppress(AssertionError):
+        # Who is done already says so by a 404 or a 409.
+        insist(place.broker, "POST", f"{path}/{lane['id']}/skip", json={"head": lane["head"]})
+    place.settle()
+    assert place.heard() == Counter([second])
+    assert first != second
 
 
 @pytest.mark.parametrize("name", ["in_restore", "after_restore"])

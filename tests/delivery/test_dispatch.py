@@ -12,10 +12,10 @@ from channels_app import clock, failpoints
 from channels_app.models import Consumer, Message
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
+from delivery.rules.taker import Leave, Taker
 from delivery.runtime.pump import Pump
 from delivery.steps import claim, dispatch, release
 from delivery.steps.claim import Want
-from delivery.steps.dispatch import Leave, Taker
 from tests import pumping
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.receiver import Receiver

@@ -10,7 +10,8 @@ import pytest
 from channels_app import clock
 from channels_app.rules import ids, times
 from delivery.api.pages import SHOWN_STATES
-from delivery.models import Replay
+from delivery.models import Lane, Replay
+from delivery.rules.lanes import lane_id
 from tests.delivery.books import public
 from tests.delivery.calling import BASE, Api, document
 from tests.factories import ApiKeyFactory, EventTypeFactory, ProducerFactory
@@ -28,11 +29,13 @@ VALUES: dict[str, list[str]] = {
     "outcome": ["timeout", "gone"],
     "reason": [],
     "width_s": ["3600"],
+    "ordering_key": ["room-7"],
 }
 """What filters are tried with. A new filter fails here until it has values too."""
 STATES = {
     "channels/{channel}/consumers": ["active", "retired"],
     "channels/{channel}/consumers/{client_id}/deliveries": list(SHOWN_STATES),
+    "channels/{channel}/consumers/{client_id}/lanes": ["open", "parked", "blocked"],
     "channels/{channel}/messages": ["accepted", "dispatched", "cancelled", "scheduled"],
     "replays": ["running", "finished", "cancelled"],
 }
@@ -101,6 +104,12 @@ def addresses_of(large: World, api: Api) -> dict[str, str]:
     assert api.key is not None
     producer = api.key.producer or ProducerFactory.create()
     dead, channel = large.rows["dead"][0], large.consumer.channel
+    lane, _ = Lane.objects.get_or_create(
+        id=lane_id(large.consumer.id, "room-7"),
+        consumer=large.consumer,
+        ordering_key="room-7",
+        head_at=clock.now(),
+    )
     return {
         "channel": channel.slug,
         "client_id": large.consumer.client_id,
@@ -110,4 +119,5 @@ def addresses_of(large: World, api: Api) -> dict[str, str]:
         "message_id": ids.to_public(ids.MESSAGE, dead.message_id),
         "delivery_id": public(dead),
         "replay_id": ids.to_public(ids.REPLAY, Replay.objects.order_by("id")[5].id),
+        "lane_id": ids.to_public(ids.LANE, lane.id),
     }

@@ -8,7 +8,7 @@ from django.test import Client
 from channels_app import clock
 from channels_app.models import Consumer
 from channels_app.rules import ids
-from delivery.models import Delivery, Replay
+from delivery.models import Delivery, LaneWaiter, Replay
 from delivery.rules.asker import Asker
 from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import DeliveryState, Reason, Transition
@@ -20,6 +20,7 @@ from delivery.steps import (
     erase,
     health,
     horizon,
+    lanes,
     parcels,
     release,
     replay,
@@ -30,8 +31,10 @@ from delivery.steps.claim import Want
 from delivery.steps.settle import Result
 from tests.delivery.books import make_deliveries
 from tests.factories import ConsumerFactory
-from tests.indexes.judge import Judge, judging
-from tests.indexes.world import World, analyze, earlier
+from tests.indexes import judge as judge_module
+from tests.indexes.judge import LARGE, Judge, judging
+from tests.indexes.world import MOST, World, analyze, earlier
+from tests.pumping import publish
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
@@ -63,6 +66,38 @@ def test_the_path_of_a_message(large: World) -> None:
         assert release.release_owner(7, now=now, slot=0) == 6
         judge.where = "health"
         health.load(many)
+    judge.accept()
+
+
+@pytest.mark.seed("S3-07", "S3-24")
+def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fan-out, results and a sweep beside a key with thousands behind its head."""
+    now = clock.now()
+    consumer = ConsumerFactory.create(ordering=True)
+    publish(consumer.channel, *[b"x"] * MOST, ordering_key="crowded")
+    for n in range(60):
+        publish(consumer.channel, b"x", ordering_key=f"room {n}")
+    while dispatch.dispatch(500, slot=0).message_count:
+        pass
+    for n in range(60):
+        publish(consumer.channel, b"x", ordering_key=f"room {n}")
+    monkeypatch.setattr(judge_module, "LARGE", LARGE | {LaneWaiter._meta.db_table})
+    analyze()
+    with judging() as judge:
+        judge.where = "fan-out into lanes"
+        assert dispatch.dispatch(100, slot=0).message_count == 60
+        judge.where = "claim of heads"
+        want = Want(consumer.id, 100, 30_000)
+        rows = claim.claim([want], now=now + timedelta(hours=2), owner=7, slot=0).rows
+        assert len(rows) == 61
+        judge.where = "settle of heads"
+        results = [Result(row, DELIVERED, Outcome.DELIVERED, started_at=now) for row in rows]
+        assert settle.settle(results, now=now, slot=0, worker="test") == 61
+        judge.where = "sweep"
+        assert list(lanes.mend(now)) == []
+        judge.where = "cancel"
+        behind = Delivery.objects.filter(consumer=consumer, state="queued").latest("id")
+        cancel.cancel_one(behind.id, ASKER, now=now)
     judge.accept()
 
 

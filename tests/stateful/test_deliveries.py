@@ -28,9 +28,9 @@ from delivery.rules import lifecycle
 from delivery.rules.asker import Asker
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
+from delivery.rules.taker import Leave, Taker
 from delivery.steps import cancel, claim, dispatch, health, release, replay, settle
 from delivery.steps.claim import Want
-from delivery.steps.dispatch import Leave, Taker
 from delivery.steps.settle import Result
 from tests.pumping import make_channel, make_consumer, publish
 from tests.stateful.model import CANCELLED, DEAD, IN_FLIGHT, QUEUED, Books, Row

@@ -160,6 +160,8 @@ def usable(case: Request, made: world.World) -> Request:
         return case
     if case.path.endswith("/consumers/{client_id}"):
         case.body["url"] = "http://127.0.0.1:9/hook"
+    if case.path.endswith("/skip"):
+        case.body.pop("head", None)  # whichever it is
     if "due_at" in case.body:
         case.body["due_at"] = "2026-01-01T00:00:00Z"  # means now; far away is refused
     if isinstance(wanted := case.body.get("filter"), dict):

@@ -245,6 +245,8 @@ def conflicting(wanted: Request) -> None:
             made.consumer.save()
         case "deliveries_cancel":
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.dead.id)
+        case "consumers_lanes_skip":
+            wanted.body = {"head": ids.to_public(ids.DELIVERY, made.queued.id)}
         case "deliveries_replay":
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
         case "messages_cancel":

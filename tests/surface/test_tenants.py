@@ -22,7 +22,7 @@ from channels_app.models import (
     Team,
 )
 from channels_app.rules import ids
-from delivery.models import Attempt, Delivery, Replay
+from delivery.models import Attempt, Delivery, Lane, Replay
 from tests.api import Answer, Api
 from tests.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
 from tests.surface import world
@@ -33,7 +33,7 @@ SCOPES = ["publish", "register", "receive", "read", "replay"]
 """All but admin, which sees across the walls."""
 TABLES: list[type[Model]] = [
     *(ApiKey, Attempt, Channel, Consumer, ConsumerSecret, Delivery, EventType),
-    *(Message, MessageBody, Producer, Replay),
+    *(Lane, Message, MessageBody, Producer, Replay),
 ]
 pytestmark = pytest.mark.django_db
 

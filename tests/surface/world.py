@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from channels_app import clock
 from channels_app.models import ApiKey, Consumer, Producer, Team
 from channels_app.rules import ids
-from delivery.models import Delivery, Replay
+from delivery.models import Delivery, Lane, Replay
 from delivery.rules.asker import Asker
+from delivery.rules.lanes import lane_id
 from delivery.steps import replay
 from tests import factories
 
@@ -45,6 +46,14 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
     wanted = replay.parse({"channel": channel.slug, "consumer": consumer.client_id})
     asker = Asker(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
     asked = replay.create(wanted, [consumer], asker, now=clock.now())
+    lane = Lane.objects.create(
+        id=lane_id(consumer.id, "room-7"),
+        consumer=consumer,
+        ordering_key="room-7",
+        head_id=dead.id,
+        head_at=clock.now(),
+        blocked_at=clock.now(),
+    )
     parameters = {
         "channel": channel.slug,
         "client_id": consumer.client_id,
@@ -54,5 +63,6 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
         "message_id": ids.to_public(ids.MESSAGE, message.id),
         "delivery_id": ids.to_public(ids.DELIVERY, dead.id),
         "replay_id": ids.to_public(ids.REPLAY, asked.id),
+        "lane_id": ids.to_public(ids.LANE, lane.id),
     }
     return World(consumer, producer, key, dead, queued, asked, parameters)

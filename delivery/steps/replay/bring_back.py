@@ -8,6 +8,7 @@ from typing import NamedTuple
 from django.db.models import F
 
 from channels_app.models import Consumer, Message, MessageBody, new_id
+from delivery import lanes
 from delivery.models import Counter, Delivery, Pruned, Restore, Restored, RestoredMessage
 from delivery.models.counter import MADE
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
@@ -118,4 +119,5 @@ def deliveries(
     tally[consumer.id, DeliveryState.QUEUED.value] += len(made)
     tally[consumer.id, MADE] += len(made)
     Counter.add(tally, slot)
+    lanes.enter_rows([row.id for row in made])
     return [row.id for row in made]

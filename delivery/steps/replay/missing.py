@@ -5,6 +5,7 @@ from collections import Counter as Tally
 from django.db.models import Exists, F, OuterRef, Q
 
 from channels_app.models import Consumer, Message, new_id
+from delivery import lanes
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState, Reason
@@ -49,6 +50,7 @@ def make(
     tally[consumer.id, DeliveryState.QUEUED.value] += len(made)
     tally[consumer.id, MADE] += len(made)
     Counter.add(tally, slot)
+    lanes.enter_rows([row.id for row in made])
     return len(made)
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F
 
+from delivery import lanes
 from delivery.models import Counter, Delivery
 from delivery.rules.lifecycle import DeliveryState, Reason
 
@@ -81,4 +82,5 @@ def requeue(
         tally[consumer_id, state] -= 1
         tally[consumer_id, DeliveryState.QUEUED.value] += 1
     Counter.add(tally, slot)
+    lanes.enter_rows([row[0] for row in held])
     return len(held)

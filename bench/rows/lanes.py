@@ -1,0 +1,118 @@
+"""Lanes: ordered keys beside none, to a consumer that takes 100 ms for each message."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bench.adapters import BenchError, Pack
+from bench.bodies import number_in
+from bench.broker import Hookstation
+from bench.figures import Figure
+from bench.flow import Flow
+from bench.stage import Row, Stage, Values
+
+KEYS = 25_000
+AT_ONCE = 1_000
+"""Requests open to the consumer, the most that a setting allows."""
+TOGETHER, CONNECTIONS = 100, 8
+CROWDS = {"tiny": 200, "quick": 20_000, "full": 100_000}
+"""Messages of one key that wait behind each other, by mode."""
+DRAIN_S = 300.0
+
+
+def measure(stage: Stage) -> Values:
+    """Deliveries a second without order, with it, and with it beside one crowded key."""
+    plain = _deliver(stage, ordering=False)
+    ordered = _deliver(stage, ordering=True)
+    crowded = _deliver(stage, ordering=True, crowd=CROWDS[stage.sizes.name])
+    return {
+        "lanes.plain": plain,
+        "lanes.rate": ordered,
+        "lanes.ratio": ordered / plain,
+        "lanes.crowded": crowded,
+        "lanes.crowded_ratio": crowded / plain,
+    }
+
+
+def pack_keys(bodies: Sequence[bytes]) -> bytes:
+    """A batch of messages of as many keys as there are."""
+    items = [(body, f"key-{(number_in(body) or 0) % KEYS}") for body in bodies]
+    return json.dumps([{"body": it.decode(), "ordering_key": key} for it, key in items]).encode()
+
+
+def pack_crowd(bodies: Sequence[bytes]) -> bytes:
+    """A batch of messages of one key."""
+    items = [{"body": body.decode(), "ordering_key": "crowded"} for body in bodies]
+    return json.dumps(items).encode()
+
+
+def _deliver(stage: Stage, *, ordering: bool, crowd: int = 0) -> float:
+    settings = {"ordering": ordering, "max_in_flight": AT_ONCE}
+    consumers = stage.consumers("later", settings=settings)
+    if crowd:
+        _hand_in(stage, crowd, [], pack_crowd)
+    flow = _hand_in(stage, stage.sizes.batch, consumers, pack_keys)
+    if crowd:
+        stage.consumers("take")  # who waited is cancelled with its consumer
+        _drain(stage)
+    return flow.deliveries / flow.seconds
+
+
+def _hand_in(stage: Stage, count: int, consumers: Sequence[int], pack: Pack) -> Flow:
+    route = stage.broker.batch()
+    if route is None:
+        raise BenchError("It has no batch endpoint.")
+    with stage.follow(
+        count,
+        consumers,
+        route=replace(route, pack=pack),
+        connections=CONNECTIONS,
+        together=TOGETHER,
+    ) as following:
+        return following.finish(stage.tell)
+
+
+def _drain(stage: Stage) -> None:
+    broker = stage.broker
+    assert isinstance(broker, Hookstation)
+    end = time.monotonic() + DRAIN_S
+    while broker.depth():
+        if time.monotonic() > end:
+            raise BenchError("What waited behind a key does not end with its consumer.")
+        time.sleep(0.5)
+
+
+ROWS = (
+    Row(
+        "lanes",
+        (
+            Figure(
+                "lanes.plain",
+                f"batches to a consumer that takes 100 ms, {AT_ONCE:,} at once, no order",
+                "/s",
+                digits=0,
+            ),
+            Figure("lanes.rate", f"- in the order of {KEYS:,} keys", "/s", digits=0),
+            Figure(
+                "lanes.ratio",
+                "- the same",
+                "x of no order",
+                must=0.9,
+                digits=2,
+                is_more_better=True,
+            ),
+            Figure("lanes.crowded", "- beside one key with thousands waiting", "/s", digits=0),
+            Figure(
+                "lanes.crowded_ratio",
+                "- the same",
+                "x of no order",
+                must=0.9,
+                digits=2,
+                is_more_better=True,
+            ),
+        ),
+        measure,
+        ours_alone=True,
+    ),
+)

@@ -1,0 +1,47 @@
+"""Consumers as delivery uses them: settings resolved, and what their requests carry."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from channels_app.rules import filters
+from channels_app.rules.limits import Rate
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """One consumer as delivery uses it: settings resolved against the installation's."""
+
+    id: int
+    client_id: str
+    channel_id: int
+    channel_slug: str
+    mode: str
+    state: str
+    halted: bool
+    """Paused, disabled, or on a paused channel: its rows wait."""
+    url: str
+    event_types: tuple[str, ...]
+    timeout_ms: int
+    max_attempts: int
+    retry: Any
+    rate: Rate | None
+    max_in_flight: int
+    team_id: int | None
+    version: int
+    ordering: bool = False
+    head_of_line: str = "skip"
+    """What a dead delivery means to those behind it: ``skip`` lets them go, ``block`` does not."""
+
+    def wants(self, event_type: str) -> bool:
+        """Whether its filter lets this event type through."""
+        return filters.matches(self.event_types, event_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """What a consumer's requests carry: opened secrets and static headers."""
+
+    v1: tuple[tuple[bytes, datetime | None], ...]
+    v1a: tuple[tuple[bytes, datetime | None], ...]
+    headers: tuple[tuple[str, str], ...]

@@ -1,0 +1,207 @@
+"""Admin page of ordering keys: who stands where and since when, and the buttons for one key."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from unfold.enums import ActionVariant
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.admin.base import action, dialog, display
+from channels_app.models import Consumer
+from channels_app.rules import ids
+from delivery.models import Lane, LaneWaiter
+from delivery.rules.asker import Asker
+from delivery.rules.lanes import lane_id
+from delivery.steps import lanes
+
+PARK = dialog(
+    "Park this key?", "What is on its way still ends; nothing more of it is sent.", "Park"
+)
+RESUME = dialog("Let this key go on?", "The next delivery of it is sent at once.", "Resume")
+SKIP = dialog(
+    "Pass over the head?",
+    "A dead delivery stays dead, one that waits is cancelled; the next one goes.",
+    "Skip",
+)
+
+
+@admin.register(Lane)
+class LaneAdmin(base.BigList):
+    """Keys of ordered consumers that have something open."""
+
+    id_prefix = ids.LANE
+    list_fetched = ("consumer__channel",)
+    list_display = ("key", "route", "state_now", "waiting", "head", "stands")
+    list_filter = (
+        ("parked_at", admin.EmptyFieldListFilter),
+        ("blocked_at", admin.EmptyFieldListFilter),
+    )
+    search_fields = ("id",)
+    search_help_text = "channel/consumer, or channel/consumer/key"
+    actions_detail = ("see_audit", "park", "resume", "skip")
+    fields = (("key", "route"), ("state_now", "waiting"), ("head", "stands"))
+    readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands")
+
+    def get_ordering(self, request: HttpRequest) -> Sequence[str]:
+        """Of one consumer, those first that stand longest."""
+        return ("head_at",) if self._named(request.GET.get("q", "")) else ("pk",)
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """The keys of a consumer, or one of them."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        found = self._named(term)
+        if found is None:
+            return queryset.none(), False
+        consumer, key = found
+        if key:
+            return queryset.filter(pk=lane_id(consumer.pk, key)), False
+        return queryset.filter(consumer_id=consumer.pk), False
+
+    def audit_target(self, obj: Lane) -> str:
+        """As the steps name it."""
+        return f"consumer:{obj.consumer.channel.slug}/{obj.consumer.client_id}"
+
+    def has_park_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only what flows can be parked."""
+        return self._is(request, object_id, parked_at=None)
+
+    def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only what is parked can go on."""
+        return self._is(request, object_id, parked_at__isnull=False)
+
+    def has_skip_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only what has a head."""
+        return self._is(request, object_id, head_id__isnull=False)
+
+    @action(description="Park", icon="pause", permissions=["park"], dialog=PARK)
+    def park(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Hold the key."""
+        return self._carry_out(request, form, object_id, lanes.park, "The key is parked.")
+
+    @action(description="Resume", icon="play_arrow", permissions=["resume"], dialog=RESUME)
+    def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Let it go on."""
+        return self._carry_out(request, form, object_id, lanes.resume, "The key goes on.")
+
+    @action(
+        description="Skip the head",
+        icon="skip_next",
+        permissions=["skip"],
+        dialog=SKIP,
+        variant=ActionVariant.DANGER,
+    )
+    def skip(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Pass over its head."""
+
+        def step(number: int, asker: Asker, *, now: Any) -> object:
+            row = Lane.objects.filter(pk=number).first()
+            return lanes.skip(number, (row and row.head_id) or 0, asker, now=now)
+
+        return self._carry_out(request, form, object_id, step, "The head is passed over.")
+
+    @display(description="Ordering key")
+    def key(self, lane: Lane) -> str:
+        """What its messages share."""
+        return base.mono(lane.ordering_key)
+
+    @display(description="Channel / consumer")
+    def route(self, lane: Lane) -> str:
+        """Whose it is."""
+        return f"{lane.consumer.channel.slug} / {lane.consumer.client_id}"
+
+    @display(description="State")
+    def state_now(self, lane: Lane) -> str:
+        """Whether it flows."""
+        if lane.parked_at:
+            return base.label("parked", "wait")
+        return base.label("blocked", "bad") if lane.blocked_at else base.label("open", "good")
+
+    @display(description="Waiting")
+    def waiting(self, lane: Lane) -> str:
+        """How many stand behind the head."""
+        return f"{lane.waiting_count:,}"
+
+    @display(description="Head")
+    def head(self, lane: Lane) -> str:
+        """The delivery that may go, a click away."""
+        if lane.head_id is None:
+            return base.NONE
+        url = reverse("admin:delivery_delivery_change", args=[lane.head_id])
+        return base.linked(url, ids.to_public(ids.DELIVERY, lane.head_id))
+
+    @display(description="Stands since")
+    def stands(self, lane: Lane) -> str:
+        """Since when it is the head."""
+        return base.instant(lane.head_at, exact=False)
+
+    def _named(self, term: str) -> tuple[Consumer, str] | None:
+        """The consumer that is meant, and perhaps the key."""
+        slug, _, rest = term.strip().partition("/")
+        client_id, _, key = rest.partition("/")
+        consumers = Consumer.objects.filter(channel__slug=slug, client_id=client_id)
+        found = consumers.first()
+        return (found, key) if found else None
+
+    def _is(self, request: HttpRequest, object_id: Any, **state: Any) -> bool:
+        if not self.has_operate_permission(request):
+            return False
+        return not object_id or Lane.objects.filter(pk=object_id, **state).exists()
+
+    def _carry_out(
+        self,
+        request: HttpRequest,
+        form: Any,
+        object_id: str,
+        step: Callable[..., object],
+        told: str,
+    ) -> HttpResponse:
+        asker = Asker(base.actor(request), form.cleaned_data["reason"])
+        with base.telling(request, told):
+            step(int(object_id), asker, now=clock.now())
+        gone = not Lane.objects.filter(pk=object_id).exists()
+        url = reverse("admin:delivery_lane_changelist") if gone else self.page_of(object_id)
+        return base.leave_dialog(url)
+
+
+@admin.register(LaneWaiter)
+class LaneWaiterAdmin(base.BigList):
+    """Deliveries that stand behind another one of their key."""
+
+    list_display = ("delivery", "lane", "place", "due")
+    search_fields = ("delivery_id",)
+    search_help_text = "dlv_… or lan_… (the whole id)"
+    fields = (("delivery", "lane"), ("place", "due"))
+    readonly_fields = ("delivery", "lane", "due")
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """The place of a delivery, or those of a lane."""
+        term = search_term.strip().lower()
+        if not term:
+            return queryset, False
+        if (number := ids.from_public(ids.LANE, term)) is not None:
+            return queryset.filter(lane_id=number), False
+        number = ids.from_public(ids.DELIVERY, term)
+        return (queryset.filter(pk=number) if number else queryset.none()), False
+
+    @display(description="Delivery")
+    def delivery(self, row: LaneWaiter) -> str:
+        """Who waits, a click away."""
+        url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
+        return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
+
+    @display(description="Ordering key")
+    def lane(self, row: LaneWaiter) -> str:
+        """Where, a click away."""
+        url = reverse("admin:delivery_lane_change", args=[row.lane_id])
+        return base.linked(url, ids.to_public(ids.LANE, row.lane_id))
+
+    @display(description="Would be due")
+    def due(self, row: LaneWaiter) -> str:
+        """When it would be sent, were it alone."""
+        return base.instant(row.due_at)

@@ -1,0 +1,133 @@
+"""Lanes: the ordering keys of a consumer, and holding, letting go or passing over one of them."""
+
+from typing import Any, ClassVar
+
+from django.db.models import Q
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock
+from channels_app.api import cursor
+from channels_app.api.base import ApiView
+from channels_app.errors import NotFound
+from channels_app.models import Consumer
+from channels_app.rules import ids
+from delivery.api import bodies, lane_documents, pages, reach, shapes
+from delivery.models import Lane
+from delivery.rules.asker import Asker
+from delivery.rules.lanes import lane_id as lane_id_of
+from delivery.steps import lanes
+
+STATES = {
+    "parked": Q(parked_at__isnull=False),
+    "blocked": Q(parked_at=None, blocked_at__isnull=False),
+    "open": Q(parked_at=None, blocked_at=None),
+}
+
+
+class LanesView(ApiView):
+    """A consumer's ordering keys that have something open."""
+
+    scopes: ClassVar = {"GET": ("read",)}
+
+    @lane_documents.list_lanes
+    def get(self, request: Request, channel: str, client_id: str) -> Response:
+        """Ordering keys of a consumer, those whose head has stood longest first.
+
+        There are no pages: whoever stands longest is what matters. `ordering_key` finds one.
+        """
+        consumer = reach.consumer_of(self.caller, channel, client_id)
+        page = cursor.read(request, filters=("ordering_key", "state"))
+        rows = Lane.objects.filter(consumer_id=consumer.id).order_by("head_at")
+        if "ordering_key" in page.filters:
+            rows = rows.filter(id=lane_id_of(consumer.id, page.filters["ordering_key"]))
+        if "state" in page.filters:
+            rows = rows.filter(pages.choose(page, "state", STATES))
+        return Response({"items": [shapes.lane(row, consumer) for row in rows[: page.limit]]})
+
+
+class LaneView(ApiView):
+    """One ordering key."""
+
+    scopes: ClassVar = {"GET": ("read",)}
+
+    @lane_documents.get_lane
+    def get(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
+        """An ordering key: its head, how long it stands there, and how many wait behind it."""
+        consumer = reach.consumer_of(self.caller, channel, client_id)
+        return Response(shapes.lane(_lane(consumer, lane_id), consumer))
+
+
+class _Holding(ApiView):
+    """What a person does with one key."""
+
+    scopes: ClassVar = {"POST": ("replay",)}
+
+    def _hold(
+        self, request: Request, channel: str, client_id: str, lane_id: str, what: str
+    ) -> Response:
+        consumer = reach.consumer_of(self.caller, channel, client_id)
+        lane = _lane(consumer, lane_id)
+        known = bodies.SKIP if what == "skip" else bodies.REPAIR
+        values = bodies.read(request, known, optional=True)
+        asker = reach.asker_of(self.caller, values.get("reason", ""))
+        if _carry_out(lane, asker, what, values):
+            reach.hurry([consumer.id])
+        after = Lane.objects.filter(id=lane.id).first()
+        return Response(shapes.lane(after or _empty(lane), consumer))
+
+
+class LaneParkView(_Holding):
+    """Hold one key."""
+
+    @lane_documents.park_lane
+    def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
+        """Send nothing more of a key, once what is on its way has ended. Other keys go on."""
+        return self._hold(request, channel, client_id, lane_id, "park")
+
+
+class LaneResumeView(_Holding):
+    """Let one key go on."""
+
+    @lane_documents.resume_lane
+    def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
+        """Let a parked key go on. Doing it twice is harmless."""
+        return self._hold(request, channel, client_id, lane_id, "resume")
+
+
+class LaneSkipView(_Holding):
+    """Pass over the head of one key."""
+
+    @lane_documents.skip_lane
+    def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
+        """Pass over the head of a key: a dead one stays dead, one that waits is cancelled.
+
+        Name the `head` that is meant, so that a repeated call does not pass over the next one:
+        409 when another one is the head by now, or when it is on its way.
+        """
+        return self._hold(request, channel, client_id, lane_id, "skip")
+
+
+def _carry_out(lane: Lane, asker: Asker, what: str, values: dict[str, Any]) -> bool:
+    """Whether something may be due by that."""
+    now = clock.now()
+    if what == "park":
+        lanes.park(lane.id, asker, now=now)
+        return False
+    if what == "resume":
+        return bool(lanes.resume(lane.id, asker, now=now))
+    return bool(lanes.skip(lane.id, values.get("head", lane.head_id or 0), asker, now=now))
+
+
+def _lane(consumer: Consumer, text: str) -> Lane:
+    number = ids.from_public(ids.LANE, text)
+    row = Lane.objects.filter(id=number, consumer_id=consumer.id).first() if number else None
+    if row is None:
+        raise NotFound("unknown_lane", "Nothing of this key is open.")
+    return row
+
+
+def _empty(lane: Lane) -> Lane:
+    """What has ended by this call."""
+    lane.head_id, lane.waiting_count, lane.parked_at, lane.blocked_at = None, 0, None, None
+    return lane

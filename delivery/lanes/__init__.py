@@ -1,0 +1,41 @@
+"""Lanes: how deliveries of one key queue up, for every step that opens or finishes some.
+
+Called inside the transaction that makes, queues or finishes deliveries, so that rows and lanes
+never disagree. What is promised, exactly: a delivery of a key is sent after the one before it was
+delivered, or gave up (S3-33). Those behind the head have a ``due_at`` that never comes: a claim
+does not see them, however many they are (S3-07).
+
+A lane is locked first and looked at then: who adds one behind a head waits for who takes the head
+away, and the other way round.
+"""
+
+from delivery.lanes.birth import born, in_turn
+from delivery.lanes.entering import Entered, Entrant, enter, enter_rows
+from delivery.lanes.leaving import (
+    Leaver,
+    advance,
+    block,
+    leave,
+    leave_rows,
+    releasing,
+    stands_still,
+)
+from delivery.lanes.tables import Locked, lock
+
+__all__ = [
+    "Entered",
+    "Entrant",
+    "Leaver",
+    "Locked",
+    "advance",
+    "block",
+    "born",
+    "enter",
+    "enter_rows",
+    "in_turn",
+    "leave",
+    "leave_rows",
+    "lock",
+    "releasing",
+    "stands_still",
+]

@@ -1,0 +1,182 @@
+"""Leaving: finished deliveries make room, and the next ones of their keys may go."""
+
+from collections import Counter as Tally
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from channels_app import failpoints
+from channels_app.directory import directory
+from channels_app.models import raw
+from delivery import metrics
+from delivery.lanes.tables import (
+    DELIVERIES,
+    LANES,
+    NEVER,
+    WAITERS,
+    Locked,
+    keyed,
+    lengthen,
+    lock,
+)
+from delivery.rules.lanes import lane_id
+from delivery.rules.lifecycle import DeliveryState
+
+NEXT = f"""
+    SELECT (
+        SELECT delivery_id FROM {WAITERS} AS waiter
+        WHERE waiter.lane_id = lane.id AND waiter.place > lane.head_place
+        ORDER BY waiter.place LIMIT 1
+    ) FROM {LANES} AS lane WHERE lane.id IN ({{lanes}})
+"""
+"""One step into the index for each lane, whatever waits in it."""
+
+
+class Leaver(NamedTuple):
+    """A delivery that is open no more."""
+
+    delivery_id: int
+    consumer_id: int
+    ordering_key: str
+    is_dead: bool = False
+
+
+def leave(leavers: Iterable[Leaver], now: datetime) -> dict[int, datetime]:
+    """Take finished deliveries out of their lanes and let the next ones go.
+
+    Returns when each consumer has something due by that. Who stands in no lane is left alone.
+    """
+    by_id = {one.delivery_id: one for one in leavers}
+    if not by_id:
+        return {}
+    lanes = lock({lane_id(one.consumer_id, one.ordering_key) for one in by_id.values()})
+    waiting = by_id.keys() - {lane.head_id for lane in lanes.values()}
+    if lanes and waiting:
+        lanes = _drop(waiting, lanes)
+    free = [lane for lane in lanes.values() if lane.head_id in by_id]
+    if not free:
+        return {}
+    stands = stands_still()
+    dead = {one.delivery_id for one in by_id.values() if one.is_dead}
+    blocked = [it.id for it in free if it.head_id in dead and it.consumer_id in stands]
+    block(blocked, now)
+    return advance([lane for lane in free if lane.id not in blocked], now)
+
+
+def leave_rows(rows: Iterable[tuple[int, int]], now: datetime) -> dict[int, datetime]:
+    """The same for finished deliveries of which only id and consumer are at hand."""
+    directory.refresh()
+    known = directory.ordered()
+    found = keyed([key for key, consumer_id in rows if consumer_id in known])
+    return leave((Leaver(*row) for row in found), now)
+
+
+def stands_still() -> set[int]:
+    """Consumers whose keys wait behind a dead delivery until a person decides (S3-14)."""
+    return {view.id for view in directory.ordered().values() if view.head_of_line == "block"}
+
+
+def block(lanes: Sequence[int], now: datetime) -> None:
+    """Let locked lanes stand still behind a dead head."""
+    if lanes:
+        raw.execute(
+            f"UPDATE {LANES} SET blocked_at = %s WHERE id IN ({raw.listed(lanes)})",
+            [raw.text(now)],
+        )
+
+
+def advance(lanes: Sequence[Locked], now: datetime) -> dict[int, datetime]:
+    """Give locked lanes that have no head any more their next one; empty ones end.
+
+    Parked ones stay without. Returns when each consumer has something due by that.
+    """
+    if not lanes:
+        return {}
+    parked = [lane.id for lane in lanes if lane.is_parked]
+    if parked:
+        raw.execute(
+            f"UPDATE {LANES} SET head_id = NULL, head_at = %s, blocked_at = NULL "
+            f"WHERE id IN ({raw.listed(parked)})",
+            [raw.text(now)],
+        )
+    going = {lane.id: lane for lane in lanes if not lane.is_parked}
+    following = _next(key for key, lane in going.items() if lane.waiting_count)
+    ended = going.keys() - {key for key, *_ in following}
+    if ended:
+        raw.execute(f"DELETE FROM {LANES} WHERE id IN ({raw.listed(sorted(ended))})")
+    if not following:
+        failpoints.reach("in_lane")
+        return {}
+    instant = raw.text(now)
+    dues = {delivery_id: max(due_at, instant) for _, delivery_id, _, due_at in following}
+    raw.execute_all([*releasing(dues), _heads(following, instant)])
+    failpoints.reach("in_lane")
+    metrics.LANE_WAIT.observe_all(
+        [max(0.0, (now - raw.instant(due_at)).total_seconds()) for *_, due_at in following]
+    )
+    due: dict[int, datetime] = {}
+    for key, delivery_id, *_ in following:
+        at, consumer_id = raw.instant(dues[delivery_id]), going[key].consumer_id
+        due[consumer_id] = min(due.get(consumer_id, at), at)
+    return due
+
+
+def releasing(dues: dict[int, str]) -> Iterable[raw.Statement]:
+    """What makes waiting deliveries due, by id; whoever was cancelled meanwhile stays so."""
+    by_instant: dict[str, list[int]] = {}
+    for delivery_id, due_at in dues.items():
+        by_instant.setdefault(due_at, []).append(delivery_id)
+    for due_at, keys in by_instant.items():
+        yield (
+            f"UPDATE {DELIVERIES} SET due_at = %s, version = version + 1 "
+            f"WHERE id IN ({raw.listed(keys)}) AND state = %s AND due_at = %s",
+            [due_at, DeliveryState.QUEUED.value, NEVER],
+        )
+    yield f"DELETE FROM {WAITERS} WHERE delivery_id IN ({raw.listed(dues)})", []
+
+
+def _next(lanes: Iterable[int]) -> list[tuple[int, int, int, str]]:
+    """Lane, delivery, place and instant of the first one that waits in each."""
+    keys = sorted(lanes)
+    found = raw.read(NEXT.format(lanes=raw.listed(keys))) if keys else []
+    ids = [delivery_id for (delivery_id,) in found if delivery_id is not None]
+    if not ids:
+        return []
+    rows = raw.read(
+        "SELECT lane_id, delivery_id, place, CAST(due_at AS CHAR) "
+        f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)})"
+    )
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+def _heads(following: Sequence[tuple[int, int, int, str]], now: str) -> raw.Statement:
+    heads = " ".join(f"WHEN {key:d} THEN {delivery_id:d}" for key, delivery_id, *_ in following)
+    places = " ".join(f"WHEN {key:d} THEN {place:d}" for key, _, place, _ in following)
+    return (
+        f"UPDATE {LANES} SET head_id = CASE id {heads} END, head_place = CASE id {places} END, "
+        "head_at = %s, waiting_count = waiting_count - 1, blocked_at = NULL "
+        f"WHERE id IN ({raw.listed(key for key, *_ in following)})",
+        [now],
+    )
+
+
+def _drop(delivery_ids: Collection[int], lanes: dict[int, Locked]) -> dict[int, Locked]:
+    """Take those of the deliveries that wait out of their lanes; the lanes as they are then."""
+    gone = raw.listed(sorted(delivery_ids))
+    found = raw.read(f"SELECT lane_id FROM {WAITERS} WHERE delivery_id IN ({gone})")
+    fewer = Tally(key for (key,) in found if key in lanes)
+    if not fewer:
+        return lanes
+    by_count: dict[int, list[int]] = {}
+    for key, count in fewer.items():
+        by_count.setdefault(count, []).append(key)
+    raw.execute_all(
+        [
+            (f"DELETE FROM {WAITERS} WHERE delivery_id IN ({gone})", []),
+            *(lengthen(-count, keys, 0) for count, keys in by_count.items()),
+        ]
+    )
+    return {
+        key: lane._replace(waiting_count=lane.waiting_count - fewer[key])
+        for key, lane in lanes.items()
+    }

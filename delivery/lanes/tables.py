@@ -1,0 +1,56 @@
+"""What entering and leaving share: a lane under its lock, and which deliveries have one."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from channels_app.directory import directory
+from channels_app.models import raw
+from delivery.models import Delivery, Lane, LaneWaiter
+from delivery.rules.lanes import BEHIND
+
+LANES, WAITERS, DELIVERIES = (one._meta.db_table for one in (Lane, LaneWaiter, Delivery))
+NEVER = raw.text(BEHIND)
+
+
+class Locked(NamedTuple):
+    """A lane that is ours until the end of the transaction."""
+
+    id: int
+    consumer_id: int
+    head_id: int | None
+    last_place: int
+    waiting_count: int
+    is_parked: int
+
+
+def lock(lanes: Iterable[int]) -> dict[int, Locked]:
+    """Those of the lanes that exist, by id; held until the end of the transaction."""
+    keys = sorted(lanes)
+    if not keys:
+        return {}
+    rows = raw.read(
+        "SELECT id, consumer_id, head_id, last_place, waiting_count, parked_at IS NOT NULL "
+        f"FROM {LANES} WHERE id IN ({raw.listed(keys)}) ORDER BY id{raw.locked()}"
+    )
+    return {row[0]: Locked._make(row) for row in rows}
+
+
+def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.Statement:
+    more = count if places is None else places
+    return (
+        f"UPDATE {LANES} SET waiting_count = waiting_count + {count:d}, "
+        f"last_place = last_place + {more:d} WHERE id IN ({raw.listed(keys)})",
+        [],
+    )
+
+
+def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
+    """Id, consumer and key of those deliveries that belong into lanes."""
+    known = directory.ordered()
+    if not known or not delivery_ids:
+        return []
+    columns = "id, consumer_id, ordering_key" + (f", {more}" if more else "")
+    return raw.read(
+        f"SELECT {columns} FROM {DELIVERIES} WHERE id IN ({raw.listed(delivery_ids)}) "
+        f"AND ordering_key <> '' AND consumer_id IN ({raw.listed(known)})"
+    )

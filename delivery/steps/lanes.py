@@ -1,0 +1,193 @@
+"""Lanes: hold one key of a consumer, let it go on, pass over its head, and mend what stands still.
+
+Everything else that happens to lanes happens where deliveries begin and end (delivery/lanes).
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from channels_app import failpoints, transactions
+from channels_app.directory import directory
+from channels_app.errors import Conflict, NotFound
+from channels_app.models import AuditEntry, raw
+from delivery import lanes, metrics
+from delivery.lanes import Locked
+from delivery.models import Counter, Delivery, Lane, LaneWaiter
+from delivery.rules.asker import Asker
+from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
+
+BATCH = 500
+"""Lanes looked at, or deliveries let go, in one transaction."""
+LANES, DELIVERIES = Lane._meta.db_table, Delivery._meta.db_table
+LOOK = f"""
+    SELECT lane.id, lane.consumer_id, lane.head_id, lane.parked_at IS NOT NULL,
+    lane.blocked_at IS NOT NULL, head.state
+    FROM {LANES} AS lane LEFT JOIN {DELIVERIES} AS head ON head.id = lane.head_id
+    WHERE lane.id > %s ORDER BY lane.id LIMIT {BATCH}
+"""
+DONE = {state.value for state in FINISHED}
+
+
+def park(lane_id: int, asker: Asker, *, now: datetime) -> Lane:
+    """Send nothing more of a key once what is on its way has ended. Raises NotFound."""
+
+    def write() -> Lane:
+        lane, _ = _find(lane_id)
+        if lane.parked_at is None:
+            lane.parked_at = now
+            lane.save(update_fields=["parked_at"])
+            _record(lane, asker, "lane.park")
+        return lane
+
+    return transactions.run(write)
+
+
+def resume(lane_id: int, asker: Asker, *, now: datetime) -> dict[int, datetime]:
+    """Let a parked key go on; returns when its consumer has something due by that.
+
+    Doing it twice is harmless. Raises NotFound.
+    """
+
+    def write() -> dict[int, datetime]:
+        lane, locked = _find(lane_id)
+        if lane.parked_at is None:
+            return {}
+        Lane.objects.filter(id=lane_id).update(parked_at=None)
+        _record(lane, asker, "lane.resume")
+        if lane.head_id is not None:
+            return {}
+        return lanes.advance([locked._replace(is_parked=0)], now)
+
+    due = transactions.run(write)
+    failpoints.reach("after_lane")
+    return due
+
+
+def skip(
+    lane_id: int, head_id: int, asker: Asker, *, now: datetime, slot: int = 0
+) -> dict[int, datetime]:
+    """Pass over the head of a key: a dead one stays dead, one that waits is cancelled.
+
+    Returns when its consumer has something due by that. Raises NotFound, and Conflict when
+    ``head_id`` is not the head any more, or is on its way.
+    """
+
+    def write() -> dict[int, datetime]:
+        # The head first and then the lane, as everybody does who finishes one.
+        head = Delivery.objects.select_for_update().filter(id=head_id).first()
+        lane, locked = _find(lane_id)
+        if head is None or locked.head_id != head.id:
+            raise Conflict("not_the_head", "Another delivery is the head of this key.")
+        if head.state not in (DeliveryState.QUEUED, *DONE):
+            raise Conflict("in_flight", f"The head is {head.state}. Try again when it has ended.")
+        if head.state == DeliveryState.QUEUED:
+            _cancel(head, now, slot)
+        _record(lane, asker, "lane.skip", head.id)
+        return lanes.advance([locked], now)
+
+    due = transactions.run(write)
+    failpoints.reach("after_lane")
+    return due
+
+
+def mend(now: datetime) -> Iterator[int]:
+    """Let go on whatever stands without reason; yields how many lanes each step mended.
+
+    A lane whose head is finished or gone, and every lane of a consumer that keeps no order (any
+    more). Nothing leads there but a configuration that had just changed, and rows that were
+    deleted by hand.
+    """
+    directory.refresh(now=True)
+    after = -1
+    while rows := raw.read(LOOK, [after]):
+        after = rows[-1][0]
+        if wrong := _wrong(rows):
+            while mended := transactions.run(lambda: _mend(wrong, now)):
+                metrics.SWEPT.labels("lane").inc(mended)
+                failpoints.reach("after_lane")
+                yield mended
+
+
+def _wrong(rows: Sequence[tuple[int, int, int | None, int, int, str | None]]) -> list[int]:
+    ordered, stands = directory.ordered(), lanes.stands_still()
+    wrong = []
+    for key, consumer_id, head_id, is_parked, is_blocked, state in rows:
+        if consumer_id not in ordered:
+            wrong.append(key)
+        elif head_id is None:
+            wrong += [key] * (not is_parked)
+        elif state is None or state in DONE:
+            dead = state == DeliveryState.DEAD and consumer_id in stands
+            wrong += [key] * (not (dead and is_blocked))
+    return wrong
+
+
+def _mend(keys: Sequence[int], now: datetime) -> int:
+    """Returns how many lanes changed: 0 when there is nothing left to do."""
+    ordered, stands = directory.ordered(), lanes.stands_still()
+    locked = list(lanes.lock(keys).values())
+    heads = [lane.head_id for lane in locked if lane.head_id is not None]
+    states = dict(Delivery.objects.filter(id__in=heads).values_list("id", "state"))
+    over = [it for it in locked if it.consumer_id not in ordered]
+    free: list[Locked] = []
+    blocked: list[int] = []
+    for lane in locked:
+        state = states.get(lane.head_id or 0)
+        if lane in over or (state is not None and state not in DONE):
+            continue
+        if lane.head_id is None and lane.is_parked:
+            continue
+        if state == DeliveryState.DEAD and lane.consumer_id in stands:
+            blocked.append(lane.id)
+        else:
+            # The count may be what was wrong: the next one is looked for.
+            free.append(lane._replace(waiting_count=max(1, lane.waiting_count)))
+    known = set(Lane.objects.filter(id__in=blocked, blocked_at=None).values_list("id", flat=True))
+    lanes.block(sorted(known), now)
+    if free:
+        lanes.advance(free, now)
+    return len(known) + len(free) + sum(_dissolve(lane, now) for lane in over)
+
+
+def _dissolve(lane: Locked, now: datetime) -> int:
+    """Let some of those behind a head go all at once; the last ones take the lane with them."""
+    waiting = LaneWaiter.objects.filter(lane_id=lane.id).order_by("place")
+    some = dict(waiting.values_list("delivery_id", "due_at")[:BATCH])
+    if some:
+        instants = {key: raw.text(max(due_at, now)) for key, due_at in some.items()}
+        raw.execute_all(list(lanes.releasing(instants)))
+    if len(some) < BATCH:
+        Lane.objects.filter(id=lane.id).delete()
+    return 1
+
+
+def _find(lane_id: int) -> tuple[Lane, Locked]:
+    """The lane, locked."""
+    locked = lanes.lock([lane_id]).get(lane_id)
+    if locked is None:
+        raise NotFound("unknown_lane", "Nothing of this key is open.")
+    return Lane.objects.get(id=lane_id), locked
+
+
+def _cancel(head: Delivery, now: datetime, slot: int) -> None:
+    head.state, head.reason = DeliveryState.CANCELLED.value, Reason.CANCELLED.value
+    head.due_at, head.lease_owner, head.finished_at = None, None, now
+    head.version += 1
+    head.save()
+    change = {
+        (head.consumer_id, DeliveryState.QUEUED.value): -1,
+        (head.consumer_id, DeliveryState.CANCELLED.value): 1,
+    }
+    Counter.add(change, slot)
+
+
+def _record(lane: Lane, asker: Asker, action: str, head_id: int | None = None) -> None:
+    consumer = lane.consumer
+    AuditEntry.record(
+        asker.actor,
+        action,
+        f"consumer:{consumer.channel.slug}/{consumer.client_id}",
+        team_id=consumer.team_id,
+        reason=asker.reason,
+        after={"ordering_key": lane.ordering_key} | ({"head": head_id} if head_id else {}),
+    )

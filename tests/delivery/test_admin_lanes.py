@@ -1,0 +1,86 @@
+"""The console's page of ordering keys: found by their consumer, parked, resumed and skipped."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Consumer
+from delivery.models import Delivery, Lane
+from delivery.steps import dispatch
+from tests import console
+from tests.delivery.laning import check, end, lane_of, say, take
+from tests.factories import ConsumerFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    made = ConsumerFactory.create(ordering=True, head_of_line="block")
+    say(made, "A1 A2 A3 B1")
+    dispatch.dispatch(100, slot=0)
+    return made
+
+
+def press(operator: Client, lane: Lane, button: str) -> None:
+    url = reverse(f"admin:delivery_lane_{button}", args=[lane.pk])
+    answer = operator.post(url, {"_form_submitted": "True", "reason": "a test"})
+    assert answer.status_code == 200
+
+
+def test_keys_are_found_by_their_consumer(operator: Client, consumer: Consumer) -> None:
+    name = f"{consumer.channel.slug}/{consumer.client_id}"
+    page = console.list_url(Lane)
+    lane_a, lane_b = lane_of(consumer, "A"), lane_of(consumer, "B")
+    text = console.look(operator, f"{page}?q={name}")
+    assert all(console.page_url(lane) in text for lane in (lane_a, lane_b))
+    text = console.look(operator, f"{page}?q={name}/B")
+    assert console.page_url(lane_b) in text
+    assert console.page_url(lane_a) not in text
+    assert console.page_url(lane_a) not in console.look(operator, f"{page}?q=nobody")
+
+
+def test_a_key_is_parked_resumed_and_skipped(operator: Client, consumer: Consumer) -> None:
+    lane = lane_of(consumer, "A")
+    assert "resume" not in _buttons(operator, lane)
+    press(operator, lane, "park")
+    assert lane_of(consumer, "A").parked_at
+    assert "park" not in _buttons(operator, lane)
+    press(operator, lane, "resume")
+    assert lane_of(consumer, "A").parked_at is None
+    now = clock.now()
+    end([row for row in take(consumer, now) if row.ordering_key == "A"], "dead", now)
+    assert "blocked" in console.look(operator, console.page_url(lane))
+    press(operator, lane, "skip")
+    assert lane_of(consumer, "A").waiting_count == 1
+    actions = AuditEntry.objects.order_by("id").values_list("action", "reason")
+    assert list(actions) == [(f"lane.{it}", "a test") for it in ("park", "resume", "skip")]
+    check()
+
+
+def test_who_waits_is_told_for_whom(operator: Client, consumer: Consumer) -> None:
+    behind = Delivery.objects.order_by("message_id")[1]
+    text = console.look(operator, console.page_url(behind))
+    assert "It waits for an earlier one of its ordering key." in text
+    assert "9000" not in text
+
+
+def test_an_onlooker_holds_nothing(consumer: Consumer) -> None:
+    lane = lane_of(consumer, "A")
+    onlooker = console.onlooker()
+    assert not _buttons(onlooker, lane)
+    url = reverse("admin:delivery_lane_park", args=[lane.pk])
+    assert onlooker.post(url, {"_form_submitted": "True"}).status_code == 403
+    assert lane_of(consumer, "A").parked_at is None
+
+
+def _buttons(client: Client, lane: Lane) -> set[str]:
+    text = console.look(client, console.page_url(lane))
+    names = ("park", "resume", "skip")
+    return {it for it in names if reverse(f"admin:delivery_lane_{it}", args=[lane.pk]) in text}
