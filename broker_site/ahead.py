@@ -18,12 +18,12 @@ from delivery.steps.timeline import Load, Place
 
 PERMISSION, MAY_MOVE = "channels_app.view_message", "channels_app.change_message"
 SPANS = {
-    "hour": (timedelta(hours=1), timedelta(minutes=1)),
-    "day": (timedelta(days=1), timedelta(minutes=20)),
-    "week": (timedelta(days=7), timedelta(hours=2)),
-    "year": (timedelta(days=366), timedelta(days=6)),
+    "hour": (timedelta(hours=1), timedelta(minutes=1), "a minute"),
+    "day": (timedelta(days=1), timedelta(minutes=20), "20 minutes"),
+    "week": (timedelta(days=7), timedelta(hours=2), "2 hours"),
+    "year": (timedelta(days=366), timedelta(days=6), "6 days"),
 }
-"""How far the picture reaches, and how wide a bar is."""
+"""How far the picture reaches, and how wide a bar is, in words too."""
 SHOWN = 50
 """Messages on the page."""
 MOST_CHANNELS = 200
@@ -58,7 +58,7 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
     looked = [channel.pk] if channel else [one.pk for one in channels[:MOST_CHANNELS]]
     span = request.GET.get("span", "")
     span = span if span in SPANS else "day"
-    length, width = SPANS[span]
+    length, width, words = SPANS[span]
     load = timeline.load(looked, now, now + length, width) if looked else None
     places = timeline.ahead(looked, now, now + FAR, SHOWN + 1, _after(request))
     rows = Message.objects.select_related("channel", "producer")
@@ -69,6 +69,7 @@ def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
         "channel": channel,
         "span": span,
         "spans": SPANS,
+        "width": words,
         "bars": bars(load) if load else [],
         "load": load,
         "total": sum(load.counts) if load else 0,

@@ -38,7 +38,7 @@ def test_what_is_coming_stands_in_the_order_of_its_time(operator: Client) -> Non
     assert places == sorted(places)
     assert str(gone) not in text
     assert text.count("<rect") == 2  # the day's; the third one is due tomorrow
-    assert "2, at most 1 in 1,200 s" in text
+    assert "2, at most 1 in 20 minutes" in text
     of_one = console.look(operator, f"{PAGE}?channel={second.channel_id}&span=hour")
     assert str(second) in of_one
     assert str(first) not in of_one
