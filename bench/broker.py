@@ -123,6 +123,13 @@ class Hookstation:
         """The batch endpoint."""
         return self._route("/batch", pack_batch, accepted=(207,))
 
+    def pull(self, consumer: str) -> Route:
+        """Where a consumer of the present channel receives."""
+        path = f"/api/v1/channels/{self._channel}/consumers/{consumer}/receive"
+        key = str(self._http.headers["Authorization"])
+        headers = {"Authorization": key, "Content-Type": "application/json"}
+        return Route("127.0.0.1", self.port, path, headers, one, accepted=(200,))
+
     def processes(self) -> Mapping[str, Sequence[int]]:
         """Web server, workers (pumps, steward, django-q2's own), and what watches over them."""
         groups: dict[str, list[int]] = {"web": [], "worker": [], "supervisor": []}

@@ -143,6 +143,7 @@ NAVIGATION = (
         (
             Place("System", "dns", "delivery.sweeprun", page="admin:system"),
             Place("Pumps", "bolt", "delivery.pumpslot"),
+            Place("Pull workers", "engineering", "delivery.pullworker"),
             Place("Consumer health", "monitor_heart", "delivery.consumerhealth"),
             Place("Sweeps", "mop", "delivery.sweeprun"),
             Place("Accounting", "fact_check", "delivery.accountingreport"),

@@ -17,6 +17,7 @@ from broker_site.lean import LeanHandler  # noqa: E402
 from channels_app import transactions  # noqa: E402
 from channels_app.api.places import bodies  # noqa: E402
 from delivery.runtime import children  # noqa: E402
+from delivery.runtime.receiving import polls  # noqa: E402
 
 # Callers share a commit: one answer that never came would hold them all.
 transactions.limit_answers()
@@ -24,6 +25,8 @@ transactions.limit_answers()
 # an eighth answers whatever comes. Fewer would slow down who publishes fast: of 32 threads that do
 # nothing else up to ten are between asking for a body and holding it.
 bodies.limit(max(1, children.web_threads() * 5 // 8))
+# Who waits for messages does so in threads that are there for nothing else (children.py).
+polls.limit(children.long_polls())
 programs = LeanHandler()
 
 

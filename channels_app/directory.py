@@ -42,6 +42,7 @@ class ChannelView:
     id: int
     slug: str
     exposure: str
+    kind: str
     paused: bool
     encrypt_bodies: bool
     require_idempotency_key: bool
@@ -195,17 +196,16 @@ def _load_channels() -> dict[str, ChannelView]:
 def _channel_view(
     channel: Channel, consumers: Sequence[Consumer], schemas: dict[str, Any]
 ) -> ChannelView:
-    defaults = conf()
+    defaults, most_bytes = conf(), conf().max_body_bytes
     return ChannelView(
         id=channel.id,
         slug=channel.slug,
         exposure=channel.exposure,
+        kind=channel.kind,
         paused=channel.paused,
         encrypt_bodies=channel.encrypt_bodies,
         require_idempotency_key=channel.require_idempotency_key,
-        max_body_bytes=min(
-            channel.max_body_bytes or defaults.max_body_bytes, defaults.max_body_bytes
-        ),
+        max_body_bytes=min(channel.max_body_bytes or most_bytes, most_bytes),
         content_types=tuple(channel.content_types),
         idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,
         retention_days=channel.retention_days or defaults.retention_days,

@@ -72,6 +72,10 @@ SWEPT = Counter(
 LATE_RESULTS = Counter(
     "hookstation_late_results_total", "Results that came after another worker took the delivery."
 )
+RECEIVED = Counter("hookstation_received_total", "Deliveries handed out to pull consumers.")
+POLLS_REFUSED = Counter(
+    "hookstation_polls_refused_total", "Receive calls that found no place to wait in."
+)
 PUMP_ERRORS = Counter(
     "hookstation_pump_errors_total", "Rounds of a pump that failed and were tried again."
 )

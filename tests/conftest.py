@@ -1,6 +1,7 @@
 """Fixtures that the whole suite shares."""
 
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from django.core.cache import caches
@@ -8,6 +9,7 @@ from django.db import connection
 
 from channels_app import directory as directory_module
 from channels_app.directory import directory
+from delivery.runtime import receiving
 from delivery.runtime.wake import bell
 from tests.receiver import Receiver
 
@@ -27,6 +29,8 @@ def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(directory_module, "CHECK_S", 0.0)
     directory.__init__()  # type: ignore[misc]
     caches["process"].clear()
+    receiving._noted.clear()
+    monkeypatch.setattr(receiving, "_turns", count(1))
     yield
     bell.close()
 

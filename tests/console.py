@@ -39,6 +39,7 @@ from delivery.models import (
     PipelineRun,
     PipelineSchedule,
     Pruned,
+    PullWorker,
     PumpSlot,
     Replay,
     Restore,
@@ -244,6 +245,7 @@ def fill() -> None:
             reason="60.00% of attempts failed, mostly server error",
             week_before={"score": 80},
         )
+    PullWorker.objects.create(id=-1, consumer=consumer, name="printer-1", seen_at=now)
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
     PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
     Replay.objects.create(

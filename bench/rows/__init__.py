@@ -10,6 +10,7 @@ from bench.rows import (
     lateness,
     memory,
     profile,
+    receive,
     recovery,
     rest,
     scale,
@@ -19,6 +20,7 @@ from bench.stage import Row
 
 ROWS: tuple[Row, ...] = (
     *throughput.ROWS,
+    *receive.ROWS,
     *latency.ROWS,
     *lateness.ROWS,
     *recovery.ROWS,

@@ -19,14 +19,14 @@ class ChannelAdmin(base.Stepped):
 
     form = ChannelForm
     identity = ("slug",)
-    list_display = ("slug", "state", "exposure", "description", "changed")
-    list_filter = ("exposure", "paused")
+    list_display = ("slug", "state", "kind", "exposure", "description", "changed")
+    list_filter = ("exposure", "kind", "paused")
     search_fields = ("slug", "description")
     ordering = ("slug",)
     actions_detail = ("see_audit",)
     readonly_fields = ("created_at", "updated_at")
     fieldsets = (
-        (None, {"fields": ("seen", "slug", "description", "exposure", "paused", "reason")}),
+        (None, {"fields": ("seen", "slug", "description", "exposure", "kind", "paused", "reason")}),
         (
             "Messages",
             {

@@ -159,7 +159,7 @@ class ChannelForm(ReasonedForm):
 
     class Meta:
         model = Channel
-        exclude = ("kind",)  # noqa: DJ006 - the admin names the fields
+        exclude = ("pruned_to",)  # noqa: DJ006 - the admin names the fields
 
     def write(self, actor: str) -> Registered[Channel]:
         """Create or change it."""

@@ -107,6 +107,7 @@ def _matched(channel: ChannelView, event_type: str) -> int:
         if len(_counts) > MOST_COUNTS:
             _counts.clear()
         count = sum(consumer.wants(event_type) for consumer in channel.consumers)
+        count = min(count, 1) if channel.kind == "queue" else count
         kept = _counts[channel.slug, event_type] = (channel, count)
     return kept[1]
 

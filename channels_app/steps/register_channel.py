@@ -6,7 +6,7 @@ from typing import Any
 from channels_app import transactions
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound, Stale
-from channels_app.models import AuditEntry, Channel
+from channels_app.models import AuditEntry, Channel, Message
 from channels_app.rules import fields, names, settings
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.fields import BadValues, Described, Fault, Field
@@ -33,9 +33,9 @@ FIELDS: dict[str, Field] = {
         help="Teams see external channels; internal ones are granted to their keys by name.",
     ),
     "kind": Field(
-        settings.only("topic", "Queues, where one consumer gets each message, are not available."),
-        default="topic",
-        help="Every consumer gets each message.",
+        fields.choice("topic", "queue"),
+        kept=True,
+        help="topic: every consumer gets each message; queue: one of them. Fixed once it has any.",
     ),
     "paused": Field(
         fields.boolean,
@@ -138,6 +138,7 @@ def _write(
         raise Stale("stale_version", "The channel has changed since; read it again.")
     channel = found or Channel(slug=slug)
     before = describe(channel) if found else None
+    _check_kind(channel, wanted)
     for name, value in wanted.items():
         setattr(channel, name, value)
     after = describe(channel)
@@ -147,3 +148,11 @@ def _write(
     action = "channel.update" if found else "channel.create"
     AuditEntry.record(actor, action, f"channel:{slug}", reason=reason, before=before, after=after)
     return Registered(channel, created=found is None, changed=True)
+
+
+def _check_kind(channel: Channel, wanted: Mapping[str, Any]) -> None:
+    """What was published stays fanned out as it was meant: audits and backfills rely on it."""
+    is_other = wanted.get("kind", channel.kind) != channel.kind
+    if is_other and channel.pk and Message.objects.filter(channel_id=channel.pk).exists():
+        fault = Fault("kind", f"The channel has messages and stays a {channel.kind}.")
+        raise Invalid.of(BadValues([fault]))

@@ -13,6 +13,7 @@ from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.consumer import ConsumerAdmin
 from channels_app.models import Consumer
+from delivery.admin import leases
 from delivery.admin.runtime import TONE, Circuit
 from delivery.models import ConsumerHealth, Counter
 from delivery.rules.lifecycle import DeliveryState
@@ -38,6 +39,8 @@ class WatchedConsumerAdmin(ConsumerAdmin):
                 "facts": _facts(health, clock.now()) if health else [],
                 "counts": _counts(consumer.pk),
                 "health": health,
+                "is_pull": consumer.mode == Consumer.Mode.PULL,
+                "leases": leases.of_consumer(consumer),
             }
         return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
 

@@ -1,7 +1,7 @@
 """Admin page of deliveries: found by index, read as a timeline, replayed and cancelled by steps."""
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,14 +19,14 @@ from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.errors import BrokerError
 from channels_app.rules import curl, ids
-from delivery.admin import causes, matching, waiting
+from delivery.admin import again, causes, leases, matching, waiting
 from delivery.admin.filters import FILTERS, Deliveries
 from delivery.admin.request import headers
 from delivery.admin.timeline import MOST_SHOWN, moments
 from delivery.models import Delivery
 from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED, DeliveryState, shown_state
-from delivery.steps import cancel, replay
+from delivery.steps import cancel, release, replay
 
 TONE = {
     DeliveryState.QUEUED: "busy",
@@ -39,10 +39,6 @@ TONE = {
 
 PAGES = {"matching": matching.page, "causes": causes.page}
 """Of the same table, by the last part of their address."""
-AGAIN = (
-    '<button type="submit" class="hs-again" formaction="{0}" data-key="r" title="Replay" '
-    'aria-label="Replay {1}"><span class="material-symbols-outlined">replay</span></button>'
-)
 
 
 @admin.register(Delivery)
@@ -77,6 +73,7 @@ class DeliveryAdmin(base.BigList):
                     ("channel", "consumer"),
                     ("state_now", "reason"),
                     ("ended", "due"),
+                    "held_by",
                     ("accepted", "finished"),
                     ("attempt_count", "failure_count"),
                     ("event_type", "priority"),
@@ -84,7 +81,10 @@ class DeliveryAdmin(base.BigList):
             },
         ),
     )
-    readonly_fields = ("name", "shown_message", "state_now", "ended", "due", "accepted", "finished")
+    readonly_fields = (
+        *("name", "shown_message", "state_now", "ended", "due", "held_by"),
+        *("accepted", "finished"),
+    )
     change_form_outer_before_template = "delivery/repair.html"
     change_form_outer_after_template = "delivery/timeline.html"
 
@@ -125,12 +125,14 @@ class DeliveryAdmin(base.BigList):
             shown = body.shown_to(request, delivery.message)
             more = {
                 "body": shown,
-                "curl": self._curl(delivery, shown.data) if shown.data else "",
+                "curl": self._curl(delivery, shown.data or b""),
                 "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
                 "moments": moments(delivery, may_see=body.may_see(request)),
                 "most_shown": MOST_SHOWN,
                 "may_replay": may and state in FINISHED,
                 "may_cancel": may and state is DeliveryState.QUEUED,
+                "may_release": may and leases.is_pulled(delivery),
+                "holder": leases.holder(delivery),
             }
         return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
 
@@ -150,7 +152,7 @@ class DeliveryAdmin(base.BigList):
                 self.admin_site.admin_view(require_POST(view)),
                 name=f"delivery_delivery_{name}",
             )
-            for name, view in (("replay", self.replay_now), ("cancel", self.cancel_now))
+            for name, view in self._buttons().items()
         ]
         of_messages = [
             path(
@@ -167,13 +169,13 @@ class DeliveryAdmin(base.BigList):
         more = {"may_operate": self.has_operate_permission(request)}
         return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
 
-    def replay_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Queue a finished delivery again."""
-        return self._repair(request, object_id, replay.replay_one, "is queued again.")
-
-    def cancel_now(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Take a queued delivery back."""
-        return self._repair(request, object_id, cancel.cancel_one, "is cancelled.")
+    def _buttons(self) -> dict[str, Callable[..., HttpResponse]]:
+        """What can be done about one delivery, by the end of its address."""
+        return {
+            "replay": partial(self._repair, step=replay.replay_one, done="is queued again."),
+            "cancel": partial(self._repair, step=cancel.cancel_one, done="is cancelled."),
+            "release": partial(self._repair, step=release.release_lease, done="is queued again."),
+        }
 
     @admin.action(description="Replay")
     def replay_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
@@ -236,6 +238,11 @@ class DeliveryAdmin(base.BigList):
         """When it may be taken next; for what is in flight, when its lease ends."""
         return base.instant(delivery.next_at)
 
+    @display(description="Held by")
+    def held_by(self, delivery: Delivery) -> str:
+        """The worker that has it."""
+        return leases.holder(delivery)
+
     @display(description="Accepted")
     def accepted(self, delivery: Delivery) -> str:
         """When the producer was told yes."""
@@ -258,10 +265,8 @@ class DeliveryAdmin(base.BigList):
 
     @display(description="Replay")
     def again(self, delivery: Delivery) -> str:
-        """A button that replays it at once; the list's own form proves who asks."""
-        if DeliveryState(delivery.state) not in FINISHED:
-            return ""
-        return base.fill(AGAIN, _replaying().format(delivery.pk), str(delivery))
+        """A button that replays it at once."""
+        return again.button(delivery)
 
     @display(description="Finished")
     def finished(self, delivery: Delivery) -> str:
@@ -279,8 +284,9 @@ class DeliveryAdmin(base.BigList):
         return redirect(self._list_before(request) or self.page_of(number or object_id))
 
     def _curl(self, delivery: Delivery, data: bytes) -> str:
-        sent = headers(delivery, delivery.message, delivery.consumer, clock.now())
-        return curl.line(delivery.consumer.url, sent, data)
+        consumer = delivery.consumer
+        sent = headers(delivery, delivery.message, consumer, clock.now())
+        return curl.line(consumer.url, sent, data) if data and consumer.url else ""
 
     def _list_before(self, request: HttpRequest) -> str:
         """The list with its filters, if that is where the button was."""
@@ -292,9 +298,3 @@ class DeliveryAdmin(base.BigList):
 
     def _asker(self, request: HttpRequest) -> Asker:
         return Asker(base.actor(request), request.POST.get("reason", "")[:500])
-
-
-@cache
-def _replaying() -> str:
-    """Address that replays a delivery, with a hole for its key: a list needs it in every row."""
-    return reverse("admin:delivery_delivery_replay", args=[0]).replace("/0/", "/{}/")

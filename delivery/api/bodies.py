@@ -12,8 +12,14 @@ from channels_app.conf import conf
 from channels_app.errors import Invalid
 from channels_app.rules import fields, ids, times
 from channels_app.rules.fields import BadValues, Field
+from delivery.rules.leases import LONGEST_TOKEN, LONGEST_WORKER
 from delivery.steps import replay
 
+MOST_RECEIVED = 100
+"""Messages of one answer, and leases of one request."""
+LONGEST_WAIT_S = 20
+LONGEST_LEASE_S = 43_200
+LONGEST_DELAY_S = 86_400
 LOWEST_RATE, HIGHEST_RATE = 0.001, 10_000.0
 
 _REASON = Field(fields.nullable(fields.text(500, lines=True)))
@@ -47,6 +53,41 @@ BACKFILL: dict[str, Field] = {
     "rate_per_second": _RATE,
     "reason": _REASON,
 }
+_LEASES = Field(
+    fields.listed(fields.text(LONGEST_TOKEN), MOST_RECEIVED),
+    required=True,
+    help="Leases as they were received, of any consumers.",
+)
+_DELAY = Field(
+    fields.nullable(fields.number(0, LONGEST_DELAY_S)), help="Seconds until it may be taken again."
+)
+_LEASE = Field(
+    fields.nullable(fields.number(1, LONGEST_LEASE_S)), help="Seconds until a lease ends; 30."
+)
+RECEIVE: dict[str, Field] = {
+    "max": Field(fields.nullable(fields.whole(1, MOST_RECEIVED)), help="Messages at most; 10."),
+    "wait_s": Field(
+        fields.nullable(fields.number(0, LONGEST_WAIT_S)),
+        help="Seconds to wait for the first message; 0.",
+    ),
+    "lease_s": _LEASE,
+    "worker_id": Field(
+        fields.nullable(fields.text(LONGEST_WORKER)),
+        help="Who receives, for people who look; the key's id unless you say.",
+    ),
+    "auto_ack": Field(
+        fields.nullable(fields.boolean),
+        help="At most once: acknowledged before they are handed out.",
+    ),
+}
+ACK: dict[str, Field] = {"leases": _LEASES}
+NACK: dict[str, Field] = {
+    "leases": _LEASES,
+    "delay_s": _DELAY,
+    "error": Field(fields.nullable(fields.text(300)), help="What went wrong, for the history."),
+}
+EXTEND: dict[str, Field] = {"leases": _LEASES, "lease_s": _LEASE}
+RELEASE: dict[str, Field] = {"leases": _LEASES, "delay_s": _DELAY}
 RESCHEDULE: dict[str, Field] = {
     "priority": Field(fields.whole(0, 9)),
     "due_at": Field(lambda value: times.soon(value, clock.now(), days=conf().max_future_days)),

@@ -8,6 +8,7 @@ from channels_app.api.openapi import (
     CLIENT_ID,
     ETAG,
     IF_MATCH,
+    INSTANT,
     JSON,
     LIST,
     PROBLEM,
@@ -20,7 +21,7 @@ from channels_app.api.openapi import (
     record,
 )
 from channels_app.models import Message
-from delivery.api import moves, schemas
+from delivery.api import moves, pull_schemas, schemas
 from delivery.api.pages import SHOWN_STATES
 from delivery.models import Replay
 
@@ -233,6 +234,30 @@ cancel_replay = operation(
     answers={200: schemas.REPLAY},
     errors=(404, 409, *_BODY),
     parameters=(_REPLAY,),
+)
+receive = operation(
+    "consumers_receive",
+    tag="Pull",
+    body={JSON: pull_schemas.RECEIVE},
+    optional=True,
+    answers={200: record(messages=schemas.list_of(pull_schemas.HANDED), now=INSTANT)},
+    errors=(404, 409, *_BODY),
+    parameters=(*_CONSUMER,),
+)
+ack_leases, nack_leases, extend_leases, release_leases = (
+    operation(
+        f"leases_{name}",
+        tag="Pull",
+        body={JSON: schema},
+        answers={200: pull_schemas.SETTLED},
+        errors=_BODY,
+    )
+    for name, schema in (
+        ("ack", pull_schemas.ACK),
+        ("nack", pull_schemas.NACK),
+        ("extend", pull_schemas.EXTEND),
+        ("release", pull_schemas.RELEASE),
+    )
 )
 test_consumer = operation(
     "consumers_test",

@@ -5,14 +5,14 @@ consumers, and the messages that the team's producers published or that its cons
 key without a team sees those that belong to no team, and an ``admin`` key all of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, Q
 from rest_framework.exceptions import PermissionDenied
 
 from channels_app.api.authentication import Caller
-from channels_app.directory import ChannelView, directory
+from channels_app.directory import ChannelView, ConsumerView, directory
 from channels_app.errors import NotFound
 from channels_app.models import Consumer, Message, Producer
 from channels_app.rules import ids
@@ -43,6 +43,24 @@ def consumer_of(caller: Caller, channel: str, client_id: str) -> Consumer:
     return consumer
 
 
+def view_of(caller: Caller, channel: str, client_id: str) -> ConsumerView:
+    """The consumer of the address, unless it was removed, without a query. Raises NotFound."""
+    for view in channel_of(channel).consumers:
+        if view.client_id == client_id and caller.tenant.owns(view.team_id):
+            return view
+    raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+
+
+def received_by(caller: Caller, consumer_ids: Collection[int]) -> set[int]:
+    """Those of the consumers for which the caller may receive."""
+    views = directory.consumers() if consumer_ids else {}
+    return {
+        view.id
+        for view in map(views.get, consumer_ids)
+        if view and caller.tenant.owns(view.team_id) and caller.may_use(view.channel_slug)
+    }
+
+
 def delivery_of(caller: Caller, text: str) -> Delivery:
     """The delivery with this public id. Raises NotFound."""
     number = ids.from_public(ids.DELIVERY, text)
@@ -71,7 +89,7 @@ def message_of(caller: Caller, text: str) -> Message:
     if (
         row is None
         or not caller.sees(row.channel.slug, row.channel.exposure)
-        or not (is_own(caller, row) or _was_sent(caller, row))
+        or not (is_own(caller, row) or was_sent(caller, row))
     ):
         raise NotFound("unknown_message", "There is no such message.")
     return row
@@ -138,6 +156,6 @@ def hurry(consumer_ids: Iterable[int]) -> None:
         return  # what was asked for is stored
 
 
-def _was_sent(caller: Caller, message: Message) -> bool:
+def was_sent(caller: Caller, message: Message) -> bool:
     mine = Delivery.objects.filter(message_id=message.id)
     return mine.filter(Q(consumer__team_id=caller.tenant.team_id)).exists()

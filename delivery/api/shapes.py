@@ -6,11 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from channels_app.conf import conf
+from channels_app.directory import ConsumerView
 from channels_app.models import Consumer, Message
 from channels_app.rules import ids, times
 from delivery.models import Attempt, Delivery, Lane, Replay
 from delivery.rules.lifecycle import DeliveryState, shown_state
 from delivery.runtime.probe import Probed
+from delivery.runtime.receiving import Handed
 from delivery.steps import replay
 from delivery.steps.send import Answer
 
@@ -156,6 +158,37 @@ def probed(found: Probed) -> dict[str, Any]:
         "remote_address": came.remote_address,
         "answer": answer(came.headers, came.excerpt),
     }
+
+
+def handed(one: Handed, view: ConsumerView, *, settled: bool) -> dict[str, Any]:
+    """A message in the hands of a pull consumer; what was settled at once has no lease."""
+    row, parcel = one.row, one.parcel
+    message = ids.to_public(ids.MESSAGE, row.message_id)
+    return {
+        "id": message,
+        "delivery_id": ids.to_public(ids.DELIVERY, row.id),
+        "lease": None if settled else one.token,
+        "lease_expires_at": None if settled else times.text(row.lease_until),
+        "attempt": row.failure_count + 1,
+        "max_attempts": view.max_attempts,
+        "event_type": row.event_type,
+        "priority": row.priority,
+        "ordering_key": row.ordering_key,
+        "replay": row.replayed,
+        "accepted_at": times.text(row.accepted_at),
+        "content_type": parcel.content_type,
+        "headers": parcel.headers,
+        **_body(parcel.body, message),
+    }
+
+
+def _body(body: bytes | None, message: str) -> dict[str, str]:
+    if body is None:
+        return {"body_url": url(f"messages/{message}/body")}
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
 
 
 def url(path: str) -> str:

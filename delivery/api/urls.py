@@ -2,8 +2,9 @@
 
 from django.urls import URLPattern, path
 
-from delivery.api.views import deliveries, lanes, many, messages, replays, timeline
+from delivery.api.views import deliveries, lanes, leases, many, messages, replays, timeline
 from delivery.api.views.channel_messages import ChannelMessagesView
+from delivery.api.views.receive import ReceiveView
 from delivery.api.views.test import ConsumerTestView
 
 _CONSUMER = "channels/<str:channel>/consumers/<str:client_id>"
@@ -31,6 +32,11 @@ urlpatterns: list[URLPattern] = [
     path(f"{_CONSUMER}/lanes/<str:lane_id>/park", lanes.LaneParkView.as_view()),
     path(f"{_CONSUMER}/lanes/<str:lane_id>/resume", lanes.LaneResumeView.as_view()),
     path(f"{_CONSUMER}/lanes/<str:lane_id>/skip", lanes.LaneSkipView.as_view()),
+    path(f"{_CONSUMER}/receive", ReceiveView.as_view()),
+    path("leases/ack", leases.AckView.as_view()),
+    path("leases/nack", leases.NackView.as_view()),
+    path("leases/extend", leases.ExtendView.as_view()),
+    path("leases/release", leases.ReleaseView.as_view()),
     path("replays", replays.ReplaysView.as_view()),
     path("replays/<str:replay_id>", replays.ReplayView.as_view()),
     path("replays/<str:replay_id>/cancel", replays.ReplayCancelView.as_view()),

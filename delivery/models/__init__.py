@@ -20,6 +20,7 @@ from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
 from delivery.models.triage import DeadCluster
 from delivery.models.usage import HealthDay, LatencyHour, UsageHour
+from delivery.models.worker import PullWorker
 
 __all__ = [
     "AccountingReport",
@@ -41,6 +42,7 @@ __all__ = [
     "PipelineRun",
     "PipelineSchedule",
     "Pruned",
+    "PullWorker",
     "PumpSlot",
     "Replay",
     "Restore",

@@ -1,16 +1,17 @@
 """Counter: exact numbers of deliveries by consumer and state, kept where the state changes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from django.db import connection, models
 from django.db.models import Sum
 
 from channels_app.models import raw
-from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.lifecycle import FINISHED, DeliveryState
 
 SLOTS = 16
 MADE = "made"
 """Deliveries ever made; equals the sum of all states unless the books are wrong."""
+OPEN = tuple(state.value for state in DeliveryState if state not in FINISHED)
 COUNTED = (*(state.value for state in DeliveryState), MADE)
 
 
@@ -71,6 +72,12 @@ class Counter(models.Model):
         for consumer_id, state, total in rows.annotate(total=Sum("count")):
             totals[consumer_id][state] = int(total)
         return totals
+
+    @classmethod
+    def unfinished(cls, consumer_ids: Collection[int]) -> dict[int, int]:
+        """Deliveries of each consumer that have not reached their end."""
+        found = cls.read(consumer_ids)
+        return {key: sum(counts[state] for state in OPEN) for key, counts in found.items()}
 
     @classmethod
     def totals(cls) -> dict[str, int]:

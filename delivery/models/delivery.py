@@ -48,7 +48,7 @@ class Delivery(models.Model):
     """Attempts that we broke off ourselves: not charged, but a row that keeps killing its worker
     must not do so for ever."""
     lease_owner = models.BigIntegerField(null=True)
-    """Generation of the pump that holds it (PumpSlot.generation)."""
+    """Generation of the pump that holds it (PumpSlot.generation); below 0 a PullWorker's key."""
     outcome = models.CharField(
         max_length=24, blank=True, default="", choices=[(o.value, o.value) for o in Outcome]
     )

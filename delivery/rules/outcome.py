@@ -56,6 +56,8 @@ class Outcome(StrEnum):
     """The worker vanished with the attempt open; not the consumer's fault."""
     EXPIRED = "expired"
     """The message's last instant had passed; nothing was sent."""
+    REJECTED = "rejected"
+    """The pull consumer said that it could not handle it."""
     BODY_UNREADABLE = "body_unreadable"
     """The stored body cannot be decrypted or is missing; nothing was sent."""
 

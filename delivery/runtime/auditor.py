@@ -89,9 +89,9 @@ class Auditor:
             yield from self._counters()
         if self._is_served():
             audit.late.messages(self.books, self.scope)
-            audit.late.leases(
-                self.books, self._meant(), before=self.scope.before, latest=self._latest()
-            )
+            # Leases of pull consumers are as long as they like, and lapse until somebody receives.
+            pushed = [key for key in self._meant() if self.parties.by_id[key].is_pushed]
+            audit.late.leases(self.books, pushed, before=self.scope.before, latest=self._latest())
             yield 1.0
             while still and time.monotonic() < second_look:
                 time.sleep(NAP_S)

@@ -86,7 +86,7 @@ def web(bind: Bind) -> Child:
         "--host": bind.host,
         "--port": str(bind.port),
         "--workers": str(web_workers()),
-        "--blocking-threads": str(web_threads()),
+        "--blocking-threads": str(web_threads() + long_polls()),
         # Its warnings are about our choice of threads; the access log is off by default.
         "--log-level": "error",
     }
@@ -141,3 +141,11 @@ def web_threads() -> int:
     """
     chosen: int = settings.ENVIRONMENT.web_threads
     return chosen or max(8, (32 if connection.vendor == "sqlite" else 64) // web_workers())
+
+
+def long_polls() -> int:
+    """Calls that may wait for messages in each web process, each in a thread of its own.
+
+    The other threads never wait for messages: however many consumers do, publishing has them all.
+    """
+    return int(settings.ENVIRONMENT.long_polls)

@@ -13,6 +13,7 @@ from delivery.steps import (
     cancel,
     dispatch,
     lanes,
+    leases,
     pipeline_runs,
     recount,
     release,
@@ -92,6 +93,7 @@ SWEEPS = (
     Sweep("counters", 60.0, _once(recount.mend)),
     Sweep("traffic", 15.0, lambda: traffic.fold(clock.now())),
     Sweep("old traffic", 3600.0, _once(lambda: traffic.forget(clock.now()))),
+    Sweep("old workers", 3600.0, _until_none(lambda: leases.forget_workers(clock.now()))),
     Sweep("pipeline", 15.0, _once(lambda: pipeline_runs.bury(clock.now()))),
     Sweep("old runs", 3600.0, lambda: pipeline_runs.forget(clock.now())),
 )

@@ -20,6 +20,7 @@ from delivery.models.counter import MADE
 from delivery.rules.claimed import Claimed
 from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.rules.recipients import Recipients
 from delivery.rules.taker import Taker
 
 MOST_ROWS = 10_000
@@ -181,18 +182,13 @@ def _lock(ids: list[int]) -> list[_Accepted]:
 
 def _deliveries(messages: list[_Accepted]) -> tuple[list[_Accepted], list[_Born]]:
     """Rows for as many of the messages as one transaction should make, and those messages."""
-    channels = {view.id: view for view in directory.channels()}
-    wanting: dict[tuple[int, str], list[int]] = {}
+    recipients = Recipients(directory.channels(), Counter.unfinished)
     rows: list[_Born] = []
     for place, message in enumerate(messages):
-        kind = message.channel_id, message.event_type
-        if kind not in wanting:
-            channel = channels.get(message.channel_id)
-            consumers = channel.consumers if channel else ()
-            wanting[kind] = [it.id for it in consumers if it.wants(message.event_type)]
-        if place and len(rows) + len(wanting[kind]) > MOST_ROWS:
+        ids = recipients.of(message.channel_id, message.event_type, message.ordering_key)
+        if place and len(rows) + len(ids) > MOST_ROWS:
             return messages[:place], rows
-        rows += [_Born(new_id(), message, consumer_id) for consumer_id in wanting[kind]]
+        rows += [_Born(new_id(), message, consumer_id) for consumer_id in ids]
     return messages, rows
 
 

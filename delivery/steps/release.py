@@ -8,9 +8,12 @@ from datetime import datetime
 from django.db.models import F, Q, QuerySet
 
 from channels_app import failpoints, transactions
-from channels_app.models import Consumer, Message, new_id
+from channels_app.errors import NotFound, Refused
+from channels_app.models import AuditEntry, Consumer, Message, new_id
+from channels_app.rules import ids
 from delivery import metrics
 from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.outcome import Outcome
 
@@ -39,6 +42,34 @@ def release_lapsed(*, now: datetime, slot: int) -> int:
     return _release_all(rows, _LAPSED, now, slot)
 
 
+def release_lease(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) -> Delivery:
+    """Take one delivery out of a pull consumer's hands; its holder can no longer settle it.
+
+    Nothing is charged. Raises NotFound, or Refused when no pull consumer holds it.
+    """
+
+    def write() -> Delivery:
+        row = Delivery.objects.select_for_update().filter(id=delivery_id).first()
+        if row is None:
+            raise NotFound("unknown_delivery", "There is no such delivery.")
+        is_held = row.state == DeliveryState.IN_FLIGHT and (row.lease_owner or 0) < 0
+        if not is_held:
+            raise Refused("No worker of a pull consumer holds the delivery.")
+        _release(Delivery.objects.filter(id=row.id), _TAKEN, now, slot)
+        AuditEntry.record(
+            asker.actor,
+            "delivery.release",
+            f"delivery:{ids.to_public(ids.DELIVERY, row.id)}",
+            team_id=row.consumer.team_id,
+            reason=asker.reason,
+            before={"state": row.state},
+            after={"state": DeliveryState.QUEUED.value},
+        )
+        return Delivery.objects.get(id=row.id)
+
+    return transactions.run(write, on_collision=new_id.reseed)
+
+
 @dataclass(frozen=True, slots=True)
 class _Ending:
     """How an attempt ended that nobody closed."""
@@ -53,6 +84,7 @@ _STOPPED = _Ending(
     Outcome.INTERRUPTED,
     "The worker stopped before it could record an answer.",
 )
+_TAKEN = _Ending(Reason.INTERRUPTED, Outcome.INTERRUPTED, "It was taken back from its holder.")
 _LAPSED = _Ending(
     Reason.LEASE_EXPIRED,
     Outcome.LEASE_EXPIRED,
@@ -93,8 +125,8 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
             for row in rows
         ]
     )
-    for due_at, ids in _due(rows, now).items():
-        Delivery.objects.filter(id__in=ids).update(
+    for due_at, numbers in _due(rows, now).items():
+        Delivery.objects.filter(id__in=numbers).update(
             state=DeliveryState.QUEUED.value,
             reason=ending.reason.value,
             outcome=ending.outcome.value,

@@ -3,7 +3,7 @@
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError
 
@@ -17,6 +17,8 @@ from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Transition
 from delivery.rules.outcome import Outcome
 
+Expect: TypeAlias = Callable[[int, datetime], object]
+"""Hears of a consumer, and when it has something due."""
 TABLE = Delivery._meta.db_table
 ATTEMPTS = raw.Insert(
     Attempt,
@@ -45,6 +47,10 @@ class Result(NamedTuple):
     remote_address: str = ""
 
 
+def _nobody(consumer_id: int, due_at: datetime) -> None:
+    """Nobody waits to hear of it."""
+
+
 class _Overtaken(Exception):
     """Some delivery was taken by a newer attempt."""
 
@@ -55,12 +61,7 @@ def bare(result: Result) -> Result:
 
 
 def settle(
-    results: Sequence[Result],
-    *,
-    now: datetime,
-    slot: int,
-    worker: str,
-    expect: Callable[[int, datetime], object] = lambda consumer_id, due_at: None,
+    results: Sequence[Result], *, now: datetime, slot: int, worker: str, expect: Expect = _nobody
 ) -> int:
     """Write ``results`` in one transaction; returns how many still were ours to close.
 
@@ -69,8 +70,15 @@ def settle(
     A result whose delivery was taken by another attempt meanwhile changes nothing (S0-37): its
     lease had lapsed, and the newer attempt decides.
     """
+    return len(close(results, now=now, slot=slot, worker=worker, expect=expect))
+
+
+def close(
+    results: Sequence[Result], *, now: datetime, slot: int, worker: str, expect: Expect = _nobody
+) -> Sequence[Result]:
+    """As `settle`; those that still were ours."""
     if not results:
-        return 0
+        return results
     # Nearly always all are ours: the fence in each UPDATE and its row count say so, and no row
     # has to be read. Where a count differs, or an attempt of that number is there already, a
     # second try reads and locks first which ones are.
@@ -93,7 +101,7 @@ def settle(
         for result in ours
     )
     metrics.LATE_RESULTS.inc(len(results) - len(ours))
-    return len(ours)
+    return ours
 
 
 def _write(

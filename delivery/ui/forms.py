@@ -14,6 +14,8 @@ from channels_app.steps import register_consumer, switch_consumer
 from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
 
 DEFAULT, CUSTOM = "", "custom"
+CALLS = ("url", "headers")
+"""Settings of calls, which a consumer that pulls has none of."""
 LONGEST_REASON = 500
 
 
@@ -130,22 +132,26 @@ class WebhookForm(forms.Form):
                 raise forms.ValidationError(f"{pattern[:80]}: {fault}")
         return found  # type: ignore[no-any-return]
 
+    def only_what_pulls_need(self) -> None:
+        """Leave out what is for calls."""
+        del self.fields["url"], self.fields["rate_per_second"], self.fields["headers"]
+
     def values(self) -> dict[str, Any]:
         """What was typed, as a registration takes it."""
         given = self.cleaned_data
-        rate = given["rate_per_second"]
+        rate = given.get("rate_per_second")
         types = dict.fromkeys([*given.get("types", ()), *given["patterns"]])
         values = {
-            "url": given["url"],
+            "url": given.get("url"),
             "event_types": list(types),
-            "headers": given["headers"],
+            "headers": given.get("headers"),
             "description": given["description"].replace("\r\n", "\n"),
             "max_attempts": given["max_attempts"],
             "rate_limit": {"per_second": rate, "burst": max(1, int(rate))} if rate else None,
         }
         if given["retry"] != CUSTOM:
             values["retry"] = given["retry"] or None
-        return values
+        return {name: it for name, it in values.items() if it is not None or name not in CALLS}
 
 
 class RegisterForm(WebhookForm):
@@ -160,7 +166,33 @@ class RegisterForm(WebhookForm):
         ),
         widget=forms.TextInput(attrs={"placeholder": "billing", "spellcheck": "false"}),
     )
-    field_order = ("client_id", "url")
+    mode = forms.ChoiceField(
+        label="How it gets its messages",
+        required=False,
+        choices=[
+            ("push", "We call it: a POST request as soon as there is a message"),
+            ("pull", "It asks for them: workers of yours receive, behind a firewall too"),
+        ],
+        initial="push",
+        widget=forms.RadioSelect,
+    )
+    field_order = ("client_id", "mode", "url")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["url"].required = False
+
+    def clean_url(self) -> str:
+        """What is called needs an address, and what asks has none."""
+        if self.cleaned_data.get("mode") == "pull":
+            return ""
+        if not self.cleaned_data["url"].strip():
+            raise forms.ValidationError("An address is required, unless it asks for its messages.")
+        return super().clean_url()
+
+    def values(self) -> dict[str, Any]:
+        """With the way that its messages take."""
+        return super().values() | {"mode": self.cleaned_data["mode"] or "push"}
 
     def clean_client_id(self) -> str:
         """A name that addresses can carry."""

@@ -25,8 +25,11 @@ class WebhookView(TeamView):
 
 
 def webhooks_of(team: Team) -> QuerySet[Consumer]:
-    """The team's webhooks: its consumers on external channels, removed ones left out."""
-    mine = Consumer.objects.filter(team_id=team.id, channel__exposure=EXTERNAL, mode="push")
+    """The team's webhooks: its consumers on external channels, removed ones left out.
+
+    Those that pull are among them: people look after them in the same way.
+    """
+    mine = Consumer.objects.filter(team_id=team.id, channel__exposure=EXTERNAL)
     return mine.exclude(state=RETIRED).select_related("channel")
 
 

@@ -36,6 +36,8 @@ class Party:
     event_types: list[str]
     """Names and patterns; none at all want everything."""
     is_retired: bool
+    of_queue: bool
+    """Whether its channel gives each message to one consumer, whichever it is."""
     since: int
     """The first key whose message was fanned out with exactly these settings."""
 
@@ -71,7 +73,8 @@ class Parties:
         """A row for each channel, with those that want its messages."""
         wanting: dict[int, list[tuple[int, int, list[str]]]] = {it: [] for it in self.channel_ids}
         for party in self.consumers:
-            if not party.is_retired and party.channel_id in wanting:
+            is_meant = not (party.is_retired or party.of_queue)
+            if is_meant and party.channel_id in wanting:
                 wanting[party.channel_id].append((party.id, party.since, party.event_types))
         rows = [(key, self.marks.get(key, 0), found) for key, found in wanting.items()]
         return spark.createDataFrame(rows, LANES)
@@ -92,9 +95,11 @@ class Parties:
 def read(database: Database, grace: timedelta) -> Parties:
     """As they are now. ``grace``: clocks of hosts differ by less."""
     consumers = [
-        Party(key, channel_id, json.loads(event_types), state == "retired", _since(at, grace))
-        for key, channel_id, event_types, state, at in database.read(
-            "SELECT id, channel_id, event_types, state, updated_at FROM channels_app_consumer"
+        Party(key, home, json.loads(types), state == "retired", kind == "queue", _since(at, grace))
+        for key, home, types, state, kind, at in database.read(
+            "SELECT c.id, c.channel_id, c.event_types, c.state, h.kind, c.updated_at "
+            "FROM channels_app_consumer AS c "
+            "JOIN channels_app_channel AS h ON h.id = c.channel_id"
         )
     ]
     return Parties(

@@ -90,6 +90,11 @@ _BY_OUTCOME = {
         "The name leads to an address that may not be called. Correct the consumer's address, or "
         "allow its network in HOOKSTATION_ALLOWED_TARGETS; then replay.",
     ),
+    "rejected": Advice(
+        Kind.FIX,
+        "The workers that receive them said that they cannot handle them; the attempts hold why. "
+        "Replay after the workers were mended.",
+    ),
     "body_unreadable": Advice(
         Kind.BROKER,
         "The stored bodies cannot be opened. Put the key that sealed them back into "

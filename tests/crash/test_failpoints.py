@@ -55,6 +55,10 @@ class Place:
         body = {"url": self.receiver.url(target), "timeout_ms": 2000, **values}
         insist(self.broker, "PUT", f"{self.path}/consumers/one", json=body)
 
+    @property
+    def puller(self) -> str:
+        return f"{self.path}/consumers/puller"
+
     def publish(self, key: str, delay_ms: int = 0, ordering_key: str = "") -> str:
         """One message, sent until it is acknowledged; its id."""
         headers = {"Idempotency-Key": key, "Hookstation-Delay": str(delay_ms)}
@@ -282,6 +286,62 @@ def test_a_move_that_dies_may_be_repeated(place: Place, name: str) -> None:
     assert moved["id"] == message_id
     place.settle()
     assert place.heard() == Counter([message_id])
+
+
+@pytest.mark.seed("S2-60")
+@pytest.mark.parametrize(
+    ("name", "receipts"),
+    [
+        ("in_claim", ONCE),
+        ("after_claim", ONCE),
+        ("before_handout", ONCE),
+        ("in_extend", ONCE),
+        ("in_settle", ONCE),
+        ("after_end", ONCE),
+    ],
+)
+def test_a_web_process_that_dies_in_the_hands_of_a_pull_consumer_loses_nothing(
+    place: Place, name: str, receipts: set[int]
+) -> None:
+    ids = pulled(place)
+    got: Counter[str] = Counter()
+    with place.point.armed(place.broker, name):
+        while len(got) < len(ids):
+            asked = {"max": 2, "wait_s": 5, "lease_s": 3}
+            received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+            leases = [one["lease"] for one in received["messages"]]
+            got.update(one["id"] for one in received["messages"])
+            longer = {"leases": leases, "lease_s": 60}
+            assert insist(place.broker, "POST", "/leases/extend", json=longer)[0]["failed"] == []
+            # Who is not answered says it again, and is told that it was done.
+            done, _ = insist(place.broker, "POST", "/leases/ack", json={"leases": leases})
+            assert done == {"done": leases, "failed": []}
+    place.settle()
+    assert got.keys() == set(ids)
+    assert set(got.values()) <= receipts
+
+
+@pytest.mark.seed("S2-57")
+@pytest.mark.parametrize("name", ["in_claim", "after_claim", "in_settle", "before_handout"])
+def test_at_most_once_is_never_twice_wherever_the_process_dies(place: Place, name: str) -> None:
+    ids = pulled(place)
+    got: Counter[str] = Counter()
+    lost = {"before_handout": 2}.get(name, 0)
+    with place.point.armed(place.broker, name):
+        while len(got) < len(ids) - lost or not place.point.was_reached():
+            asked = {"max": 2, "wait_s": 5, "lease_s": 2, "auto_ack": True}
+            received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+            got.update(one["id"] for one in received["messages"])
+    place.settle()
+    assert set(got.values()) == ONCE
+    assert len(got) == len(ids) - lost
+
+
+def pulled(place: Place) -> list[str]:
+    """Messages that wait for a pull consumer."""
+    insist(place.broker, "PUT", place.path, json={})
+    insist(place.broker, "PUT", place.puller, json={"mode": "pull"})
+    return place.publish_batch(6)
 
 
 def test_every_failpoint_of_the_program_has_killed_a_process_here() -> None:

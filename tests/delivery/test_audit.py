@@ -25,8 +25,9 @@ from channels_app.rules import ids
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
 from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED
-from delivery.steps import cancel, dispatch, erase, replay, retention
+from delivery.steps import cancel, claim, dispatch, erase, replay, retention
 from delivery.steps.audit import stretches
+from delivery.steps.claim import Want
 from tests.delivery.books import public
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until, pumping
 from tests.receiver import Receiver, Reply
@@ -491,3 +492,21 @@ def test_stretches_of_any_size_come_to_the_same(
     whole = audit()
     monkeypatch.setattr(stretches, "SLICE", size)
     assert audit() == whole
+
+
+def test_queues_and_lapsed_leases_of_pull_consumers_are_in_order() -> None:
+    """One consumer gets each message, and who asks for them may stay away."""
+    channel = make_channel(kind="queue")
+    for _ in range(3):
+        make_consumer(channel, "", mode="pull")
+    publish(channel, b"x", b"y")
+    dispatch.dispatch(100, slot=0)
+    wants = [Want(consumer.id, 5, 1) for consumer in channel.consumers.all()]
+    held = claim.claim(wants, now=clock.now(), owner=-1, slot=0).rows
+    assert len(held) == 2
+    Delivery.objects.update(due_at=clock.now() - timedelta(days=2))
+    assert found() == {}
+    Delivery.objects.update(due_at=clock.now() + timedelta(hours=11))
+    assert found() == {}
+    Message.objects.filter(id=held[0].message_id).update(consumer_count=2)
+    assert "fan_out" in found()

@@ -41,7 +41,8 @@ def installation(
             server.database("broker"),
             consumer,
             HOOKSTATION_WEB_WORKERS=str(WEB_PROCESSES),
-            HOOKSTATION_WEB_THREADS=str(WEB_THREADS),
+            HOOKSTATION_WEB_THREADS=str(WEB_THREADS - 1),
+            HOOKSTATION_LONG_POLLS="1",
         ):
             yield Installation(broker, consumer, server)
     finally:

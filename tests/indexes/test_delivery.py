@@ -11,6 +11,7 @@ from channels_app.rules import ids
 from delivery.models import Delivery, LaneWaiter, Replay
 from delivery.rules.asker import Asker
 from delivery.rules.claimed import Claimed
+from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
 from delivery.steps import (
@@ -21,6 +22,7 @@ from delivery.steps import (
     health,
     horizon,
     lanes,
+    leases,
     parcels,
     release,
     replay,
@@ -98,6 +100,28 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
         judge.where = "cancel"
         behind = Delivery.objects.filter(consumer=consumer, state="queued").latest("id")
         cancel.cancel_one(behind.id, ASKER, now=now)
+    judge.accept()
+
+
+def test_what_pull_consumers_ask(large: World) -> None:
+    """The claim is that of the pumps; here is what comes with it."""
+    now = clock.now()
+    want = Want(large.consumer.id, 20, 30_000)
+    rows = claim.claim([want], now=now + timedelta(hours=2), owner=-7, slot=0).rows
+    assert len(rows) > 2
+    held = [
+        Lease(row.id, row.consumer_id, row.attempt, 0, 0, row.accepted_at, now, "worker")
+        for row in rows
+    ]
+    with judging() as judge:
+        judge.where = "receive"
+        claim.claim([want], now=now + timedelta(hours=2), owner=-7, slot=0)
+        judge.where = "extend"
+        assert leases.extend({one: now + timedelta(hours=3) for one in held}) == set(held)
+        judge.where = "ended"
+        assert leases.ended_so(held, Outcome.DELIVERED) == set()
+        judge.where = "give back"
+        assert release.release_lease(rows[0].id, ASKER, now=now).state == "queued"
     judge.accept()
 
 

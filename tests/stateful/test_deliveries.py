@@ -27,9 +27,10 @@ from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import lifecycle
 from delivery.rules.asker import Asker
 from delivery.rules.claimed import Claimed
+from delivery.rules.leases import Lease
 from delivery.rules.outcome import Outcome
 from delivery.rules.taker import Leave, Taker
-from delivery.steps import cancel, claim, dispatch, health, release, replay, settle
+from delivery.steps import cancel, claim, dispatch, health, leases, release, replay, settle
 from delivery.steps.claim import Want
 from delivery.steps.settle import Result
 from tests.pumping import make_channel, make_consumer, publish
@@ -153,6 +154,22 @@ class Deliveries(RuleBasedStateMachine):
             row = some[pick % len(some)]
             chosen[id(row)] = row
         self._settle(chosen.values(), outcome)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=PICK, seconds=st.sampled_from([1, 30]))
+    def a_pull_consumer_extends_its_lease(self, pick: int, seconds: int) -> None:
+        """In time or late: it holds what nobody has taken since."""
+        held = self.held[pick % len(self.held)]
+        lease = Lease(
+            *(held.id, held.consumer_id, held.attempt, held.failure_count),
+            *(held.interruption_count, held.accepted_at, self.now, "worker"),
+        )
+        until = self.now + timedelta(seconds=seconds)
+        row = self.books.rows[held.id]
+        is_held = row.state is IN_FLIGHT and row.attempts == held.attempt
+        if is_held:
+            row.due = until
+        assert leases.extend({lease: until}) == ({lease} if is_held else set())
 
     @rule(owner=OWNER)
     def a_pump_catches_up(self, owner: int) -> None:

@@ -141,6 +141,8 @@ def cases(operation: Operation, made: world.World) -> st.SearchStrategy[Request]
     real = {name.name: made.parameters[name.name] for name in operation.path_parameters}
     if operation.path.endswith("/cancel") and "delivery_id" in real:
         real["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
+    if operation.path.endswith("/receive"):
+        real["client_id"] = made.pull.client_id
     sound = operation.as_strategy(path_parameters=real)
     wanted = sound.map(lambda case: usable(case, made))
     kinds = [wanted, wanted, sound]
@@ -162,6 +164,9 @@ def usable(case: Request, made: world.World) -> Request:
         case.body["url"] = "http://127.0.0.1:9/hook"
     if case.path.endswith("/skip"):
         case.body.pop("head", None)  # whichever it is
+    if "leases" in case.body:
+        case.body["leases"] = [made.lease]
+    case.body.pop("wait_s", None)  # nobody has the time
     if "due_at" in case.body:
         case.body["due_at"] = "2026-01-01T00:00:00Z"  # means now; far away is refused
     if isinstance(wanted := case.body.get("filter"), dict):

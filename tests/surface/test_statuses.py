@@ -88,6 +88,10 @@ BODIES: dict[str, Callable[[World], object]] = {
     "messages_reschedule": lambda made: {"priority": 5},
     "messages_move": lambda made: {"messages": []},
     "messages_cancel_many": lambda made: {"messages": []},
+    **dict.fromkeys(
+        ("leases_ack", "leases_nack", "leases_extend", "leases_release"),
+        lambda made: {"leases": [made.lease]},
+    ),
     "replays_create": lambda made: {"filter": {"channel": made.parameters["channel"]}},
 }
 """Where {} is not enough."""
@@ -98,6 +102,8 @@ def request(operation: Operation) -> Request:
     made = world.make()
     if operation.name == "deliveries_cancel":
         made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
+    if operation.name == "consumers_receive":
+        made.parameters["client_id"] = made.pull.client_id
     make = BODIES.get(operation.name)
     body: object = {} if operation.kinds else None
     if make is not None:
@@ -240,6 +246,8 @@ def conflicting(wanted: Request) -> None:
             made.parameters["client_id"] = ConsumerFactory.create(
                 channel=made.consumer.channel, pull=True
             ).client_id
+        case "consumers_receive":
+            made.parameters["client_id"] = made.consumer.client_id
         case "pause_consumer":
             made.consumer.state = "disabled"
             made.consumer.save()

@@ -8,6 +8,8 @@ from channels_app.rules import ids
 from delivery.models import Delivery, Lane, Replay
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id
+from delivery.rules.leases import Lease
+from delivery.runtime import leasing
 from delivery.steps import replay
 from tests import factories
 
@@ -24,6 +26,9 @@ class World:
     queued: Delivery
     """Of the same message."""
     replay: Replay
+    pull: Consumer
+    """It receives by itself, and holds one message."""
+    lease: str
     parameters: dict[str, str]
     """By the names that the addresses use."""
 
@@ -43,6 +48,9 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
     dead = factories.DeliveryFactory.create(consumer=consumer, message=message, dead=True)
     queued = factories.DeliveryFactory.create(consumer=other, message=message)
     factories.AttemptFactory.create(delivery=dead, answer_excerpt=b"private answer")
+    pull = factories.ConsumerFactory.create(channel=channel, team=team, pull=True)
+    held = factories.DeliveryFactory.create(consumer=pull, in_flight=True, lease_owner=-1)
+    lease = Lease(held.id, pull.id, 1, 0, 0, held.accepted_at, held.accepted_at, "worker")
     wanted = replay.parse({"channel": channel.slug, "consumer": consumer.client_id})
     asker = Asker(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
     asked = replay.create(wanted, [consumer], asker, now=clock.now())
@@ -65,4 +73,6 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
         "replay_id": ids.to_public(ids.REPLAY, asked.id),
         "lane_id": ids.to_public(ids.LANE, lane.id),
     }
-    return World(consumer, producer, key, dead, queued, asked, parameters)
+    return World(
+        *(consumer, producer, key, dead, queued, asked, pull, leasing.token(lease), parameters)
+    )

@@ -77,12 +77,14 @@ class MessageView(ApiView):
 class MessageBodyView(ApiView):
     """The exact bytes of one message."""
 
-    scopes: ClassVar = {"GET": ("read",)}
+    scopes: ClassVar = {"GET": ("read", "receive")}
 
     @documents.get_body
     def get(self, request: Request, message_id: str) -> HttpResponse:
         """The exact bytes, with the content type that the producer sent, as an attachment."""
         row = reach.message_of(self.caller, message_id)
+        if not (self.caller.may("read") or reach.was_sent(self.caller, row)):
+            raise NotFound("unknown_message", "There is no such message.")
         parcel = parcels.load([row.id]).get(row.id)
         if parcel is None or parcel.body is None:
             sentence = parcel.error if parcel else "The message was deleted."

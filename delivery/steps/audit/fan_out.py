@@ -93,7 +93,7 @@ def look(books: Books, scope: Scope, stretch: Stretch, parties: Parties) -> Sums
         sums.off += 1
     for party in parties.by_id.values():
         if scope.has(party.id) and not party.is_retired:
-            _compare(books, stretch, party, sent, made)
+            _compare(books, stretch, party, parties, sent, made)
     return sums
 
 
@@ -101,10 +101,12 @@ def _compare(
     books: Books,
     stretch: Stretch,
     party: Party,
+    parties: Parties,
     sent: Tally[tuple[int, str]],
     made: Tally[tuple[int, str]],
 ) -> None:
-    if party.since > stretch.last:
+    lane = parties.lanes.get(party.channel_id)
+    if party.since > stretch.last or (lane is not None and lane.is_queue):
         return
     wanted = [
         event_type

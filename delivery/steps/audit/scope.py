@@ -57,6 +57,7 @@ class Party:
     channel_id: int
     event_types: tuple[str, ...]
     is_retired: bool
+    is_pushed: bool
     since: int
     """The first key whose message was fanned out with exactly these settings."""
 
@@ -78,6 +79,8 @@ class Lane(NamedTuple):
     """The first key that was made when it was as it is now."""
     window: timedelta
     """For how long it remembers idempotency keys."""
+    is_queue: bool
+    """Whether one consumer gets each message, whichever it is, and not all of them."""
 
 
 class Parties:
@@ -98,11 +101,15 @@ class Parties:
         if number == self._number:
             return
         self._number = number
-        channels = Channel.objects.values_list("id", "slug", "updated_at", "idempotency_window_s")
+        names = ("id", "slug", "updated_at", "idempotency_window_s", "kind")
+        channels = Channel.objects.values_list(*names)
         usual = conf().idempotency_window_s
         self.lanes = {
-            channel_id: Lane(slug, self._settled(at), timedelta(seconds=window_s or usual))
-            for channel_id, slug, at, window_s in channels
+            channel_id: Lane(
+                *(slug, self._settled(at), timedelta(seconds=window_s or usual)),
+                is_queue=kind == Channel.Kind.QUEUE,
+            )
+            for channel_id, slug, at, window_s, kind in channels
         }
         self.by_id = {row.id: self._party(row) for row in Consumer.objects.order_by("id")}
 
@@ -113,6 +120,7 @@ class Parties:
             channel_id=row.channel_id,
             event_types=tuple(row.event_types),
             is_retired=row.state == Consumer.State.RETIRED,
+            is_pushed=row.mode == Consumer.Mode.PUSH,
             since=self._settled(row.updated_at),
         )
 

@@ -4,7 +4,7 @@ from collections import Counter as Tally
 
 from django.db.models import Exists, F, OuterRef, Q
 
-from channels_app.models import Consumer, Message, new_id
+from channels_app.models import Channel, Consumer, Message, new_id
 from delivery import lanes
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
@@ -13,9 +13,15 @@ from delivery.steps.replay.requeue import Pace
 
 
 def unknown_to(consumer: Consumer) -> Q:
-    """The messages that have no delivery for this consumer."""
-    its_own = Delivery.objects.filter(message_id=OuterRef("pk"), consumer_id=consumer.id)
-    return Q(~Exists(its_own))
+    """The messages that have no delivery for this consumer; on a queue, that nobody was given.
+
+    What was given to a consumer that was removed, and waited there, counts as given to nobody.
+    """
+    had = Delivery.objects.filter(message_id=OuterRef("pk"))
+    if consumer.channel.kind != Channel.Kind.QUEUE:
+        return Q(~Exists(had.filter(consumer_id=consumer.id)))
+    lost = Q(state=DeliveryState.CANCELLED.value, reason=Reason.RETIRED.value)
+    return Q(~Exists(had.exclude(lost & ~Q(consumer_id=consumer.id))))
 
 
 def make(

@@ -13,11 +13,11 @@ from channels_app.rules.conditions import Condition
 from channels_app.steps import register_consumer
 from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import refuse
-from delivery.rules.snippets import snippets
 from delivery.runtime import probe
 from delivery.ui import reach, shapes
 from delivery.ui.forms import RegisterForm, fault_of
 from delivery.ui.reach import WebhookView
+from delivery.ui.snippets import code_for
 
 NEW = Condition(must_be_new=True)
 TAKEN = "The name is taken on this channel; choose another one."
@@ -93,7 +93,7 @@ class RegisterView(WebhookView):
         context = {
             "webhook": done.row,
             "secret": secret,
-            "snippets": snippets(done.row.url, secret),
+            "snippets": code_for(done.row, secret),
         }
         return self.page("portal/webhooks/registered.html", context, status=201)
 

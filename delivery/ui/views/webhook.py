@@ -16,12 +16,12 @@ from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import complaint, tried
 from delivery.models import Counter, Notice
 from delivery.rules import picture as rules
-from delivery.rules.snippets import snippets
 from delivery.runtime import probe
 from delivery.ui import pages, picture, reach, shapes
 from delivery.ui.forms import RotateForm, SwitchForm, WebhookForm, initial
 from delivery.ui.pages import Wanted
 from delivery.ui.reach import WebhookView
+from delivery.ui.snippets import code_for
 
 PER_PAGE = 25
 NOTICES = 20
@@ -125,13 +125,12 @@ class SettingsView(WebhookView):
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """As they are."""
         webhook = reach.webhook_of(request.team, channel, client_id)
-        form = WebhookForm(webhook.channel, initial=initial(webhook), stored=webhook.retry)
-        return self._form(webhook, form)
+        return self._form(webhook, _form_of(webhook, initial=initial(webhook)))
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Change them, unless somebody else did meanwhile."""
         webhook = reach.webhook_of(request.team, channel, client_id)
-        form = WebhookForm(webhook.channel, request.POST, stored=webhook.retry)
+        form = _form_of(webhook, request.POST)
         seen = request.POST.get("version", "")
         done = tried(
             form,
@@ -185,7 +184,7 @@ class SecretView(WebhookView):
         self, webhook: Consumer, form: RotateForm, secret: str, *, status: int = 200
     ) -> HttpResponse:
         live = webhook.secrets.exclude(expires_at__lte=clock.now()).order_by("-id")
-        code = snippets(webhook.url, secret) if secret else snippets(webhook.url)
+        code = code_for(webhook, secret) if secret else code_for(webhook)
         context = {"form": form, "secret": secret, "secrets": live, "snippets": code}
         return self.page(
             "portal/webhooks/secret.html", tab(webhook, "secret", context), status=status
@@ -247,6 +246,13 @@ class SwitchView(WebhookView):
         if done and action == "retire":
             return redirect("webhooks:index", request.team.slug)
         return redirect("webhooks:deliveries", request.team.slug, channel, client_id)
+
+
+def _form_of(webhook: Consumer, *args: Any, **kwargs: Any) -> WebhookForm:
+    form = WebhookForm(webhook.channel, *args, stored=webhook.retry, **kwargs)
+    if webhook.mode == Consumer.Mode.PULL:
+        form.only_what_pulls_need()
+    return form
 
 
 def _listed(request: TeamRequest, webhook: Consumer, name: str) -> dict[str, Any]:

@@ -100,7 +100,7 @@ BAD = [
     ("exposure", "public"),
     ("exposure", None),
     ("exposure", ["internal"]),
-    ("kind", "queue"),
+    ("kind", "stack"),
     ("kind", True),
     ("paused", 1),
     ("paused", "true"),
@@ -157,7 +157,7 @@ def test_a_bad_field_is_named_and_nothing_is_stored(
 
 
 def test_every_bad_field_is_told_at_once(admin: Api) -> None:
-    answer = admin.put(URL, {"paused": 1, "kind": "queue", "what": 1})
+    answer = admin.put(URL, {"paused": 1, "kind": "stack", "what": 1})
     assert [fault["field"] for fault in answer.json["errors"]] == ["what", "kind", "paused"]
 
 

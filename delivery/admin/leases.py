@@ -1,0 +1,90 @@
+"""Leases: in whose hands a delivery is, and which ones the workers of a pull consumer hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.contrib import admin
+from django.urls import reverse
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.models import Consumer
+from channels_app.models.hints import by_index
+from delivery.models import Delivery, PullWorker, PumpSlot
+from delivery.rules.lifecycle import DeliveryState
+
+MOST_SHOWN = 50
+UNKNOWN = "a worker that is not known any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One lease as the consumer's page shows it."""
+
+    delivery: str
+    url: str
+    worker: str
+    until: datetime | None
+    is_over: bool
+    """It has lapsed: whoever asks next gets the message."""
+
+
+def is_pulled(delivery: Delivery) -> bool:
+    """Whether a worker of a pull consumer holds it, or has let it lapse."""
+    in_flight = delivery.state == DeliveryState.IN_FLIGHT
+    return in_flight and delivery.lease_owner is not None and delivery.lease_owner < 0
+
+
+def holder(delivery: Delivery) -> str:
+    """Who holds it: a worker as it calls itself, or a pump."""
+    if delivery.lease_owner is None:
+        return base.NONE
+    if delivery.lease_owner < 0:
+        worker = PullWorker.objects.filter(id=delivery.lease_owner).first()
+        return worker.name if worker else UNKNOWN
+    pump = PumpSlot.objects.filter(generation=delivery.lease_owner).first()
+    return str(pump) if pump else "a pump that is gone"
+
+
+def of_consumer(consumer: Consumer) -> Sequence[Held]:
+    """Leases that are out, the newest deliveries first."""
+    rows = by_index(Delivery.objects.filter(consumer=consumer), "delivery_list")
+    held = rows.filter(state=DeliveryState.IN_FLIGHT.value).order_by("-id")[:MOST_SHOWN]
+    now = clock.now()
+    found = [(row, row.lease_owner or 0) for row in held if is_pulled(row)]
+    workers = PullWorker.objects.in_bulk({owner for _, owner in found})
+    return [
+        Held(
+            delivery=str(row),
+            url=reverse("admin:delivery_delivery_change", args=[row.pk]),
+            worker=workers[owner].name if owner in workers else UNKNOWN,
+            until=row.due_at,
+            is_over=row.due_at is not None and row.due_at <= now,
+        )
+        for row, owner in found
+    ]
+
+
+@admin.register(PullWorker)
+class PullWorkerAdmin(base.ReadOnly):
+    """Who receives for pull consumers; what each one holds stands on its consumer's page."""
+
+    list_display = ("name", "consumer", "channel", "seen")
+    list_select_related = ("consumer__channel",)
+    search_fields = ("name", "consumer__client_id", "consumer__channel__slug")
+    search_help_text = "worker, client id or channel"
+    ordering = ("-seen_at", "id")
+    fields = (("name", "seen"), ("consumer", "channel"))
+    readonly_fields = ("channel", "seen")
+
+    @display(description="Channel")
+    def channel(self, worker: PullWorker) -> str:
+        """Its consumer's channel."""
+        return worker.consumer.channel.slug
+
+    @display(description="Last received", ordering="seen_at")
+    def seen(self, worker: PullWorker) -> str:
+        """When it got something last, to within ten seconds."""
+        return base.instant(worker.seen_at)

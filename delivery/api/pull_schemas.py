@@ -1,0 +1,61 @@
+"""Shapes of what pull consumers ask and are answered, in the OpenAPI document."""
+
+from channels_app.api.openapi import INSTANT, MAYBE_INSTANT, TEXT, WHOLE, component, record
+from channels_app.rules import fields
+from delivery.api import bodies
+from delivery.api.schemas import (
+    ADDRESS,
+    MAYBE_TEXT,
+    MESSAGE_ID,
+    PRIORITY,
+    YES_OR_NO,
+    list_of,
+    one_of,
+    public_id,
+    said,
+)
+
+RECEIVE = component("Receive", fields.object_schema(bodies.RECEIVE, partial=True))
+ACK, NACK, EXTEND, RELEASE = (
+    component(name, fields.object_schema(known, partial=True) | {"required": ["leases"]})
+    for name, known in (
+        ("Acknowledgement", bodies.ACK),
+        ("NegativeAcknowledgement", bodies.NACK),
+        ("LeaseExtension", bodies.EXTEND),
+        ("LeaseRelease", bodies.RELEASE),
+    )
+)
+_HANDED = record(
+    id=MESSAGE_ID,
+    delivery_id=public_id("dlv"),
+    lease=said(MAYBE_TEXT, "lse_...: settle it by this; null with `auto_ack`."),
+    lease_expires_at=said(MAYBE_INSTANT, "From then on somebody else may receive it."),
+    attempt=said(WHOLE, "From 1, within the current budget."),
+    max_attempts=WHOLE,
+    event_type=TEXT,
+    priority=PRIORITY,
+    ordering_key=TEXT,
+    replay=said(YES_OR_NO, "Somebody asked for it again."),
+    accepted_at=INSTANT,
+    content_type=TEXT,
+    headers=said(
+        {"type": "object", "additionalProperties": TEXT}, "What the producer had forwarded."
+    ),
+)
+_HANDED["properties"] |= {
+    "body": said(TEXT, "Where it is UTF-8."),
+    "body_base64": {"type": "string", "contentEncoding": "base64"},
+    "body_url": said(ADDRESS, "Where it is too large to stand here with the others."),
+}
+HANDED = component("ReceivedMessage", _HANDED)
+SETTLED = component(
+    "LeaseResults",
+    record(
+        done=said(list_of(TEXT), "Leases for which it was done, now or by an earlier call."),
+        failed=list_of(
+            record(lease=TEXT, error=one_of(["expired", "unknown", "too_long"])),
+            description="`expired`: the message is somebody else's by now, or finished. "
+            "`unknown`: no lease of yours. `too_long`: it cannot be extended any more.",
+        ),
+    ),
+)

@@ -1,0 +1,82 @@
+"""Leases: what a pull consumer holds of a delivery, and the token by which it settles it.
+
+The token names the row and the attempt and carries what settling needs to know of them, signed: to
+settle is one write by primary key, with no row read before it.
+"""
+
+import base64
+import hashlib
+import hmac
+import struct
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+PREFIX = "lse_"
+LONGEST_WORKER = 64
+"""Characters of a worker's name."""
+LONGEST_TOKEN = 1024
+"""Characters; a worker's name may have four bytes for each of its own, an ordering key has one."""
+_FIELDS = struct.Struct(">QQIIHQQ")
+_SEAL_BYTES = 16
+_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Lease(NamedTuple):
+    """One delivery in the hands of a pull consumer."""
+
+    delivery_id: int
+    consumer_id: int
+    attempt: int
+    """The fence: whoever takes the delivery after this lease has a higher one."""
+    failure_count: int
+    interruption_count: int
+    accepted_at: datetime
+    taken_at: datetime
+    worker: str
+    """Who holds it, as they call themselves; without control characters."""
+    ordering_key: str = ""
+
+
+def to_token(lease: Lease, key: bytes) -> str:
+    """The lease as its holder keeps it: ``lse_`` and base64url, up to ``LONGEST_TOKEN``."""
+    *numbers, accepted_at, taken_at, worker, ordering_key = lease
+    body = _FIELDS.pack(*numbers, _micros(accepted_at), _micros(taken_at))
+    body += f"{worker}\0{ordering_key}".encode()
+    return PREFIX + base64.urlsafe_b64encode(body + _seal(body, key)).decode().rstrip("=")
+
+
+def from_token(text: str, key: bytes) -> Lease | None:
+    """The lease behind a token; None for anything that ``to_token`` did not write with this key."""
+    digits = text.removeprefix(PREFIX)
+    if digits == text or not digits.isascii() or len(text) > LONGEST_TOKEN:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(digits + "=" * (-len(digits) % 4))
+    except ValueError:
+        return None
+    body, seal = raw[:-_SEAL_BYTES], raw[-_SEAL_BYTES:]
+    if len(body) < _FIELDS.size or not hmac.compare_digest(seal, _seal(body, key)):
+        return None
+    *numbers, accepted_us, taken_us = _FIELDS.unpack_from(body)
+    worker, _, ordering_key = body[_FIELDS.size :].decode().partition("\0")
+    instants = _instant(accepted_us), _instant(taken_us)
+    return Lease._make([*numbers, *instants, worker, ordering_key])
+
+
+def owner_of(consumer_id: int, worker: str) -> int:
+    """A worker as a delivery's ``lease_owner``: below 0, where no pump's generation is."""
+    name = f"{consumer_id}/{worker}".encode()
+    return -(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 2) - 1
+
+
+def _seal(body: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, body, "sha256")[:_SEAL_BYTES]
+
+
+def _micros(instant: datetime) -> int:
+    return (instant - _UNIX) // _MICROSECOND
+
+
+def _instant(micros: int) -> datetime:
+    return _UNIX + timedelta(microseconds=micros)

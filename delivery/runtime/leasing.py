@@ -1,0 +1,137 @@
+"""Leasing: what the holder of leases says of them: done, failed, not now, a little longer."""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
+from random import random
+
+from django.conf import settings
+
+from channels_app import clock, failpoints
+from channels_app.directory import ConsumerView, directory
+from channels_app.rules import backoff
+from delivery.rules import leases as rules
+from delivery.rules import lifecycle
+from delivery.rules.claimed import Claimed
+from delivery.rules.leases import Lease
+from delivery.rules.lifecycle import DeliveryState, Reason, Transition
+from delivery.rules.outcome import Outcome
+from delivery.steps import leases as steps
+from delivery.steps import settle
+from delivery.steps.settle import Result
+
+LONGEST = timedelta(hours=12)
+"""A lease ends so long after it was taken, however often it is extended."""
+
+
+def token(lease: Lease) -> str:
+    """As its holder keeps it."""
+    return rules.to_token(lease, _key())
+
+
+def lease_of(text: str) -> Lease | None:
+    """The lease behind a token that we gave out; None for anything else."""
+    return rules.from_token(text, _key())
+
+
+def end(
+    leases: Collection[Lease],
+    outcome: Outcome,
+    *,
+    slot: int,
+    delay_s: float | None = None,
+    error: str = "",
+) -> set[Lease]:
+    """Close the attempts with this outcome; those that nobody else has closed or overtaken.
+
+    What follows is what follows for a push consumer (`rules.lifecycle`), budget and backoff
+    included; ``delay_s`` takes the backoff's place. A lease that has lapsed counts as long as
+    nobody else took the delivery. Doing it twice is harmless.
+    """
+    now, views = clock.now(), _Views()
+    results: dict[str, list[tuple[Lease, Result]]] = {}
+    for lease in leases:
+        view = views.get(lease.consumer_id)
+        if view is not None:
+            move = _move(lease, view, outcome, delay_s)
+            result = Result(
+                claimed=_claimed(lease, now),
+                transition=move,
+                outcome=outcome,
+                started_at=lease.taken_at,
+                error=error,
+                total_ms=int((now - lease.taken_at) / timedelta(milliseconds=1)),
+            )
+            results.setdefault(lease.worker, []).append((lease, result))
+    ended: set[Lease] = set()
+    for worker, pairs in results.items():
+        closed = settle.close([it for _, it in pairs], now=now, slot=slot, worker=worker)
+        ours = {(it.claimed.id, it.claimed.attempt) for it in closed}
+        ended |= {lease for lease, _ in pairs if (lease.delivery_id, lease.attempt) in ours}
+    failpoints.reach("after_end")
+    return ended | steps.ended_so(set(leases) - ended, outcome)
+
+
+def extend(leases: Iterable[Lease], lease_ms: int) -> tuple[set[Lease], set[Lease]]:
+    """Let them end so long after now; those that do, and those that were held too long already."""
+    now = clock.now()
+    wanted = now + timedelta(milliseconds=lease_ms)
+    ends = {lease: min(wanted, lease.taken_at + LONGEST) for lease in leases}
+    done = steps.extend({lease: at for lease, at in ends.items() if at > now})
+    return done, {lease for lease, at in ends.items() if at <= now}
+
+
+class _Views:
+    """Consumers by id, built once for several leases."""
+
+    def __init__(self) -> None:
+        self._all: Mapping[int, ConsumerView] | None = None
+
+    def get(self, consumer_id: int) -> ConsumerView | None:
+        """None for a removed one."""
+        if self._all is None:
+            self._all = directory.consumers()
+        return self._all.get(consumer_id)
+
+
+def _move(lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | None) -> Transition:
+    move = lifecycle.after_attempt(
+        outcome,
+        failure_count=lease.failure_count,
+        attempt_count=lease.failure_count + lease.interruption_count + 1,
+        max_attempts=view.max_attempts,
+        policy=backoff.parse_policy(view.retry),
+        retry_after=None,
+        jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+    )
+    if move.state is DeliveryState.DELIVERED:
+        return replace(move, reason=Reason.ACKNOWLEDGED)
+    if delay_s is not None and move.due_in is not None:
+        return replace(move, due_in=delay_s)
+    return move
+
+
+def _claimed(lease: Lease, now: datetime) -> Claimed:
+    """As much of the claim as settling asks for."""
+    return Claimed(
+        id=lease.delivery_id,
+        message_id=0,
+        consumer_id=lease.consumer_id,
+        attempt=lease.attempt,
+        failure_count=lease.failure_count,
+        interruption_count=lease.interruption_count,
+        priority=0,
+        due_at=now,
+        accepted_at=lease.accepted_at,
+        event_type="",
+        ordering_key=lease.ordering_key,
+        replayed=False,
+        lease_until=now,
+    )
+
+
+@cache
+def _key() -> bytes:
+    return hashlib.sha256(b"leases of pull consumers:" + settings.SECRET_KEY.encode()).digest()

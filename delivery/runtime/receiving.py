@@ -1,0 +1,201 @@
+"""Receiving: what a pull consumer takes, and the waiting for it while there is nothing."""
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from channels_app import clock, failpoints
+from channels_app.api.places import Places
+from channels_app.directory import ConsumerView, directory
+from delivery import metrics
+from delivery.rules import leases
+from delivery.rules.claimed import Claimed
+from delivery.rules.leases import Lease
+from delivery.rules.outcome import Outcome
+from delivery.runtime import leasing
+from delivery.runtime.line import GUARD_EVERY
+from delivery.steps import claim, horizon, parcels
+from delivery.steps import leases as steps
+from delivery.steps.claim import Want
+from delivery.steps.parcels import Parcel, Shelf
+
+POLL_S = 0.05
+"""How often the tables are asked, by one of all who wait in this process."""
+MOST_BYTES = 8 * 1024 * 1024
+"""Of all bodies in one answer, unless it has a single message; the others come by their address."""
+NOTED_EVERY_S = 10.0
+MOST_NOTED = 10_000
+"""Workers of whom this process remembers that it wrote them down."""
+EMPTY_TRIES = 5
+"""Claims in a row of which nothing is left, because all that was due had expired."""
+
+polls = Places()
+"""For those who wait; without a limit until the web server says how many."""
+
+
+class Wish(NamedTuple):
+    """What a worker asks for."""
+
+    most: int
+    lease_ms: int
+    worker: str
+    settled: bool = False
+    """At most once: closed before it is handed out."""
+
+
+class Handed(NamedTuple):
+    """One delivery in a worker's hands."""
+
+    row: Claimed
+    parcel: Parcel
+    """Without a body where the answer has no room for it."""
+    token: str
+
+
+def receive(view: ConsumerView, wish: Wish) -> list[Handed]:
+    """What is due now, best first, leased to the worker; nothing while the consumer is halted."""
+    if view.halted or view.mode != "pull":
+        return []
+    owner = leases.owner_of(view.id, wish.worker)
+    rows = _claimed(view, wish, owner)
+    if not rows:
+        return []
+    _note(owner, view.id, wish.worker)
+    held = {row.id: _lease(row, wish.worker) for row in rows}
+    contents = _contents(rows)
+    broken = [row for row in rows if contents[row.message_id].error]
+    for row in broken:
+        error = contents[row.message_id].error
+        leasing.end([held[row.id]], Outcome.BODY_UNREADABLE, slot=os.getpid(), error=error)
+    whole = [row for row in rows if row not in broken]
+    if wish.settled:
+        leasing.end([held[row.id] for row in whole], Outcome.DELIVERED, slot=os.getpid())
+    failpoints.reach("before_handout")
+    metrics.RECEIVED.inc(len(whole))
+    return [Handed(row, contents[row.message_id], leasing.token(held[row.id])) for row in whole]
+
+
+def receive_patiently(
+    view: ConsumerView, wish: Wish, wait_s: float, *, owner: Hashable
+) -> list[Handed] | None:
+    """As `receive`, waiting up to ``wait_s`` seconds for something; None without a place to wait.
+
+    Who waits holds one of the web server's threads, so there are few places, and ``owner`` never
+    has all of them.
+    """
+    end = time.monotonic() + wait_s
+    handed = receive(view, wish)
+    if handed or wait_s <= 0:
+        return handed
+    if not polls.take(owner, waits=False):
+        metrics.POLLS_REFUSED.inc()
+        return None
+    try:
+        while not handed and (left := end - time.monotonic()) > 0:
+            watch.wait(view.id, left)
+            now = directory.consumers().get(view.id)
+            if now is None:
+                break
+            handed = receive(now, wish)
+    finally:
+        polls.give_back(owner)
+    return handed
+
+
+class Watch:
+    """Those of this process who wait; one at a time asks the tables for all of them."""
+
+    def __init__(self) -> None:
+        self._lock, self._asking = threading.Lock(), threading.Lock()
+        self._waiting: dict[int, list[threading.Event]] = {}
+        self._asked_at = float("-inf")
+
+    def wait(self, consumer_id: int, seconds: float) -> None:
+        """Until the consumer has something due, as far as one can see, or ``seconds`` are over."""
+        end, event = time.monotonic() + seconds, threading.Event()
+        with self._lock:
+            self._waiting.setdefault(consumer_id, []).append(event)
+        try:
+            while (left := end - time.monotonic()) > 0:
+                self._ask()
+                if event.wait(min(left, POLL_S)):
+                    return
+        finally:
+            with self._lock:
+                self._waiting[consumer_id].remove(event)
+                if not self._waiting[consumer_id]:
+                    del self._waiting[consumer_id]
+
+    def _ask(self) -> None:
+        if time.monotonic() - self._asked_at < POLL_S or not self._asking.acquire(blocking=False):
+            return
+        try:
+            self._asked_at = time.monotonic()
+            with self._lock:
+                waiting = {key: list(events) for key, events in self._waiting.items()}
+            views = directory.consumers()
+            # Of a halted one much may be due; it would wake them for nothing again and again.
+            able = [key for key in waiting if key in views and not views[key].halted]
+            now = clock.now()
+            for consumer_id, due_at in horizon.next_due(able).items():
+                if due_at <= now:
+                    for event in waiting[consumer_id]:
+                        event.set()
+        finally:
+            self._asking.release()
+
+
+watch = Watch()
+_turns = itertools.count(1)
+_noted: dict[int, float] = {}
+
+
+def _claimed(view: ConsumerView, wish: Wish, owner: int) -> list[Claimed]:
+    for _ in range(EMPTY_TRIES):
+        oldest_first = next(_turns) % GUARD_EVERY == 0
+        want = Want(view.id, wish.most, wish.lease_ms, oldest_first)
+        taken = claim.claim([want], now=clock.now(), owner=owner, slot=os.getpid())
+        metrics.SWEPT.labels("lease").inc(taken.rescued_count)
+        if taken.rows or not taken.expired_count:
+            return taken.rows
+    return []
+
+
+def _lease(row: Claimed, worker: str) -> Lease:
+    return Lease(
+        delivery_id=row.id,
+        consumer_id=row.consumer_id,
+        attempt=row.attempt,
+        failure_count=row.failure_count,
+        interruption_count=row.interruption_count,
+        accepted_at=row.accepted_at,
+        taken_at=clock.now(),
+        worker=worker,
+        ordering_key=row.ordering_key,
+    )
+
+
+def _contents(rows: list[Claimed]) -> dict[int, Parcel]:
+    """What each message carries, large bodies as long as there is room."""
+    missing = Parcel("", {}, None, 0, "The stored message is missing.")
+    wanted = [row.message_id for row in rows]
+    found = dict.fromkeys(wanted, missing) | Shelf().load(wanted)
+    room = MOST_BYTES - sum(parcel.size for parcel in found.values() if not parcel.is_left)
+    for message_id, parcel in found.items():
+        if parcel.is_left and (parcel.size <= room or len(found) == 1):
+            room -= parcel.size
+            found[message_id] = parcels.load([message_id]).get(message_id, missing)
+    return found
+
+
+def _note(owner: int, consumer_id: int, worker: str) -> None:
+    ticks = time.monotonic()
+    if ticks - _noted.get(owner, float("-inf")) < NOTED_EVERY_S:
+        return
+    if len(_noted) > MOST_NOTED:
+        _noted.clear()
+    _noted[owner] = ticks
+    steps.note_worker(owner, consumer_id, worker, clock.now())

@@ -1,0 +1,84 @@
+"""Leases: who holds them, making them last longer, and giving one back in its holder's stead."""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError
+
+from channels_app import failpoints, transactions
+from channels_app.models import raw
+from delivery.models import Delivery, PullWorker
+from delivery.rules.leases import Lease
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.outcome import Outcome
+
+TABLE = Delivery._meta.db_table
+KEPT = timedelta(days=7)
+"""So long a worker that receives nothing any more is known by its name."""
+BATCH = 500
+
+
+def note_worker(owner: int, consumer_id: int, name: str, now: datetime) -> None:
+    """Write down who ``owner`` is; to be called every few seconds, not for each receipt."""
+    if PullWorker.objects.filter(id=owner).update(seen_at=now):
+        return
+    try:
+        PullWorker.objects.create(id=owner, consumer_id=consumer_id, name=name, seen_at=now)
+    except IntegrityError:
+        return  # another process was first, or the consumer has just been deleted
+
+
+def forget_workers(now: datetime) -> int:
+    """Delete those that were last seen long ago; returns how many. Their leases are over."""
+    old = PullWorker.objects.filter(seen_at__lt=now - KEPT)
+    names = list(old.values_list("id", flat=True)[:BATCH])
+    PullWorker.objects.filter(id__in=names).delete()
+    return len(names)
+
+
+def extend(until: Mapping[Lease, datetime]) -> set[Lease]:
+    """Make leases end at these instants; those that nobody overtook.
+
+    A lease that has lapsed lives again as long as nobody else took the delivery.
+    """
+    return transactions.run(lambda: _extend(until)) if until else set()
+
+
+def _extend(until: Mapping[Lease, datetime]) -> set[Lease]:
+    found = raw.read(
+        f"SELECT id, attempt_count FROM {TABLE} "
+        f"WHERE id IN ({_keys(until)}) AND state = %s{raw.locked()}",
+        [DeliveryState.IN_FLIGHT.value],
+    )
+    held = set(found)
+    ours = {lease for lease in until if (lease.delivery_id, lease.attempt) in held}
+    by_end: dict[datetime, list[Lease]] = {}
+    for lease in ours:
+        by_end.setdefault(until[lease], []).append(lease)
+    for end, some in by_end.items():
+        raw.execute(
+            f"UPDATE {TABLE} SET due_at = %s, version = version + 1 WHERE id IN ({_keys(some)})",
+            [raw.text(end)],
+        )
+    failpoints.reach("in_extend")
+    return ours
+
+
+def ended_so(leases: Collection[Lease], outcome: Outcome) -> set[Lease]:
+    """Those whose attempt has already been closed with this outcome, and by nobody since.
+
+    Who did not hear the answer to an acknowledgement sends it again: that is no failure.
+    """
+    if not leases:
+        return set()
+    found = raw.read(
+        f"SELECT id, attempt_count FROM {TABLE} "
+        f"WHERE id IN ({_keys(leases)}) AND state <> %s AND outcome = %s",
+        [DeliveryState.IN_FLIGHT.value, outcome.value],
+    )
+    closed = set(found)
+    return {lease for lease in leases if (lease.delivery_id, lease.attempt) in closed}
+
+
+def _keys(leases: Collection[Lease]) -> str:
+    return raw.listed(lease.delivery_id for lease in leases)

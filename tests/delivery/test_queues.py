@@ -1,0 +1,96 @@
+"""Channels of kind queue: each message goes to exactly one of the consumers."""
+
+from collections import Counter as Tally
+
+import pytest
+
+from channels_app import clock
+from channels_app.models import Channel
+from delivery.models import Counter, Delivery
+from delivery.steps import cancel
+from tests.delivery.books import assert_counters_are_true
+from tests.delivery.calling import Api, problem
+from tests.delivery.pulling import Worker, bring, waiting
+from tests.factories import ConsumerFactory
+from tests.pumping import make_channel, make_consumer, publish, pump_until, pumping
+from tests.receiver import Receiver
+
+pytestmark = pytest.mark.django_db
+
+
+def dealt(channel: Channel) -> Tally[str]:
+    rows = Delivery.objects.filter(channel=channel)
+    return Tally(rows.values_list("consumer__client_id", flat=True))
+
+
+@pytest.mark.seed("S2-04")
+@pytest.mark.seed("S2-05")
+@pytest.mark.parametrize(("kind", "each"), [("queue", 100), ("topic", 300)])
+def test_three_consumers_and_300_messages(receiver: Receiver, kind: str, each: int) -> None:
+    channel = make_channel(kind=kind)
+    for name in "abc":
+        make_consumer(channel, receiver.url(f"/{name}"), client_id=name)
+    publish(channel, *[b"x"] * 300)
+    with pumping() as pump:
+        pump_until(pump, lambda: len(receiver.requests()) == 3 * each, seconds=60)
+        pump_until(pump, lambda: Counter.totals()["delivered"] == 3 * each)
+    assert dealt(channel) == dict.fromkeys("abc", each)
+    assert_counters_are_true()
+
+
+def test_push_and_pull_consumers_compete(receiver: Receiver) -> None:
+    channel = make_channel(kind="queue")
+    make_consumer(channel, receiver.url("/ok"), client_id="push")
+    pull = waiting(channel=channel, client_id="pull")
+    with pumping() as pump:
+        bring(pull, *[str(n).encode() for n in range(20)])
+        worker = Worker(pull)
+        received = worker.receive(max=100)
+        worker.say("ack", *(one["lease"] for one in received))
+        pump_until(pump, lambda: Counter.totals()["delivered"] == 20)
+    bodies = [one["body"] for one in received]
+    bodies += [request.body.decode() for request in receiver.requests()]
+    assert sorted(map(int, bodies)) == list(range(20))
+    assert len(received) == 10
+
+
+def test_an_idle_consumer_gets_what_a_slow_one_has_no_time_for() -> None:
+    channel = make_channel(kind="queue")
+    slow, quick = (waiting(channel=channel, client_id=name) for name in ("slow", "quick"))
+    for _ in range(10):
+        bring(slow, b"x")
+        worker = Worker(quick)
+        worker.say("ack", *(one["lease"] for one in worker.receive()))
+    assert dealt(channel) == {"slow": 1, "quick": 9}
+
+
+def test_what_it_is_cannot_be_changed_once_it_has_messages() -> None:
+    api = Api(scopes=["admin"])
+    assert api.call("PUT", "/channels/work", {"kind": "queue"}).status_code == 201
+    assert api.patch("/channels/work", {"kind": "topic"}).status_code == 200
+    assert api.patch("/channels/work", {"kind": "queue"}).status_code == 200
+    # A service that says at each start what it needs does not turn it into a topic.
+    assert api.call("PUT", "/channels/work", {}).json()["kind"] == "queue"
+    ConsumerFactory.create(channel=Channel.objects.get(slug="work"), pull=True)
+    ConsumerFactory.create(channel=Channel.objects.get(slug="work"), pull=True)
+    answer = api.post("/channels/work/messages", b"1")
+    assert answer.json()["matched_consumers"] == 1
+    answer = api.patch("/channels/work", {"kind": "topic"})
+    assert problem(answer) == (422, "invalid_fields", "kind")
+    assert api.patch("/channels/work", {"kind": "queue", "paused": True}).status_code == 200
+
+
+def test_what_waited_for_a_removed_consumer_is_brought_to_another() -> None:
+    channel = make_channel(kind="queue")
+    leaving, staying = (waiting(channel=channel, client_id=name) for name in ("leaving", "staying"))
+    bring(leaving, *[str(n).encode() for n in range(6)])
+    api = Api(scopes=["admin"])
+    assert api.delete(Worker(leaving).path).status_code == 204
+    while cancel.cancel_retired(clock.now(), 0, 100):
+        pass
+    answer = api.post(f"{Worker(staying).path}/backfill", {"dry_run": True})
+    assert answer.json()["matched_count"] == 3
+    worker = Worker(staying)
+    worker.say("ack", *(one["lease"] for one in worker.receive()))
+    answer = api.post(f"{Worker(staying).path}/backfill", {"dry_run": True})
+    assert answer.json()["matched_count"] == 3  # and not what it has had itself
