@@ -108,7 +108,7 @@ NAVIGATION = (
                 "Ordering keys",
                 "format_list_numbered",
                 "delivery.lane",
-                kin=("delivery.lanewaiter",),
+                kin=("delivery.lanewaiter", "delivery.earlyack"),
             ),
         ),
     ),

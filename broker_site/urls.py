@@ -6,6 +6,7 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from broker_site import health
+from delivery.api.views.acks import AckView
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
@@ -13,6 +14,7 @@ urlpatterns = [
     # Delivery first: some addresses of channels_app can do more where deliveries are known.
     path("api/v1/", include("delivery.api.urls")),
     path("api/v1/", include("channels_app.api.urls")),
+    path("acks/<str:token>", AckView.as_view()),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     # What knows deliveries first: below it the portal's own addresses would not be found.

@@ -86,6 +86,7 @@ class Directory:
     def _forget(self) -> None:
         self._channels: dict[str, ChannelView] | None = None
         self._ordered: dict[int, ConsumerView] = {}
+        self._awaiting: frozenset[int] = frozenset()
         self._keys: dict[str, KeyView | None] = {}
         self._signers: dict[int, Signer] = {}
 
@@ -136,6 +137,11 @@ class Directory:
         self._all()
         return self._ordered
 
+    def awaiting(self) -> frozenset[int]:
+        """Those that acknowledge later, by id, as known."""
+        self._all()
+        return self._awaiting
+
     def key(self, key_id: str) -> KeyView | None:
         """The API key with that id, or None."""
         self.refresh()
@@ -171,6 +177,7 @@ class Directory:
                 self._channels = _load_channels()
                 views = [view for it in self._channels.values() for view in it.consumers]
                 self._ordered = {view.id: view for view in views if view.ordering}
+                self._awaiting = frozenset(view.id for view in views if view.ack)
             return self._channels
 
 
@@ -238,6 +245,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         version=consumer.version,
         ordering=consumer.ordering,
         head_of_line=consumer.head_of_line,
+        ack=consumer.ack,
     )
 
 

@@ -61,6 +61,11 @@ LATENESS = Histogram(
     "From the instant a delivery was due to its sending.",
     buckets=_LATENCY,
 )
+ACKS = Counter(
+    "hookstation_acks_total",
+    "Later words of consumers: on_time, early, late, double, foreign, and timeout for none.",
+    ["heard"],
+)
 LANE_WAIT = Histogram(
     "hookstation_lane_wait_seconds",
     "How long a delivery that was due waited for an earlier one of its ordering key.",

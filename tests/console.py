@@ -26,6 +26,7 @@ from delivery.models import (
     ConsumerHealth,
     DeadCluster,
     Delivery,
+    EarlyAck,
     Erasure,
     ForecastFrame,
     HealthDay,
@@ -132,6 +133,7 @@ def fill() -> None:
         blocked_at=now,
     )
     LaneWaiter.objects.create(delivery_id=1, lane_id=key, place=1, due_at=now)
+    EarlyAck.objects.create(delivery_id=1, ok=True, said_at=now)
     IdempotencyRecord.objects.create(
         digest="0" * 64, message_id=dead.message_id, body_digest="1" * 64, expires_at=now
     )

@@ -32,6 +32,8 @@ class ConsumerView:
     ordering: bool = False
     head_of_line: str = "skip"
     """What a dead delivery means to those behind it: ``skip`` lets them go, ``block`` does not."""
+    ack: Any = None
+    """How it acknowledges, where its answer alone does not."""
 
     def wants(self, event_type: str) -> bool:
         """Whether its filter lets this event type through."""

@@ -32,6 +32,13 @@ def only(value: object, sentence: str) -> Described:
     return Described(read, {"const": value})
 
 
+def _ack(value: object) -> dict[str, Any]:
+    mode = value.get("mode") if isinstance(value, Mapping) else None
+    if not isinstance(mode, str) or mode not in _ACKS:
+        raise ValueError("An object with mode callback or timer is needed, or null.")
+    return _ACKS[mode](value)  # type: ignore[no-any-return]
+
+
 def _retry_policy(value: object) -> Any:
     if value is None:
         raise ValueError("A retry policy is a preset's name, a list of seconds or an object.")
@@ -49,6 +56,25 @@ def _static_headers(value: object) -> dict[str, str]:
         raise ValueError("A header is there twice.")
     return given
 
+
+_ACK_MS = fields.whole(10, 86_400_000)
+_ACKS = {
+    "callback": fields.nested(
+        {
+            "mode": Field(fields.choice("callback"), required=True),
+            "timeout_ms": Field(_ACK_MS, default=60_000),
+            "on_timeout": Field(fields.choice("proceed", "retry", "dead"), default="retry"),
+        }
+    ),
+    "timer": fields.nested(
+        {
+            "mode": Field(fields.choice("timer"), required=True),
+            "delay_ms": Field(_ACK_MS, required=True),
+        }
+    ),
+}
+ack = fields.nullable(Described(_ack, {"oneOf": [one.schema for one in _ACKS.values()]}))
+"""How a consumer acknowledges later; null: its answer is the acknowledgement."""
 
 _SECONDS = {"type": "number", "minimum": 0, "maximum": backoff.LONGEST_DELAY_S}
 

@@ -77,7 +77,7 @@ FIELDS: dict[str, Field] = {
     "head_of_line": Field(
         fields.choice("skip", "block"), default="skip", help="Behind a dead delivery of a key."
     ),
-    "ack": Field(settings.only(None, "Acknowledgement by a later call is not available.")),
+    "ack": Field(settings.ack, help="How it acknowledges, where its answer alone does not."),
 }
 """What may be written; null limits mean the channel's or the installation's."""
 

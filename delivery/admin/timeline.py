@@ -72,6 +72,8 @@ def _ahead(delivery: Delivery) -> list[Moment]:
         return []
     if delivery.state == "in_flight":
         return [Moment("wait", "In flight", delivery.due_at, "Its worker has until then.")]
+    if delivery.state == "awaiting_ack":
+        return [Moment("wait", "Awaits its ack", delivery.due_at, "The consumer has until then.")]
     if delivery.is_behind:
         return [Moment("wait", "Next", None, "It waits for an earlier one of its ordering key.")]
     return [Moment("wait", "Next", delivery.due_at, "Not sent before this instant.")]

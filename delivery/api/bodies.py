@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework.request import Request
 
 from channels_app import clock
-from channels_app.api.base import json_object
+from channels_app.api.base import Sender, json_object
 from channels_app.conf import conf
 from channels_app.errors import Invalid
 from channels_app.rules import fields, ids, times
@@ -107,9 +107,15 @@ MOVE_ITEM: dict[str, Field] = CANCEL_ITEM | {
 }
 
 
-def read(request: Request, known: Mapping[str, Field], *, optional: bool = False) -> dict[str, Any]:
+def read(
+    request: Request,
+    known: Mapping[str, Field],
+    *,
+    optional: bool = False,
+    sender: Sender | None = None,
+) -> dict[str, Any]:
     """The body's fields, null ones left out. Raises ApiProblem and Invalid."""
-    return cleaned(json_object(request, optional=optional), known)
+    return cleaned(json_object(request, optional=optional, sender=sender), known)
 
 
 def cleaned(body: object, known: Mapping[str, Field]) -> dict[str, Any]:

@@ -63,12 +63,14 @@ def leave(leavers: Iterable[Leaver], now: datetime) -> dict[int, datetime]:
     return advance([lane for lane in free if lane.id not in blocked], now)
 
 
-def leave_rows(rows: Iterable[tuple[int, int]], now: datetime) -> dict[int, datetime]:
+def leave_rows(
+    rows: Iterable[tuple[int, int]], now: datetime, *, dead: bool = False
+) -> dict[int, datetime]:
     """The same for finished deliveries of which only id and consumer are at hand."""
     directory.refresh()
     known = directory.ordered()
     found = keyed([key for key, consumer_id in rows if consumer_id in known])
-    return leave((Leaver(*row) for row in found), now)
+    return leave((Leaver(row[0], row[1], row[2], dead) for row in found), now)
 
 
 def stands_still() -> set[int]:

@@ -36,6 +36,8 @@ class Envelope(NamedTuple):
     """The producer's; without one none is made up."""
     event_type: str = ""
     ordering_key: str = ""
+    ack_url: str = ""
+    """Where the consumer acknowledges it later."""
     replay: bool = False
     """A person asked for this delivery again."""
     test: bool = False
@@ -73,6 +75,8 @@ def build(envelope: Envelope) -> list[tuple[str, str]]:
     )
     if envelope.ordering_key:
         headers.append(("Hookstation-Ordering-Key", _visible(envelope.ordering_key)))
+    if envelope.ack_url:
+        headers.append(("Hookstation-Ack-Url", envelope.ack_url))
     if envelope.replay:
         headers.append(("Hookstation-Replay", "true"))
     if envelope.test:

@@ -91,6 +91,11 @@ ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
         (_S.AWAITING_ACK, _S.QUEUED, _R.RETRY),
         (_S.AWAITING_ACK, _S.QUEUED, _R.ACK_TIMEOUT),
         (_S.AWAITING_ACK, _S.DEAD, _R.EXHAUSTED),
+        # Nobody said anything in time, and that is how the consumer wants it.
+        (_S.AWAITING_ACK, _S.DELIVERED, _R.ACK_TIMEOUT),
+        (_S.AWAITING_ACK, _S.DEAD, _R.ACK_TIMEOUT),
+        # A word that missed its time spares the next try.
+        (_S.QUEUED, _S.DELIVERED, _R.ACKNOWLEDGED),
         (_S.DEAD, _S.QUEUED, _R.REPLAYED),
         (_S.DELIVERED, _S.QUEUED, _R.REPLAYED),
         (_S.CANCELLED, _S.QUEUED, _R.REPLAYED),

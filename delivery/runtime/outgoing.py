@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from channels_app.conf import conf as site
 from channels_app.directory import ConsumerView, Signer
 from channels_app.rules import ids
 from delivery.conf import conf
 from delivery.rules import envelope, signing
 from delivery.rules.claimed import Claimed
+from delivery.steps import acknowledge
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Call, Sender
 
@@ -36,6 +38,8 @@ class Stamp(NamedTuple):
     ordering_key: str = ""
     replay: bool = False
     test: bool = False
+    delivery_id: int = 0
+    """0 for a sample."""
 
 
 def stamp(claimed: Claimed) -> Stamp:
@@ -48,6 +52,7 @@ def stamp(claimed: Claimed) -> Stamp:
         accepted_at=claimed.accepted_at,
         ordering_key=claimed.ordering_key,
         replay=claimed.replayed,
+        delivery_id=claimed.id,
     )
 
 
@@ -74,6 +79,7 @@ def call(
                 max_attempts=view.max_attempts,
                 accepted_at=mark.accepted_at,
                 ordering_key=mark.ordering_key,
+                ack_url=_ack_url(view, mark),
                 replay=mark.replay,
                 test=mark.test,
                 user_agent=conf().user_agent,
@@ -85,6 +91,12 @@ def call(
         timeout_ms=view.timeout_ms,
         connect_timeout_ms=min(conf().connect_timeout_ms, view.timeout_ms),
     )
+
+
+def _ack_url(view: ConsumerView, mark: Stamp) -> str:
+    if not (view.ack and view.ack["mode"] == "callback" and mark.delivery_id):
+        return ""
+    return f"{site().public_url}/acks/{acknowledge.token(mark.delivery_id)}"
 
 
 def _signatures(signer: Signer, message_id: str, timestamp: int, body: bytes, now: datetime) -> str:

@@ -12,7 +12,7 @@ from django.db import Error as DatabaseFailure
 
 from channels_app import clock, failpoints
 from delivery.conf import conf
-from delivery.rules import lifecycle
+from delivery.rules import acks, lifecycle
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
 from delivery.runtime.line import Line
@@ -47,14 +47,19 @@ class Recorder:
             self.due_at = time.monotonic() + COMPANY_S
         elif len(self.results) >= BATCH:
             self.due_at = 0.0
-        transition = lifecycle.after_attempt(
-            answer.outcome,
-            failure_count=row.failure_count,
-            attempt_count=row.failure_count + row.interruption_count + 1,
-            max_attempts=line.view.max_attempts,
-            policy=line.policy,
-            retry_after=answer.retry_after,
-            jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+        mode = acks.mode_of(line.view.ack) if answer.outcome.is_success else None
+        transition = (
+            mode.answered
+            if mode
+            else lifecycle.after_attempt(
+                answer.outcome,
+                failure_count=row.failure_count,
+                attempt_count=row.failure_count + row.interruption_count + 1,
+                max_attempts=line.view.max_attempts,
+                policy=line.policy,
+                retry_after=answer.retry_after,
+                jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+            )
         )
         left_s = (row.due_at - clock.now()).total_seconds()
         if transition.due_in is not None and transition.due_in < left_s:

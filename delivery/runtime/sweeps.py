@@ -9,6 +9,7 @@ from delivery.conf import conf
 from delivery.runtime import audits, notices, slots
 from delivery.runtime.rounds import Rounds, Sweep
 from delivery.steps import (
+    acknowledge,
     archived,
     cancel,
     dispatch,
@@ -83,6 +84,7 @@ SWEEPS = (
     Sweep("retired", 5.0, _until_none(retired)),
     Sweep("lanes", 5.0, lambda: lanes.mend(clock.now()), idle_s=15.0),
     Sweep("notices", 5.0, notices.sweep),
+    Sweep("early acks", 600.0, _once(lambda: acknowledge.forget(clock.now()))),
     Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),
     Sweep("retention", 300.0, old_rows),
     Sweep("archived", 5.0, archived_rows, idle_s=60.0),

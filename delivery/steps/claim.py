@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from channels_app import failpoints, transactions
 from channels_app.directory import directory
 from channels_app.models import new_id, raw
-from delivery import lanes
+from delivery import acks, lanes
 from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
-from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason
+from delivery.rules.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
 
 T = TypeVar("T")
@@ -167,6 +167,9 @@ def _take(
     tally: Tally[tuple[int, str]] = Tally()
     lapsed = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
     _record_lapsed(lapsed, instant)
+    if unheard := [row for row in rows if row.state == DeliveryState.AWAITING_ACK]:
+        rows = [row for row in rows if row.state != DeliveryState.AWAITING_ACK]
+        _go_on(unheard, now, tally)
     expired = [row for row in rows if row.expires_at and row.expires_at <= instant]
     _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, instant, tally)
     worn = [row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired]
@@ -174,7 +177,7 @@ def _take(
     if expired or worn:
         finished = {row.id for row in (*expired, *worn)}
         rows = [row for row in rows if row.id not in finished]
-        _leave(expired, worn, now)
+        _leave((*expired, *worn), {row.id for row in worn}, now)
     by_lease: dict[int, list[_Due]] = {}
     for row in rows:
         by_lease.setdefault(leases[row.consumer_id], []).append(row)
@@ -221,13 +224,25 @@ def _finish(
     )
 
 
-def _leave(expired: list[_Due], worn: list[_Due], now: datetime) -> None:
+def _go_on(unheard: list[_Due], now: datetime, tally: Tally[tuple[int, str]]) -> None:
+    """What was received and not acknowledged in time goes where its consumer wants it."""
+    moves = {move.delivery_id: move for move in acks.timed_out(unheard)}
+    acks.move(list(moves.values()), now)
+    for row in unheard:
+        tally[row.consumer_id, row.state] -= 1
+        tally[row.consumer_id, moves[row.id].transition.state.value] += 1
+    over = [row for row in unheard if moves[row.id].transition.state in FINISHED]
+    dead = {row.id for row in over if moves[row.id].transition.state is DeliveryState.DEAD}
+    _leave(over, dead, now)
+
+
+def _leave(rows: Sequence[_Due], dead: set[int], now: datetime) -> None:
     """What ended is in nobody's way any more: who asks next finds the one behind it."""
     ordered = directory.ordered()
     lanes.leave(
         (
-            Leaver(row.id, row.consumer_id, row.ordering_key, is_dead=row in worn)
-            for row in (*expired, *worn)
+            Leaver(row.id, row.consumer_id, row.ordering_key, is_dead=row.id in dead)
+            for row in rows
             if row.ordering_key and row.consumer_id in ordered
         ),
         now,

@@ -10,9 +10,10 @@ from django.db import IntegrityError
 from channels_app import failpoints, transactions
 from channels_app.directory import directory
 from channels_app.models import new_id, raw
-from delivery import lanes, metrics
+from delivery import acks, lanes, metrics
 from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.acks import confirmed
 from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Transition
 from delivery.rules.outcome import Outcome
@@ -120,9 +121,35 @@ def _write(
     )
     if moved[: len(groups)] != [len(group) for group in groups]:
         raise _Overtaken
+    results = _overruled(results, now, slot)
     due = lanes.leave(_leaving(results), now)
     failpoints.reach("in_settle")
     return results, due
+
+
+def _overruled(results: Sequence[Result], now: datetime, slot: int) -> Sequence[Result]:
+    """What consumers said before their answers were recorded goes before what those say."""
+    words = acks.early(result.claimed.id for result in results)
+    if not words:
+        return results
+    after: list[Result] = []
+    moves: list[acks.Move] = []
+    tally: Tally[tuple[int, str]] = Tally()
+    for result in results:
+        claimed, move = result.claimed, result.transition
+        to = move
+        if words.get(claimed.id) is True:
+            to = confirmed()
+        elif claimed.id in words and move.state is DeliveryState.AWAITING_ACK:
+            to = acks.refused(claimed.consumer_id, claimed.failure_count)
+        if to != move:
+            moves.append(acks.Move(claimed.id, to))
+            tally[claimed.consumer_id, move.state.value] -= 1
+            tally[claimed.consumer_id, to.state.value] += 1
+        after.append(result._replace(transition=to))
+    acks.move(moves, now)
+    Counter.add(tally, slot)
+    return after
 
 
 def _leaving(results: Sequence[Result]) -> Iterator[Leaver]:
@@ -174,7 +201,8 @@ def _moving(group: Sequence[Result], now: datetime) -> raw.Statement:
     waits = move.due_in is not None
     due, instants = _due(group, now) if waits else ("NULL", [])
     counted = "failure_count" if move.charged else "interruption_count"
-    more = f"{counted} = {counted} + 1, " if move.charged or waits else ""
+    spoilt = waits and move.state is not DeliveryState.AWAITING_ACK
+    more = f"{counted} = {counted} + 1, " if move.charged or spoilt else ""
     sql = (
         f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, status_code = %s, "
         f"due_at = {due}, finished_at = %s, lease_owner = NULL, {more}version = version + 1 "

@@ -160,6 +160,8 @@ def timeline(row: Delivery, attempts: Sequence[Attempt]) -> list[Moment]:
     if row.state == DeliveryState.QUEUED:
         note = BEHIND if row.is_behind else "Not before this instant."
         moments.append(Moment("busy", "Next attempt", row.next_at, note))
+    elif row.state == DeliveryState.AWAITING_ACK:
+        moments.append(Moment("busy", "Awaits its acknowledgement", row.due_at, "Until then."))
     elif row.state == DeliveryState.IN_FLIGHT:
         moments.append(Moment("busy", "On its way", None, "An attempt is under way."))
     elif row.state != DeliveryState.DELIVERED:

@@ -10,7 +10,6 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -212,41 +211,6 @@ def test_a_slice_of_a_replay_is_whole_or_did_not_happen(place: Place, name: str)
     assert place.heard() == Counter({message_id: 2 for message_id in ids})
 
 
-@pytest.mark.seed("S3-29", "S3-34")
-@pytest.mark.parametrize(
-    "name", ["in_dispatch", "after_dispatch", "after_claim", "in_lane", "in_settle", "after_settle"]
-)
-def test_an_ordered_key_keeps_its_order_over_a_death(place: Place, name: str) -> None:
-    place.register("/slow?ms=50", ordering=True)
-    first = [place.publish("first", ordering_key="A")]
-    with place.point.armed(place.broker, name):
-        ids = [*first, *(place.publish(f"{n}", ordering_key="A") for n in range(8))]
-    place.settle()
-    heard = heard_ids(place.receiver, "/slow")
-    assert list(dict.fromkeys(heard)) == ids
-    assert heard == sorted(heard, key=ids.index), "one that came twice came before the next one"
-    assert len(heard) <= len(ids) + 1
-    assert Books(place.broker).number("SELECT COUNT(*) FROM delivery_lane") == 0
-
-
-@pytest.mark.parametrize("name", ["in_lane", "after_lane"])
-def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: str) -> None:
-    place.register("/ok", ordering=True)
-    first = place.publish("first", delay_ms=600_000, ordering_key="A")
-    second = place.publish("second", ordering_key="A")
-    path = f"{place.path}/consumers/one/lanes"
-    wait_until(
-        lambda: insist(place.broker, "GET", path)[0]["items"], PATIENCE_S, "there is no lane"
-    )
-    (lane,) = insist(place.broker, "GET", path)[0]["items"]
-    with place.point.armed(place.broker, name), suppress(AssertionError):
-        # Who is done already says so by a 404 or a 409.
-        insist(place.broker, "POST", f"{path}/{lane['id']}/skip", json={"head": lane["head"]})
-    place.settle()
-    assert place.heard() == Counter([second])
-    assert first != second
-
-
 @pytest.mark.parametrize("name", ["in_restore", "after_restore"])
 def test_messages_out_of_the_lake_come_in_once(place: Place, name: str) -> None:
     place.register()
@@ -348,7 +312,8 @@ def test_every_failpoint_of_the_program_has_killed_a_process_here() -> None:
     sources = [*(ROOT / "channels_app").rglob("*.py"), *(ROOT / "delivery").rglob("*.py")]
     found = {name for path in sources for name in _points(path.read_text())}
     assert found
-    assert found == set(re.findall(r'"((?:before|in|after)_\w+)"', Path(__file__).read_text()))
+    texts = [path.read_text() for path in Path(__file__).parent.glob("test_failpoints*.py")]
+    assert found == set(re.findall(r'"((?:before|in|after)_\w+)"', "".join(texts)))
 
 
 def _points(source: str) -> list[str]:

@@ -191,6 +191,7 @@ def test_the_arrows_are_those_that_are_drawn() -> None:
         (S.QUEUED, S.IN_FLIGHT),
         (S.QUEUED, S.CANCELLED),
         (S.QUEUED, S.DEAD),
+        (S.QUEUED, S.DELIVERED),
         (S.IN_FLIGHT, S.DELIVERED),
         (S.IN_FLIGHT, S.QUEUED),
         (S.IN_FLIGHT, S.DEAD),

@@ -1,0 +1,104 @@
+"""Acks: what settle and claim have to know of consumers that acknowledge later (S3-05, S3-38).
+
+A delivery that awaits a word is due when its time is over, like any other row: the claim finds it.
+A word that came too early is found by whoever records the attempt that it belongs to.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from random import random
+from typing import NamedTuple, Protocol
+
+from channels_app.directory import directory
+from channels_app.models import raw
+from channels_app.rules import backoff
+from delivery import metrics
+from delivery.models import Delivery, EarlyAck
+from delivery.rules import acks
+from delivery.rules.lifecycle import DeliveryState, Reason, Transition
+
+DELIVERIES, EARLY = Delivery._meta.db_table, EarlyAck._meta.db_table
+
+
+class Waiting(Protocol):
+    """A delivery that awaits a word, locked."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def consumer_id(self) -> int: ...
+    @property
+    def failure_count(self) -> int: ...
+
+
+class Move(NamedTuple):
+    """Where a delivery goes."""
+
+    delivery_id: int
+    transition: Transition
+
+
+def timed_out(rows: Iterable[Waiting]) -> list[Move]:
+    """What follows for deliveries about which nobody said anything in time."""
+    rows = list(rows)
+    metrics.ACKS.labels("timeout").inc(len(rows))
+    return [Move(row.id, _without_a_word(row)) for row in rows]
+
+
+def early(delivery_ids: Iterable[int]) -> dict[int, bool]:
+    """Words about these deliveries that were kept, taken away with this call; True for ok."""
+    if not directory.awaiting():
+        return {}
+    ids = raw.listed(delivery_ids)
+    found = raw.read(f"SELECT delivery_id, ok FROM {EARLY} WHERE delivery_id IN ({ids})")
+    if found:
+        gone = raw.listed(key for key, _ in found)
+        raw.execute(f"DELETE FROM {EARLY} WHERE delivery_id IN ({gone})")
+    return {key: bool(ok) for key, ok in found}
+
+
+def refused(consumer_id: int, failure_count: int) -> Transition:
+    """The consumer said that it failed."""
+    view = directory.consumers().get(consumer_id)
+    return acks.refused(
+        failure_count=failure_count,
+        max_attempts=view.max_attempts if view else 1,
+        policy=backoff.parse_policy(view.retry if view else "once"),
+        jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+        reason=Reason.RETRY,
+    )
+
+
+def move(moves: Sequence[Move], now: datetime) -> None:
+    """Write where locked deliveries go; counters and lanes are the caller's."""
+    alike: dict[tuple[DeliveryState, Reason, bool, bool], list[Move]] = {}
+    for one in moves:
+        to = one.transition
+        alike.setdefault((to.state, to.reason, to.charged, to.due_in is None), []).append(one)
+    for (state, reason, charged, is_over), some in alike.items():
+        cases = " ".join(f"WHEN {one.delivery_id:d} THEN %s" for one in some)
+        dues = [raw.text(now + timedelta(seconds=one.transition.due_in or 0.0)) for one in some]
+        due = "NULL" if is_over else f"CASE id {cases} END"
+        raw.execute(
+            f"UPDATE {DELIVERIES} SET state = %s, reason = %s, due_at = {due}, finished_at = %s, "
+            f"lease_owner = NULL, failure_count = failure_count + {charged:d}, "
+            f"version = version + 1 "
+            f"WHERE id IN ({raw.listed(one.delivery_id for one in some)})",
+            [
+                state.value,
+                reason.value,
+                *([] if is_over else dues),
+                raw.text(now) if is_over else None,
+            ],
+        )
+
+
+def _without_a_word(row: Waiting) -> Transition:
+    view = directory.consumers().get(row.consumer_id)
+    return acks.timed_out(
+        acks.mode_of(view.ack) if view else None,
+        failure_count=row.failure_count,
+        max_attempts=view.max_attempts if view else 1,
+        policy=backoff.parse_policy(view.retry if view else "once"),
+        jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+    )

@@ -1,0 +1,103 @@
+"""Acknowledge: a consumer's later word about one delivery, whatever has become of it (S3-38)."""
+
+from collections import Counter as Tally
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.core.signing import BadSignature, Signer
+
+from channels_app import failpoints, transactions
+from channels_app.errors import NotFound
+from channels_app.rules import ids
+from delivery import acks, lanes, metrics
+from delivery.models import Counter, Delivery, EarlyAck
+from delivery.rules.acks import Heard, confirmed, heard
+from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
+
+KEPT = timedelta(hours=1)
+"""How long a word is kept that nothing followed."""
+_signer = Signer(sep=".", salt="hookstation.acks")
+
+
+class Answered(NamedTuple):
+    """What became of a word."""
+
+    heard: Heard
+    delivery: Delivery
+    due: dict[int, datetime]
+    """When ordered consumers have something due by that."""
+
+
+def token(delivery_id: int) -> str:
+    """What stands for one delivery in the address that its consumer may call."""
+    return _signer.sign(ids.to_public(ids.DELIVERY, delivery_id))
+
+
+def opened(text: str) -> int:
+    """The delivery that a token stands for. Raises NotFound for a token that is not ours."""
+    try:
+        number = ids.from_public(ids.DELIVERY, _signer.unsign(text))
+    except BadSignature:
+        number = None
+    if number is None:
+        raise _foreign()
+    return number
+
+
+def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> Answered:
+    """Take a word about a delivery. Raises NotFound for one that has been deleted since."""
+    answered = transactions.run(lambda: _write(delivery_id, ok, now, slot))
+    if answered is None:
+        raise _foreign()
+    metrics.ACKS.labels(answered.heard.value).inc()
+    failpoints.reach("after_ack")
+    return answered
+
+
+def forget(now: datetime) -> int:
+    """Delete words that came early and that no attempt followed; returns how many."""
+    old = EarlyAck.objects.filter(said_at__lt=now - KEPT)
+    return old.delete()[0]
+
+
+def _foreign() -> NotFound:
+    metrics.ACKS.labels("foreign").inc()
+    return NotFound("unknown_token", "No delivery waits for this token.")
+
+
+def _write(number: int, ok: bool, now: datetime, slot: int) -> Answered | None:
+    row = Delivery.objects.select_for_update().filter(id=number).first()
+    if row is None:
+        return None
+    word = heard(DeliveryState(row.state), Reason(row.reason), ok=ok)
+    due: dict[int, datetime] = {}
+    if word is Heard.EARLY:
+        _, is_new = EarlyAck.objects.get_or_create(
+            delivery_id=row.id, defaults={"ok": ok, "said_at": now}
+        )
+        word = word if is_new else Heard.DOUBLE
+    elif word is Heard.ON_TIME:
+        due = _follow(row, ok, now, slot)
+    failpoints.reach("in_ack")
+    return Answered(word, row, due)
+
+
+def _follow(row: Delivery, ok: bool, now: datetime, slot: int) -> dict[int, datetime]:
+    to = confirmed() if ok else acks.refused(row.consumer_id, row.failure_count)
+    acks.move([acks.Move(row.id, to)], now)
+    tally: Tally[tuple[int, str]] = Tally()
+    tally[row.consumer_id, row.state] -= 1
+    tally[row.consumer_id, to.state.value] += 1
+    Counter.add(tally, slot)
+    if to.state is DeliveryState.DELIVERED:
+        metrics.DELIVERIES.labels(to.state.value).inc()
+        metrics.LATENCY.observe((now - row.accepted_at).total_seconds())
+    due = {}
+    if to.state in FINISHED:
+        due = lanes.leave_rows(
+            [(row.id, row.consumer_id)], now, dead=to.state is DeliveryState.DEAD
+        )
+    elif to.due_in is not None:
+        due = {row.consumer_id: now + timedelta(seconds=to.due_in)}
+    row.refresh_from_db()
+    return due

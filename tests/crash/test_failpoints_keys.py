@@ -1,0 +1,86 @@
+"""A process killed where ordered keys go on, and where consumers acknowledge later."""
+
+from collections import Counter
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from tests.broker import heard_ids, wait_until
+from tests.crash.books import Books
+from tests.crash.failpoint import PATIENCE_S, insist
+from tests.crash.test_failpoints import Place, place, started
+from tests.receiver import Request
+
+__all__ = ["place", "started"]
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.seed("S3-29", "S3-34")
+@pytest.mark.parametrize(
+    "name", ["in_dispatch", "after_dispatch", "after_claim", "in_lane", "in_settle", "after_settle"]
+)
+def test_an_ordered_key_keeps_its_order_over_a_death(place: Place, name: str) -> None:
+    place.register("/slow?ms=50", ordering=True)
+    first = [place.publish("first", ordering_key="A")]
+    with place.point.armed(place.broker, name):
+        ids = [*first, *(place.publish(f"{n}", ordering_key="A") for n in range(8))]
+    place.settle()
+    heard = heard_ids(place.receiver, "/slow")
+    assert list(dict.fromkeys(heard)) == ids
+    assert heard == sorted(heard, key=ids.index), "one that came twice came before the next one"
+    assert len(heard) <= len(ids) + 1
+    assert Books(place.broker).number("SELECT COUNT(*) FROM delivery_lane") == 0
+
+
+@pytest.mark.parametrize("name", ["in_lane", "after_lane"])
+def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: str) -> None:
+    place.register("/ok", ordering=True)
+    first = place.publish("first", delay_ms=600_000, ordering_key="A")
+    second = place.publish("second", ordering_key="A")
+    path = f"{place.path}/consumers/one/lanes"
+    wait_until(
+        lambda: insist(place.broker, "GET", path)[0]["items"], PATIENCE_S, "there is no lane"
+    )
+    (lane,) = insist(place.broker, "GET", path)[0]["items"]
+    with place.point.armed(place.broker, name), suppress(AssertionError):
+        # Who is done already says so by a 404 or a 409.
+        insist(place.broker, "POST", f"{path}/{lane['id']}/skip", json={"head": lane["head"]})
+    place.settle()
+    assert place.heard() == Counter([second])
+    assert first != second
+
+
+@pytest.mark.seed("S3-29")
+@pytest.mark.parametrize("name", ["in_ack", "after_ack"])
+def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -> None:
+    mode = {"mode": "callback", "timeout_ms": 600_000}
+    place.register("/ok", ordering=True, ack=mode)
+    ids = [place.publish("first", ordering_key="A"), place.publish("second", ordering_key="A")]
+    waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
+    for number, message_id in enumerate(ids, 1):
+        request = place.receiver.wait_for(number)[-1]
+        assert request.header("webhook-id") == message_id
+        wait_until(lambda: Books(place.broker).number(waiting) == 1, PATIENCE_S, "it does not wait")
+        if number == 1:
+            with place.point.armed(place.broker, name):
+                _acknowledge(place, request)
+        else:
+            _acknowledge(place, request)
+    place.settle()
+    assert place.heard() == Counter(ids)
+
+
+def _acknowledge(place: Place, request: Request) -> None:
+    """As a consumer should: until there is an answer."""
+    path = urlsplit(request.header("Hookstation-Ack-Url") or "").path
+    url = urlsplit(place.broker.base)._replace(path=path).geturl()
+    answers: list[int] = []
+
+    def is_heard() -> bool:
+        with suppress(requests.ConnectionError):
+            answers.append(requests.post(url, timeout=20).status_code)
+        return 200 in answers
+
+    wait_until(is_heard, PATIENCE_S, "nobody hears it", place.broker.log)
