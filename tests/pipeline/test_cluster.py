@@ -1,16 +1,18 @@
 """Jobs on a cluster: a standalone master with two workers counts as plain Python does."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from django.conf import settings
 
 from delivery.models import PipelineRun
-from pipeline.running import session
+from pipeline.running import java, session
 from pipeline.settings import Settings
 from tests.pipeline import month
 from tests.pipeline.month import Month
@@ -61,6 +63,41 @@ def test_a_cluster_counts_what_there_is(standalone: Cluster, address: str) -> No
     assert stored_times() == timed(made)
     assert run.result["attempts"] == len(made.attempts)
     assert len(standalone.executors()) == 2
+
+
+@pytest.mark.e2e
+def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path: Path) -> None:
+    made = month.make(messages=60)
+    words = (settings.BASE_DIR / "deploy/pipeline/standalone/README.md").read_text()
+    (lines,) = [some for some in re.findall(r"```sh\n(.*?)```", words, re.S) if "submit" in some]
+    # A checkout of its own: the lines leave a file there.
+    for name in ("pipeline", "deploy"):
+        (tmp_path / name).symlink_to(settings.BASE_DIR / name)
+    (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    lines = lines.replace("/opt/hookstation", str(tmp_path))
+    lines = lines.replace("spark://spark1.internal:7077", "local[2]")
+    lines = f"{lines.rstrip()} --since={made.since.isoformat()}"
+    java.ensure(tmp_path)
+    known = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
+
+    done = subprocess.run(
+        ["/bin/bash", "-ec", lines],
+        cwd="/",
+        env=known
+        | {
+            "DATABASE_URL": address,
+            "HOOKSTATION_DATA_DIR": str(tmp_path),
+            "HOOKSTATION_LAKE_LAG_S": "1",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+    )
+
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert stored() == plain(counted(made))
+    assert f"attempts: {len(made.attempts)}" in done.stdout
 
 
 def test_nobody_on_the_drivers_machine_reads_the_address_of_the_database(chosen: Settings) -> None:

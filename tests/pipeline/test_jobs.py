@@ -8,7 +8,7 @@ import pytest
 from delivery.rules.pipeline_jobs import JOBS as OFFERED
 from delivery.rules.pipeline_jobs import Kind
 from pipeline import commandline
-from pipeline.jobs import JOBS
+from pipeline.jobs import JOBS, erase
 from pipeline.running.job import Job
 
 NOT_OFFERED = {"help", "csv"}
@@ -21,6 +21,16 @@ def actions_of(job: Job) -> dict[str, argparse.Action]:
     return {action.dest: action for action in parser._actions if action.dest not in NOT_OFFERED}
 
 
+def test_who_is_erased_stays_out_of_the_books() -> None:
+    private = {option.name for option in OFFERED["erase"].options if option.is_private}
+    assert private == set(erase.SUBJECT)
+
+
+def test_the_console_offers_the_jobs_that_there_are() -> None:
+    assert set(OFFERED) == set(JOBS)
+    assert all(OFFERED[name].name == name == JOBS[name].name for name in JOBS)
+
+
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_every_job_is_offered_with_its_options(name: str) -> None:
     known = actions_of(JOBS[name])
@@ -31,6 +41,9 @@ def test_every_job_is_offered_with_its_options(name: str) -> None:
     for option in offered.values():
         action = known[option.name]
         assert (option.kind is Kind.FLAG) == (action.nargs == 0), option.name
+        if option.kind is Kind.NUMBER:
+            assert callable(action.type)
+            assert isinstance(action.type("3"), int | float), option.name
         assert option.required == bool(action.required), option.name
         assert option.several == isinstance(action, argparse._AppendAction), option.name
         assert option.choices == tuple(action.choices or ()), option.name

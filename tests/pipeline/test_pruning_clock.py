@@ -1,0 +1,52 @@
+"""Whether somebody reads is judged by the database's clock: a broker's own may be minutes off."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from channels_app import clock
+from delivery.models import PipelineRun
+from pipeline import settings
+from pipeline.jobs import archive
+from pipeline.lake import planning
+from tests.pipeline import month as month_module
+from tests.pipeline.conftest import RunArchive
+from tests.pipeline.whereabouts import prune, states
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+OFF = timedelta(minutes=10)
+
+
+@pytest.fixture(params=[OFF, -OFF], ids=["ahead", "behind"])
+def databases(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[datetime]:
+    """The database's time, minutes off that of this process."""
+    off: timedelta = request.param
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "_ask", lambda: datetime.now(UTC) + off)
+        clock.sync()
+        yield clock.now()
+    clock.sync()
+
+
+def test_the_broker_rests_for_a_run_whatever_its_own_clock_says(
+    archive_job: RunArchive, address: str, monkeypatch: pytest.MonkeyPatch, databases: datetime
+) -> None:
+    monkeypatch.setattr(planning, "SEGMENT_ROWS", 100)
+    monkeypatch.setattr(archive, "PART_ROWS", 20)
+    monkeypatch.setenv(settings.BULK, address)
+    month_module.make_few_days(100)
+    archive_job()
+    reader = PipelineRun.objects.create(
+        job="usage", state="running", requested_at=databases, heartbeat_at=databases
+    )
+
+    assert prune() == 0
+    assert set(states()) == {"verified"}
+
+    # Silent for longer than it may be: it reads nothing any more.
+    PipelineRun.objects.filter(pk=reader.pk).update(heartbeat_at=databases - timedelta(seconds=31))
+    assert prune() > 0
+    assert set(states()) == {"pruned"}
