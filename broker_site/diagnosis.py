@@ -17,7 +17,8 @@ from django.db import connection
 from broker_site import backlog, health
 from channels_app import clock
 from channels_app.conf import conf, keyring
-from channels_app.models import Consumer, Membership, MessageBody
+from channels_app.models import Consumer, Membership, MessageBody, Schedule
+from channels_app.rules import misfires
 from channels_app.steps import reseal
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
@@ -121,6 +122,18 @@ def books() -> Iterable[Finding]:
             "dead_letters",
             f"{dead} deliveries are dead letters.",
             "Replay them on the console, or with POST /api/v1/replays.",
+        )
+
+
+def schedules() -> Iterable[Finding]:
+    """Recurring messages that nobody publishes."""
+    overdue = Schedule.objects.filter(next_at__lt=clock.now() - misfires.GRACE).count()
+    if overdue:
+        yield Finding(
+            "error",
+            "schedules_overdue",
+            f"{overdue} schedules are overdue by more than a minute: their messages are missed.",
+            "The steward publishes them: start `manage.py worker`, or look into its log.",
         )
 
 
@@ -258,6 +271,7 @@ LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     pumps,
     late,
     books,
+    schedules,
     durability,
     packets,
     consumers,

@@ -88,6 +88,7 @@ NAVIGATION = (
         (
             Place("Messages", "mail", "channels_app.message"),
             Place("Timeline", "schedule_send", "channels_app.message", page="admin:timeline"),
+            Place("Recurring", "event_repeat", "channels_app.schedule"),
             Place(
                 "Deliveries",
                 "send",
@@ -175,6 +176,7 @@ NAVIGATION = (
             Place("Restored messages", "mark_email_read", "delivery.restoredmessage"),
             Place("Pipeline locks", "lock_clock", "delivery.pipelinelock"),
             Place("Message bodies", "draft", "channels_app.messagebody"),
+            Place("Schedule bodies", "edit_calendar", "channels_app.schedulebody"),
             Place("Idempotency records", "fingerprint", "channels_app.idempotencyrecord"),
             Place("Consumer secrets", "lock", "channels_app.consumersecret"),
             Place("Producer rates", "speed", "channels_app.producerrate"),

@@ -174,7 +174,7 @@ class Directory:
     def _all(self) -> dict[str, ChannelView]:
         with self._lock:
             if self._channels is None:
-                self._channels = _load_channels()
+                self._channels = load_channels()
                 views = [view for it in self._channels.values() for view in it.consumers]
                 self._ordered = {view.id: view for view in views if view.ordering}
                 self._awaiting = frozenset(view.id for view in views if view.ack)
@@ -184,7 +184,8 @@ class Directory:
 directory = Directory()
 
 
-def _load_channels() -> dict[str, ChannelView]:
+def load_channels(**chosen: str) -> dict[str, ChannelView]:
+    """Views of the channels chosen, as this transaction sees them."""
     consumers: dict[int, list[Consumer]] = {}
     for consumer in Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id"):
         consumers.setdefault(consumer.channel_id, []).append(consumer)
@@ -196,7 +197,7 @@ def _load_channels() -> dict[str, ChannelView]:
         channel.slug: _channel_view(
             channel, consumers.get(channel.id, ()), schemas.get(channel.id, {})
         )
-        for channel in Channel.objects.all()
+        for channel in Channel.objects.filter(**chosen)
     }
 
 

@@ -23,6 +23,19 @@ def open_body(message_id: int, data: bytes) -> bytes:
     return keyring().open(data, _body(message_id))
 
 
+def seal_schedule(schedule_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
+    """A schedule's body as stored, and the id of the key that sealed it ('' when plain)."""
+    keys = keyring()
+    if not encrypt:
+        return keys.plain(body), ""
+    return keys.seal(body, _schedule(schedule_id)), keys.primary_id
+
+
+def open_schedule(schedule_id: int, data: bytes) -> bytes:
+    """The exact bytes that it publishes. Raises rules.encryption.Unreadable."""
+    return keyring().open(data, _schedule(schedule_id))
+
+
 def knows_key(key_id: str) -> bool:
     """Whether bodies that were sealed with that key can still be opened."""
     return keyring().knows(key_id)
@@ -77,6 +90,10 @@ def _keep(consumer: Consumer, scheme: str, plain: bytes, public_key: str = "") -
 
 def _body(message_id: int) -> bytes:
     return f"message:{message_id}".encode()
+
+
+def _schedule(schedule_id: int) -> bytes:
+    return f"schedule:{schedule_id}".encode()
 
 
 def _consumer(channel_id: int, client_id: str) -> bytes:

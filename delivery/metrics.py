@@ -71,6 +71,14 @@ LANE_WAIT = Histogram(
     "How long a delivery that was due waited for an earlier one of its ordering key.",
     buckets=_LATENCY,
 )
+OCCURRENCES = Counter(
+    "hookstation_schedule_occurrences_total", "Occurrences of schedules by result.", ["result"]
+)
+OCCURRENCE_LATENESS = Histogram(
+    "hookstation_schedule_lateness_seconds",
+    "From an occurrence of a schedule until its message was stored.",
+    buckets=_LATENCY,
+)
 SWEPT = Counter(
     "hookstation_swept_total", "Rows that a fail-safe sweep had to repair or removed.", ["kind"]
 )

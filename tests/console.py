@@ -19,7 +19,7 @@ from channels_app.models import (
     ProducerRate,
     new_id,
 )
-from channels_app.rules import ids
+from channels_app.rules import firings, ids
 from channels_app.steps import invite
 from delivery.models import (
     AccountingReport,
@@ -65,6 +65,7 @@ from tests.factories import (
     DeliveryFactory,
     EventTypeFactory,
     ProducerFactory,
+    ScheduleFactory,
     TeamFactory,
 )
 
@@ -134,6 +135,18 @@ def fill() -> None:
     )
     LaneWaiter.objects.create(delivery_id=1, lane_id=key, place=1, due_at=now)
     EarlyAck.objects.create(delivery_id=1, ok=True, said_at=now)
+    fired = ids.to_public(ids.MESSAGE, dead.message_id)
+    ScheduleFactory.create(
+        **{"channel": channel, "producer": producer, "name": "daily-report"},
+        **{"cron": "0 9 * * 1-5", "every_ms": None, "timezone": "Europe/Paris"},
+        recent=[
+            firings.line(firings.FIRED, now, occurrence_at=now, message=fired),
+            firings.line(firings.MISSED, now, occurrence_at=now, count=1234),
+            firings.line(
+                firings.REFUSED, now, occurrence_at=now, detail="<script>alert(1)</script>"
+            ),
+        ],
+    )
     IdempotencyRecord.objects.create(
         digest="0" * 64, message_id=dead.message_id, body_digest="1" * 64, expires_at=now
     )

@@ -31,6 +31,8 @@ from channels_app.models import (
     Message,
     MessageBody,
     Producer,
+    Schedule,
+    ScheduleBody,
     Team,
     new_id,
 )
@@ -170,6 +172,36 @@ class MessageFactory(DjangoModelFactory[Message]):
         MessageBody.objects.create(message_id=message.id, data=stored, key_id=key_id)
         Message.objects.filter(id=message.id).update(body_bytes=len(plain))
         message.body_bytes = len(plain)
+
+
+class ScheduleFactory(DjangoModelFactory[Schedule]):
+    """A schedule, due in a minute, with its body (``body=b"..."``)."""
+
+    class Meta:
+        model = Schedule
+        skip_postgeneration_save = True
+
+    class Params:
+        paused = Trait(state="paused", next_at=None)
+        ended = Trait(state="ended", next_at=None)
+
+    channel = SubFactory(ChannelFactory)
+    name = Sequence(lambda n: f"schedule-{n}")
+    every_ms = 60_000
+    content_type = "application/json"
+    next_at = LazyFunction(lambda: _ago(-60))
+
+    @post_generation
+    def body(schedule: Schedule, create: bool, data: bytes | None, **_: Any) -> None:
+        plain = b'{"id": 1}' if data is None else data
+        stored, key_id = sealing.seal_schedule(
+            schedule.pk, plain, encrypt=schedule.channel.encrypt_bodies
+        )
+        schedule.body = ScheduleBody.objects.create(
+            schedule_id=schedule.pk, data=stored, key_id=key_id
+        )
+        Schedule.objects.filter(pk=schedule.pk).update(body_bytes=len(plain))
+        schedule.body_bytes = len(plain)
 
 
 class DeliveryFactory(DjangoModelFactory[Delivery]):

@@ -17,7 +17,8 @@ from prometheus_client import REGISTRY
 
 from broker_site.env import Environment
 from channels_app.api import publication
-from channels_app.models import Consumer, Message
+from channels_app.models import Consumer, Message, Schedule
+from channels_app.rules import firings, recurrence
 from channels_app.rules.backoff import PRESETS
 from channels_app.rules.keys import SCOPES
 from channels_app.steps import (
@@ -73,6 +74,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
         pytest.param([outcome.value for outcome in Outcome], id="outcomes"),
         pytest.param(list(Message.State.values), id="message states"),
         pytest.param(list(Consumer.State.values), id="consumer states"),
+        pytest.param(list(Schedule.State.values), id="schedule states"),
     ],
 )
 def test_every_state_is_documented(values: list[str]) -> None:
@@ -141,6 +143,8 @@ def test_every_problem_code_is_documented_and_used() -> None:
     [
         pytest.param("## Channels", register_channel.FIELDS, id="channel"),
         pytest.param("### Event types", register_event_type.FIELDS, id="event type"),
+        pytest.param("## Schedules", recurrence.FIELDS, id="schedule"),
+        pytest.param("## Schedules", firings.RESULTS, id="firing"),
         pytest.param("## Consumers", register_consumer.FIELDS, id="consumer"),
         pytest.param("## Consumers", rotate_secret.FIELDS, id="secret"),
         pytest.param("## Producers", register_producer.FIELDS, id="producer"),

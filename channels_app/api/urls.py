@@ -15,9 +15,16 @@ from channels_app.api.views.event_types import EventTypeListView, EventTypeView
 from channels_app.api.views.keys import KeyListView, KeyRotationView, KeyView
 from channels_app.api.views.producers import ProducerListView, ProducerView
 from channels_app.api.views.publish import PublishView
+from channels_app.api.views.schedules import (
+    PauseScheduleView,
+    ResumeScheduleView,
+    ScheduleListView,
+    ScheduleView,
+)
 
 CHANNEL = "channels/<str:channel>"
 CONSUMER = f"{CHANNEL}/consumers/<str:client_id>"
+SCHEDULE = f"{CHANNEL}/schedules/<str:schedule>"
 PRODUCER = "producers/<str:producer>"
 
 urlpatterns: list[URLPattern] = [
@@ -32,6 +39,10 @@ urlpatterns: list[URLPattern] = [
     path(f"{CONSUMER}/pause", PauseView.as_view()),
     path(f"{CONSUMER}/resume", ResumeView.as_view()),
     path(f"{CONSUMER}/secrets", SecretsView.as_view()),
+    path(f"{CHANNEL}/schedules", ScheduleListView.as_view()),
+    path(SCHEDULE, ScheduleView.as_view()),
+    path(f"{SCHEDULE}/pause", PauseScheduleView.as_view()),
+    path(f"{SCHEDULE}/resume", ResumeScheduleView.as_view()),
     path("producers", ProducerListView.as_view()),
     path(PRODUCER, ProducerView.as_view()),
     path(f"{PRODUCER}/keys", KeyListView.as_view()),

@@ -6,6 +6,7 @@ from channels_app.models.channel import Channel, EventType
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.models.message import IdempotencyRecord, Message, MessageBody
 from channels_app.models.producer import ApiKey, Producer, ProducerRate
+from channels_app.models.schedule import Schedule, ScheduleBody
 from channels_app.models.team import Invitation, Membership, Team
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "MessageBody",
     "Producer",
     "ProducerRate",
+    "Schedule",
+    "ScheduleBody",
     "Team",
     "Versioned",
     "new_id",

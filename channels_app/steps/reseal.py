@@ -12,7 +12,7 @@ from django.db.models import Manager
 
 from channels_app import sealing
 from channels_app.conf import keyring
-from channels_app.models import Consumer, ConsumerSecret, MessageBody
+from channels_app.models import Consumer, ConsumerSecret, MessageBody, ScheduleBody
 from channels_app.rules import ids
 from channels_app.rules.encryption import Unreadable
 
@@ -49,12 +49,13 @@ def kinds() -> tuple[Kind, ...]:
         Kind("signing secret", ConsumerSecret.objects.count, partial(_batches, _secrets)),
         Kind("header set", Consumer.objects.count, partial(_batches, _headers)),
         Kind("second factor", _factors().count, partial(_batches, _second_factors)),
+        Kind("schedule body", ScheduleBody.objects.count, partial(_batches, _schedules)),
         Kind("message body", MessageBody.objects.count, partial(_batches, _bodies)),
     )
 
 
 def used_keys(most_factors: int) -> set[str]:
-    """Ids of the keys that sealed signing secrets, header sets, and the oldest second factors.
+    """Ids of the keys that sealed secrets, headers, schedules, and the oldest second factors.
 
     Rows that no key can have sealed are left to ``reseal``, which names them.
     """
@@ -69,6 +70,7 @@ def used_keys(most_factors: int) -> set[str]:
         ),
     ]
     used = set(ConsumerSecret.objects.values_list("key_id", flat=True).distinct())
+    used |= set(ScheduleBody.objects.values_list("key_id", flat=True).distinct()) - {""}
     for read in readers:
         with suppress(Unreadable):
             used.add(read())
@@ -157,6 +159,28 @@ def _second_factors(after: int) -> _Slice:
         if data != row.data:
             resealed += _factors().filter(id=row.id, data=row.data).update(data=data)
     return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
+
+
+def _schedules(after: int) -> _Slice:
+    rows = list(
+        ScheduleBody.objects.select_related("schedule")
+        .filter(schedule_id__gt=after)
+        .order_by("schedule_id")[:BODIES_AT_ONCE]
+    )
+    resealed, unreadable = 0, []
+    for row in rows:
+        if row.key_id in {"", keyring().primary_id}:
+            continue
+        try:
+            body = sealing.open_schedule(row.schedule_id, bytes(row.data))
+        except Unreadable as error:
+            unreadable.append(f"The body of schedule {row.schedule.name}: {error}")
+            continue
+        data, key_id = sealing.seal_schedule(row.schedule_id, body, encrypt=True)
+        unchanged = ScheduleBody.objects.filter(schedule_id=row.schedule_id, data=row.data)
+        resealed += unchanged.update(data=data, key_id=key_id)
+    seen = [row.schedule_id for row in rows]
+    return _last(seen), Progress(len(rows), resealed, tuple(unreadable))
 
 
 def _bodies(after: int) -> _Slice:

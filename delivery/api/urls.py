@@ -5,6 +5,7 @@ from django.urls import URLPattern, path
 from delivery.api.views import deliveries, lanes, leases, many, messages, replays, timeline
 from delivery.api.views.channel_messages import ChannelMessagesView
 from delivery.api.views.receive import ReceiveView
+from delivery.api.views.schedules import RunScheduleView
 from delivery.api.views.test import ConsumerTestView
 
 _CONSUMER = "channels/<str:channel>/consumers/<str:client_id>"
@@ -37,6 +38,7 @@ urlpatterns: list[URLPattern] = [
     path("leases/nack", leases.NackView.as_view()),
     path("leases/extend", leases.ExtendView.as_view()),
     path("leases/release", leases.ReleaseView.as_view()),
+    path("channels/<str:channel>/schedules/<str:schedule>/run", RunScheduleView.as_view()),
     path("replays", replays.ReplaysView.as_view()),
     path("replays/<str:replay_id>", replays.ReplayView.as_view()),
     path("replays/<str:replay_id>/cancel", replays.ReplayCancelView.as_view()),

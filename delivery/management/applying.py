@@ -7,8 +7,10 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Model
 
+from channels_app.api import recurring
+from channels_app.directory import load_channels
 from channels_app.errors import BrokerError
-from channels_app.models import Channel, Consumer, EventType, Producer
+from channels_app.models import Channel, Consumer, EventType, Producer, Schedule
 from channels_app.rules.registered import Registered
 from channels_app.steps import (
     adopt_secret,
@@ -16,6 +18,7 @@ from channels_app.steps import (
     register_consumer,
     register_event_type,
     register_producer,
+    register_schedule,
 )
 from delivery.management.declaration import Declaration, Entry, Problem
 
@@ -89,7 +92,7 @@ def _register(entry: Entry, actor: str) -> Change:
     fields = _differing(base, kind.describe(registered.row))
     if changed and not registered.created and not fields:
         # Their values are masked, so a new value looks like the old one.
-        fields["headers"] = (HIDDEN, HIDDEN)
+        fields[kind.masked] = (HIDDEN, HIDDEN)
     if entry.secret:
         channel, client_id = entry.key
         adopted = adopt_secret.adopt(
@@ -122,6 +125,17 @@ class _Kind:
     describe: Callable[[Any], Mapping[str, Any]]
     find: Callable[..., Model | None]
     blank: type[Model]
+    masked: str = "headers"
+    """The field whose values are not described."""
+
+
+def _put_schedule(
+    channel: str, name: str, values: Mapping[str, Any], *, actor: str
+) -> Registered[Schedule]:
+    # Of this transaction, in which the channel may have been made.
+    view = load_channels(slug=channel).get(channel)
+    done: Registered[Schedule] = recurring.put_here(channel, name, values, actor=actor, view=view)
+    return done
 
 
 _KINDS = {
@@ -150,5 +164,12 @@ _KINDS = {
             channel__slug=channel, client_id=name
         ).first(),
         Consumer,
+    ),
+    "schedules": _Kind(
+        _put_schedule,
+        register_schedule.describe,
+        lambda channel, name: Schedule.objects.filter(channel__slug=channel, name=name).first(),
+        Schedule,
+        masked="body",
     ),
 }

@@ -1,4 +1,4 @@
-"""A declaration: channels, event types, producers and consumers as a TOML file states them."""
+"""A declaration: channels and what is registered on them, as a TOML file states it."""
 
 import difflib
 import json
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from channels_app.rules import recurrence
 from channels_app.rules.fields import Field
 from channels_app.steps import (
     register_channel,
@@ -41,6 +42,7 @@ TABLES = (
         register_consumer.FIELDS,
         ("secret", "secret_file"),
     ),
+    Table("schedules", "schedule", ("channel", "name"), recurrence.FIELDS),
 )
 """In the order in which they are applied: what others stand on comes first."""
 BY_NAME = {table.name: table for table in TABLES}

@@ -24,6 +24,7 @@ from channels_app.garbage import spare_what_is_loaded
 from delivery.conf import conf
 from delivery.models import PumpSlot
 from delivery.runtime import schedules, slots, sweeps
+from delivery.runtime.clockwork import Clockwork
 from delivery.runtime.pump import Pump
 from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.stop import Stop
@@ -106,8 +107,18 @@ def _pump(held: Held, listener: Listener) -> None:
 
 
 def _steward(held: Held) -> None:
-    """Run the sweeps, each on its clock."""
-    end = time.monotonic() + conf().pump_minutes * 60
+    """Run the sweeps, each on its clock, and beside them the clockwork."""
+    clockwork = Clockwork(_stopping.wait)
+    clockwork.start()
+    try:
+        _sweep(held, time.monotonic() + conf().pump_minutes * 60)
+    finally:
+        clockwork.stop()
+    _depart(held)
+
+
+def _sweep(held: Held, end: float) -> None:
+    """Until told to stop, or ``end`` (monotonic)."""
     rounds, next_beat = sweeps.rounds(), 0.0
     while not _stopping.is_set() and time.monotonic() < end:
         rest_s = 0.5
@@ -122,7 +133,6 @@ def _steward(held: Held) -> None:
             logger.warning("sweeps wait for the database: %s", error)
             close_old_connections()
         _stopping.wait(rest_s)
-    _depart(held)
 
 
 def _depart(held: Held) -> None:

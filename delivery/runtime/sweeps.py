@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from channels_app import clock, failpoints
 from delivery.conf import conf
-from delivery.runtime import audits, notices, slots
+from delivery.runtime import audits, notices, recurring, slots
 from delivery.runtime.rounds import Rounds, Sweep
 from delivery.steps import (
     acknowledge,
@@ -49,6 +49,11 @@ def undispatched() -> int:
     return dispatch.dispatch_late(BATCH, SLOT, accepted_before=before).message_count
 
 
+def overdue() -> int:
+    """Fire schedules that no clockwork did: the same step as the fast path."""
+    return recurring.fire_overdue()
+
+
 def retired() -> int:
     """Cancel a part of what waits for consumers that were removed."""
     return cancel.cancel_retired(clock.now(), SLOT, BATCH)
@@ -79,6 +84,7 @@ SWEEPS = (
     Sweep("orphans", 1.0, _once(orphans)),
     Sweep("replays", 0.5, lambda: replay.run_each(clock.now(), SLOT), idle_s=1.0),
     Sweep("restores", 0.5, lambda: restore.run_each(clock.now(), SLOT), idle_s=1.0),
+    Sweep("schedules", 1.0, _until_none(overdue), idle_s=5.0),
     Sweep("undispatched", 5.0, _until_none(undispatched)),
     Sweep("lapsed", 5.0, _once(lambda: release.release_lapsed(now=clock.now(), slot=SLOT))),
     Sweep("retired", 5.0, _until_none(retired)),

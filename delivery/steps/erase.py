@@ -15,6 +15,7 @@ from channels_app.models import (
     EventType,
     IdempotencyRecord,
     Message,
+    Schedule,
 )
 from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter, Pruned
 from delivery.models.accounting import ALL
@@ -29,6 +30,7 @@ class Census:
 
     consumers: int
     event_types: int
+    schedules: int
     messages: int
     deliveries: int
     waiting: int
@@ -43,6 +45,7 @@ def census(channel: Channel) -> Census:
     return Census(
         consumers=len(consumer_ids),
         event_types=EventType.objects.filter(channel=channel).count(),
+        schedules=Schedule.objects.filter(channel=channel).count(),
         messages=Message.objects.filter(channel=channel).count(),
         deliveries=sum(sum(row.values()) - row[MADE] for row in counts),
         waiting=sum(number for row in counts for s, number in row.items() if s not in finished),
@@ -50,12 +53,14 @@ def census(channel: Channel) -> Census:
 
 
 def close(channel: Channel, *, actor: str, reason: str, counted: Census) -> None:
-    """Retire the consumers, so that nothing more is fanned out or sent, and note who did it."""
+    """Retire the consumers and end the schedules, so that nothing more is stored, fanned out or
+    sent, and note who did it."""
     now = clock.now()
     with transaction.atomic():
         channel.paused = True
         channel.save()
         Pruned.note(channel.id, ALL)
+        Schedule.objects.filter(channel=channel).delete()
         for consumer in Consumer.objects.filter(channel=channel).exclude(state="retired"):
             consumer.state = Consumer.State.RETIRED
             consumer.state_reason = "Its channel is being deleted."

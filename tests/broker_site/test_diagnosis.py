@@ -21,7 +21,7 @@ from channels_app.conf import conf
 from channels_app.models import Consumer, ConsumerSecret, Membership
 from channels_app.rules.encryption import Keyring, generate_key
 from delivery.models import ConsumerHealth, Counter, PumpSlot
-from tests.factories import ConsumerFactory, DeliveryFactory, TeamFactory
+from tests.factories import ConsumerFactory, DeliveryFactory, ScheduleFactory, TeamFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -66,6 +66,14 @@ def test_a_delivery_that_is_late() -> None:
     DeliveryFactory.create(due_at=timezone.now() - timedelta(minutes=5))
 
     assert found(diagnosis.find) == [("warning", "oldest_due")]
+
+
+def test_a_schedule_that_nobody_fires() -> None:
+    now = timezone.now()
+    ScheduleFactory.create(next_at=now - timedelta(seconds=30))
+    assert found(diagnosis.find) == []
+    ScheduleFactory.create(next_at=now - timedelta(minutes=2))
+    assert found(diagnosis.find) == [("error", "schedules_overdue")]
 
 
 def test_dead_letters_and_books_that_do_not_add_up() -> None:

@@ -227,6 +227,26 @@ def test_messages_out_of_the_lake_come_in_once(place: Place, name: str) -> None:
     assert place.heard() == Counter({message_id: 2 for message_id in ids})
 
 
+@pytest.mark.parametrize("name", ["in_fire", "after_fire"])
+def test_a_steward_that_dies_with_an_occurrence_is_followed_by_one_that_fires_it_once(
+    place: Place, name: str
+) -> None:
+    place.register()
+    with place.point.armed(place.broker, name):
+        wanted = {"every_ms": 1000, "limit": 3, "misfire": "fire_all", "body": "tick"}
+        insist(place.broker, "PUT", f"{place.path}/schedules/ticks", json=wanted)
+    wait_until(
+        lambda: insist(place.broker, "GET", f"{place.path}/schedules/ticks")[0]["state"] == "ended",
+        PATIENCE_S,
+        "the schedule does not end",
+        place.broker.log,
+    )
+    place.settle()
+    recent = insist(place.broker, "GET", f"{place.path}/schedules/ticks")[0]["recent"]
+    assert [line["result"] for line in recent] == ["fired"] * 3
+    assert place.heard() == Counter(line["message"] for line in recent)
+
+
 @pytest.mark.parametrize("name", ["in_cancel", "after_cancel"])
 def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> None:
     place.register()

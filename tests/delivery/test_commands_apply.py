@@ -8,7 +8,15 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from channels_app import sealing
-from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, EventType, Producer
+from channels_app.models import (
+    AuditEntry,
+    Channel,
+    Consumer,
+    ConsumerSecret,
+    EventType,
+    Producer,
+    Schedule,
+)
 from channels_app.rules.secrets import decode_secret, new_secret
 
 pytestmark = pytest.mark.django_db
@@ -250,3 +258,45 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_colours_only_where_they_are_wanted(file: Path) -> None:
     assert "\x1b[32;1m+ channel orders\x1b[0m" in apply(file, dry_run=True, force_color=True)
+
+
+SCHEDULE = """
+[[schedules]]
+channel = "orders"
+name = "daily-report"
+cron = "0 9 * * 1-5"
+timezone = "Europe/Paris"
+event_type = "order.created"
+body = '{"report": 1}'
+"""
+
+
+@pytest.mark.seed("S4-06")
+def test_a_schedule_stands_on_a_channel_of_the_same_file(file: Path) -> None:
+    assert "5 new" in apply(file, FILE + SCHEDULE, dry_run=True)
+    assert not Schedule.objects.exists()
+    said = apply(file, FILE + SCHEDULE)
+    assert "+ schedule orders/daily-report\n    cron" in said
+    schedule = Schedule.objects.get()
+    assert schedule.next_at is not None
+    assert "= schedule orders/daily-report" in apply(file, FILE + SCHEDULE)
+    said = apply(file, FILE + SCHEDULE.replace('"report": 1', '"report": 2'))
+    assert "~ schedule orders/daily-report\n    body  changed" in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ('cron = "61 * * * *"\nbody = "x"', "cron: This is no cron expression"),
+        ('cron = "* * * * *"', "body: Give either body"),
+        ('cron = "* * * * *"\nbody = "1"\nevent_type = "order.created"', "body: "),
+    ],
+)
+def test_a_schedule_that_cannot_be_used_takes_the_file_back(
+    file: Path, wrong: str, fault: str
+) -> None:
+    text = f'{FILE}\n[[schedules]]\nchannel = "orders"\nname = "daily"\n{wrong}\n'
+    with pytest.raises(CommandError) as refused:
+        apply(file, text)
+    assert f"schedules 1 (orders/daily), {fault}" in str(refused.value)
+    assert rows() == [0, 0, 0, 0, 0]

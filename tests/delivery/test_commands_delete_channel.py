@@ -120,6 +120,7 @@ def test_it_is_audited() -> None:
     assert entries[0].before == {
         "consumers": 2,
         "event_types": 1,
+        "schedules": 0,
         "messages": 3,
         "deliveries": 6,
         "waiting": 3,

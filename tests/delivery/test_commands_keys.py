@@ -12,6 +12,7 @@ from channels_app import conf, sealing
 from channels_app.models import Channel, Consumer, ConsumerSecret, Message, MessageBody, new_id
 from channels_app.rules.encryption import Keyring, generate_key
 from channels_app.steps import reseal
+from tests.factories import ScheduleFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -69,6 +70,7 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
     install(OLD)
     channel = Channel.objects.create(slug="orders")
     make_rows(channel)
+    ScheduleFactory.create(channel=channel, body=b"tick")
     version = Consumer.objects.get().version
     install(NEW, OLD)
 
@@ -76,6 +78,7 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
 
     assert "1 signing secret: 1 sealed again" in said
     assert "1 header set: 1 sealed again" in said
+    assert "1 schedule body: 1 sealed again" in said
     assert "3 message bodies: 3 sealed again" in said
     new = install(NEW)
     secret, consumer = ConsumerSecret.objects.get(), Consumer.objects.get()

@@ -14,7 +14,7 @@ from delivery.models import Lane, Replay
 from delivery.rules.lanes import lane_id
 from tests.delivery.books import public
 from tests.delivery.calling import BASE, Api, document
-from tests.factories import ApiKeyFactory, EventTypeFactory, ProducerFactory
+from tests.factories import ApiKeyFactory, EventTypeFactory, ProducerFactory, ScheduleFactory
 from tests.indexes.judge import judging
 from tests.indexes.world import World
 
@@ -37,6 +37,7 @@ STATES = {
     "channels/{channel}/consumers/{client_id}/deliveries": list(SHOWN_STATES),
     "channels/{channel}/consumers/{client_id}/lanes": ["open", "parked", "blocked"],
     "channels/{channel}/messages": ["accepted", "dispatched", "cancelled", "scheduled"],
+    "channels/{channel}/schedules": ["active", "ended"],
     "replays": ["running", "finished", "cancelled"],
 }
 TURNS = 3
@@ -114,6 +115,7 @@ def addresses_of(large: World, api: Api) -> dict[str, str]:
         "channel": channel.slug,
         "client_id": large.consumer.client_id,
         "name": EventTypeFactory.create(channel=channel).name,
+        "schedule": ScheduleFactory.create(channel=channel).name,
         "producer": producer.slug,
         "key_id": ApiKeyFactory.create(producer=producer).key_id,
         "message_id": ids.to_public(ids.MESSAGE, dead.message_id),

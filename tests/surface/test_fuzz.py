@@ -32,6 +32,7 @@ CHECKS = [
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
+ITEM = ("content_type", "event_type", "ordering_key", "headers")
 OPAQUE = "messages_body"
 """Answers what a producer sent, whatever its content type says."""
 FOR_PUBLISHERS = {
@@ -45,6 +46,13 @@ FOR_PUBLISHERS = {
     "get_channel",
     "list_event_types",
     "get_event_type",
+    "list_schedules",
+    "get_schedule",
+    "put_schedule",
+    "delete_schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "run_schedule",
 }
 """What a key that may publish may do; the catalogue is what it publishes from."""
 
@@ -167,6 +175,9 @@ def usable(case: Request, made: world.World) -> Request:
     if "leases" in case.body:
         case.body["leases"] = [made.lease]
     case.body.pop("wait_s", None)  # nobody has the time
+    if case.path.endswith("/schedules/{schedule}"):
+        case.body |= {"cron": None, "every_ms": 60_000, "timezone": "UTC", "end_at": None}
+        case.body |= {"body": "x", "body_base64": None} | dict.fromkeys(ITEM)
     if "due_at" in case.body:
         case.body["due_at"] = "2026-01-01T00:00:00Z"  # means now; far away is refused
     if isinstance(wanted := case.body.get("filter"), dict):

@@ -39,6 +39,7 @@ def furnish(web: Web) -> dict[str, str]:
     web.call("PUT", f"{channel}/event-types/order.paid", 201)
     web.call("PUT", channel + consumer, 201, json={"url": NOBODY_LISTENS})
     web.call("PUT", producer, 201)
+    web.call("PUT", f"{channel}/schedules/daily", 201, json={"cron": "0 9 * * *", "body": "x"})
     key = web.call("POST", f"{producer}/keys", 201)
     message = web.call("POST", f"{channel}/messages", 202, json={})
     replay = web.call("POST", "/replays", 202, json={"filter": {"channel": "fuzz"}})
@@ -46,6 +47,7 @@ def furnish(web: Web) -> dict[str, str]:
         "channel": "fuzz",
         "client_id": "one",
         "name": "order.paid",
+        "schedule": "daily",
         "producer": "fuzz",
         "key_id": key["key_id"],
         "message_id": message["id"],

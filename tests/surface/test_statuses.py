@@ -83,6 +83,7 @@ class Request:
 
 BODIES: dict[str, Callable[[World], object]] = {
     "put_consumer": lambda made: {"url": made.consumer.url},
+    "put_schedule": lambda made: {"every_ms": 60_000, "body": "x"},
     "publish_message": lambda made: b"x",
     "publish_batch": lambda made: [{"body": "x"}],
     "messages_reschedule": lambda made: {"priority": 5},
@@ -265,6 +266,9 @@ def conflicting(wanted: Request) -> None:
         case "rotate_key":
             revoked = f"/api/v1/producers/{made.producer.slug}/keys/{made.key.key_id}"
             assert Api(wanted.key).delete(revoked).status == 204
+        case "run_schedule":
+            made.producer.disabled = True
+            made.producer.save()
         case "replays_create":
             while wanted.send().status == 202:
                 pass
@@ -282,6 +286,7 @@ SPECIAL: dict[tuple[str, int], Callable[[Request], None]] = {
     ("put_consumer", 201): as_new,
     ("put_event_type", 201): as_new,
     ("put_producer", 201): as_new,
+    ("put_schedule", 201): as_new,
 }
 
 

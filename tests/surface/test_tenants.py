@@ -19,6 +19,8 @@ from channels_app.models import (
     Message,
     MessageBody,
     Producer,
+    Schedule,
+    ScheduleBody,
     Team,
 )
 from channels_app.rules import ids
@@ -33,7 +35,7 @@ SCOPES = ["publish", "register", "receive", "read", "replay"]
 """All but admin, which sees across the walls."""
 TABLES: list[type[Model]] = [
     *(ApiKey, Attempt, Channel, Consumer, ConsumerSecret, Delivery, EventType),
-    *(Lane, Message, MessageBody, Producer, Replay),
+    *(Lane, Message, MessageBody, Producer, Replay, Schedule, ScheduleBody),
 ]
 pytestmark = pytest.mark.django_db
 
@@ -82,6 +84,8 @@ def bodies(route: str, method: str, made: World) -> list[object]:
         return [{"messages": [item | ({"priority": 9} if route.endswith("move") else {})]}]
     if route.endswith("/<str:client_id>"):
         return [{"url": "http://127.0.0.1:9/stolen", "max_attempts": 1}]
+    if route.endswith("/<str:schedule>"):
+        return [{"every_ms": 60_000, "body": "stolen"}]
     if route.endswith("/<str:message_id>"):
         return [{"priority": 9}]
     if method in {"PUT", "PATCH"}:
@@ -166,6 +170,7 @@ def test_another_tenant_finds_and_changes_nothing(stranger: Callable[[Team], Api
     made = world.make(ours)
     api = Api(stranger(ours))
     objects = {"client_id", "message_id", "delivery_id", "replay_id", "producer", "key_id"}
+    objects |= {"schedule"}
     # A channel's catalogue belongs to all of its producers.
     before = rows(but=(EventType,))
     for route, method, address, body in requests(made):

@@ -34,7 +34,7 @@ class World:
 
 
 def make(team: Team | None = None, *, exposure: str = "external") -> World:
-    """A channel with an event type, a consumer, a producer with a key, a message and a replay."""
+    """A channel with an event type, a consumer, a schedule, a producer with a key, and traffic."""
     channel = factories.ChannelFactory.create(exposure=exposure)
     producer = factories.ProducerFactory.create(team=team)
     key = factories.ApiKeyFactory.create(producer=producer, scopes=["publish"])
@@ -51,6 +51,7 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
     pull = factories.ConsumerFactory.create(channel=channel, team=team, pull=True)
     held = factories.DeliveryFactory.create(consumer=pull, in_flight=True, lease_owner=-1)
     lease = Lease(held.id, pull.id, 1, 0, 0, held.accepted_at, held.accepted_at, "worker")
+    schedule = factories.ScheduleFactory.create(channel=channel, producer=producer)
     wanted = replay.parse({"channel": channel.slug, "consumer": consumer.client_id})
     asker = Asker(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
     asked = replay.create(wanted, [consumer], asker, now=clock.now())
@@ -66,6 +67,7 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
         "channel": channel.slug,
         "client_id": consumer.client_id,
         "name": kind.name,
+        "schedule": schedule.name,
         "producer": producer.slug,
         "key_id": key.key_id,
         "message_id": ids.to_public(ids.MESSAGE, message.id),

@@ -19,7 +19,7 @@ class Command(BaseCommand):
     """Shows what delivery/management/applying.py does with a file."""
 
     help = (
-        "Make channels, event types, producers and consumers what a TOML file says.\n\n"
+        "Make channels, event types, producers, consumers and schedules what a TOML file says.\n\n"
         "Run it as often as you like: what is so already is left alone. Either all of the file\n"
         "is applied or, when anything in it cannot be used, nothing. What the file does not\n"
         "mention is not touched. Fields are those of the REST API; one that is left out gets\n"
@@ -49,7 +49,14 @@ class Command(BaseCommand):
         '  url = "https://billing.example.com/hooks"\n'
         '  event_types = ["order.*"]\n'
         "  max_in_flight = 10\n"
-        '  secret_file = "billing.secret"   # or secret = "whsec_..."; or made for you'
+        '  secret_file = "billing.secret"   # or secret = "whsec_..."; or made for you\n'
+        "\n"
+        "  [[schedules]]\n"
+        '  channel = "orders"\n'
+        '  name = "daily-report"\n'
+        '  cron = "0 9 * * 1-5"\n'
+        '  timezone = "Europe/Paris"\n'
+        '  body = \'{"report": "daily"}\''
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

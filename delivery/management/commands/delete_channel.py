@@ -20,7 +20,7 @@ class Command(BaseCommand):
     """Asks, then works delivery/steps/erase.py off with a progress bar."""
 
     help = (
-        "Delete a channel with its event types, consumers, messages and deliveries, for good.\n\n"
+        "Delete a channel with all that is registered, scheduled and stored on it, for good.\n\n"
         "Nothing else deletes a channel. To stop one for a while, pause it: messages are then\n"
         "kept until it is resumed. The deletion is noted in the audit trail. It runs beside the\n"
         "broker, in small transactions; broken off, it goes on when run again."
@@ -65,6 +65,7 @@ class Command(BaseCommand):
         for number, noun in (
             (going.consumers, "consumer"),
             (going.event_types, "event type"),
+            *(((going.schedules, "schedule"),) if going.schedules else ()),
             (going.messages, "message"),
             (going.deliveries, "delivery"),
         ):

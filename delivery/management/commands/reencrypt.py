@@ -15,7 +15,7 @@ class Command(BaseCommand):
 
     help = (
         "Seal again, with the first key of HOOKSTATION_ENCRYPTION_KEYS, everything that the\n"
-        "other keys sealed: signing secrets, static headers, second factors and message bodies.\n\n"
+        "other keys sealed: signing secrets, static headers, second factors and all bodies.\n\n"
         "Runs beside the broker, in small transactions. It may be stopped at any time and run\n"
         "again: what is done stays done. When it ends without a complaint, the old keys can go."
     )

@@ -1,0 +1,131 @@
+"""Schedules, as every face reads and shows them; their messages are judged as all messages are."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from channels_app import clock
+from channels_app.api import publication, publishing
+from channels_app.api.base import stamps
+from channels_app.api.problems import ApiProblem
+from channels_app.directory import ChannelView
+from channels_app.errors import Invalid
+from channels_app.models import Producer, Schedule
+from channels_app.rules import recurrence, times
+from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.encryption import Unreadable
+from channels_app.rules.fields import BadValues
+from channels_app.rules.recurrence import CONTENT, Content
+from channels_app.rules.registered import Registered
+from channels_app.steps import register_schedule
+from channels_app.steps.accept import Publication
+from channels_app.steps.register_schedule import ANYBODY, Owner
+
+SHOWN = 5
+"""Occurrences that are told ahead."""
+_ANY_KEY = "schedule"
+"""Each firing brings a key of its own; for judging any will do."""
+
+
+def put(
+    channel: str,
+    name: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    owner: Owner = ANYBODY,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+    view: ChannelView | None = None,
+) -> Registered[Schedule]:
+    """Register a schedule whose messages the channel would take; ``view`` is the directory's.
+
+    Raises what the step raises, Invalid, and ApiProblem for a message that would be refused.
+    """
+    view = view or publishing.channel_of(channel)
+    try:
+        cleaned = recurrence.clean(name, values)
+    except BadValues as bad:
+        raise Invalid.of(bad) from None
+    item = {part: cleaned[part] for part in CONTENT} | {"idempotency_key": _ANY_KEY}
+    found = Schedule.objects.filter(channel_id=view.id, name=name).first()
+    producer = found.producer if found else owner.producer
+    read = publication.from_item(item, view, producer, clock.now())
+    content = Content(
+        body=read.body,
+        content_type=read.content_type,
+        event_type=read.event_type,
+        priority=None if item["priority"] is None else read.priority,
+        ordering_key=read.ordering_key,
+        headers=read.headers,
+    )
+    return register_schedule.put(
+        channel,
+        name,
+        cleaned,
+        content,
+        actor=actor,
+        owner=owner,
+        condition=condition,
+        reason=reason,
+    )
+
+
+def put_here(channel: str, name: str, values: Mapping[str, Any], **more: Any) -> Any:
+    """The same for callers that know no HTTP: whatever is refused is a BrokerError."""
+    try:
+        return put(channel, name, values, **more)
+    except ApiProblem as problem:
+        raise Invalid("invalid_fields", str(problem.detail), field=problem.field) from None
+
+
+def message(
+    schedule: Schedule, view: ChannelView, producer: Producer | None, key: str, now: datetime
+) -> Publication:
+    """What it publishes, judged anew: channel, event type and producer may have changed since.
+
+    Raises ApiProblem and rules.encryption.Unreadable.
+    """
+    body = register_schedule.body_of(schedule)
+    settings = register_schedule.describe(schedule)
+    item = {part: settings.get(part) for part in CONTENT}
+    item |= {"body_base64": b64encode(body).decode(), "idempotency_key": key}
+    return publication.from_item(item, view, producer, now)
+
+
+def shown(schedule: Schedule, now: datetime) -> dict[str, Any]:
+    """The schedule as lists of the API answer it: without its body."""
+    is_active = schedule.state == Schedule.State.ACTIVE
+    ahead = schedule.timetable.upcoming(now, SHOWN) if is_active else []
+    if schedule.limit is not None:
+        ahead = ahead[: max(0, schedule.limit - schedule.fired_count)]
+    return {
+        "channel": schedule.channel.slug,
+        "name": schedule.name,
+        "producer": schedule.producer.slug if schedule.producer else None,
+        "state": schedule.state,
+        **register_schedule.describe(schedule),
+        "body_bytes": schedule.body_bytes,
+        "words": schedule.timetable.words(),
+        "next": [times.text(at) for at in ahead],
+        "last": schedule.recent[0] if schedule.recent else None,
+        "recent": schedule.recent,
+        "fired_count": schedule.fired_count,
+        "skipped_count": schedule.skipped_count,
+        **stamps(schedule),
+    }
+
+
+def shown_whole(schedule: Schedule, now: datetime) -> dict[str, Any]:
+    """The same with the body: as text where it is text, both null when its key is missing."""
+    text: str | None = None
+    encoded: str | None = None
+    try:
+        body = register_schedule.body_of(schedule)
+        text = body.decode()
+    except Unreadable:
+        pass
+    except UnicodeDecodeError:
+        encoded = b64encode(body).decode()
+    return shown(schedule, now) | {"body": text, "body_base64": encoded}

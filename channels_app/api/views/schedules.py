@@ -1,0 +1,215 @@
+"""Schedules of a channel: messages that are published again and again, by the clock (S4-06)."""
+
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock
+from channels_app.api import cursor, etags, openapi, publishing, recurring
+from channels_app.api.authentication import Caller
+from channels_app.api.base import ApiView, json_object
+from channels_app.errors import Invalid, NotFound
+from channels_app.models import Schedule
+from channels_app.rules import fields, firings
+from channels_app.rules.recurrence import CONTENT, FIELDS
+from channels_app.steps import register_schedule
+from channels_app.steps.register_schedule import Owner
+
+STATES = Schedule.State.values
+SETTINGS = openapi.component("ScheduleSettings", fields.object_schema(FIELDS))
+_SEEN = {name: field for name, field in FIELDS.items() if not name.startswith("body")}
+FIRING = openapi.component(
+    "Firing",
+    openapi.record(
+        result={"type": "string", "enum": list(firings.RESULTS)},
+        occurrence_at=openapi.MAYBE_INSTANT | {"description": "null for one by hand."},
+        at=openapi.INSTANT,
+        message={"type": ["string", "null"], "description": "msg_... of what was published."},
+        count=openapi.WHOLE | {"description": "Occurrences; this was the first."},
+        detail=openapi.TEXT,
+    ),
+)
+_PROPERTIES: dict[str, Any] = {
+    "channel": fields.slug.schema,
+    "name": fields.slug.schema,
+    "producer": {"type": ["string", "null"]},
+    "state": {"type": "string", "enum": STATES},
+    "body_bytes": openapi.WHOLE,
+    "words": openapi.TEXT | {"description": "The rhythm as people say it."},
+    "next": {"type": "array", "items": openapi.INSTANT, "maxItems": recurring.SHOWN},
+    "last": {"oneOf": [FIRING, {"type": "null"}]},
+    "recent": {"type": "array", "items": FIRING, "maxItems": firings.KEPT},
+    "fired_count": openapi.WHOLE,
+    "skipped_count": openapi.WHOLE,
+}
+SUMMARY = openapi.component(
+    "ScheduleSummary", openapi.resource(fields.object_schema(_SEEN), **_PROPERTIES)
+)
+_BODY = {name: fields.schema_of(CONTENT[name].read) for name in ("body", "body_base64")}
+SCHEDULE = openapi.component(
+    "Schedule", openapi.resource(fields.object_schema(_SEEN), **_PROPERTIES, **_BODY)
+)
+SCHEDULE_NAME = OpenApiParameter("schedule", dict(fields.slug.schema), OpenApiParameter.PATH)
+PATH = (openapi.CHANNEL, SCHEDULE_NAME)
+READ, WRITE = ("read", "publish"), ("publish",)
+
+
+class ScheduleListView(ApiView):
+    """The schedules of a channel that are the caller's."""
+
+    scopes = {"GET": READ}
+
+    @openapi.operation(
+        "list_schedules",
+        tag="Schedules",
+        answers={200: openapi.page_of(SUMMARY)},
+        errors=(404, 422),
+        parameters=(
+            openapi.CHANNEL,
+            openapi.query("state", "All without it.", {"type": "string", "enum": STATES}),
+            *openapi.LIST,
+        ),
+    )
+    def get(self, request: Request, channel: str) -> Response:
+        """The schedules of the channel, newest first, without their bodies."""
+        view = publishing.channel_of(channel)
+        page = cursor.read(request, filters=("state",))
+        mine = _visible(self.caller, view.id)
+        state = page.filters.get("state")
+        if state is not None and state not in STATES:
+            detail = f"Choose from {', '.join(STATES)}."
+            raise Invalid("invalid_parameter", detail, field="state")
+        if state is not None:
+            mine = mine.filter(state=state)
+        now = clock.now()
+        return Response(page.answer([mine], lambda row: recurring.shown(row, now)))
+
+
+class ScheduleView(ApiView):
+    """One schedule."""
+
+    scopes = {"GET": READ, "PUT": WRITE, "DELETE": WRITE}
+
+    @openapi.operation(
+        "get_schedule",
+        tag="Schedules",
+        answers={200: SCHEDULE},
+        errors=(404,),
+        parameters=(*PATH, openapi.ETAG),
+    )
+    def get(self, request: Request, channel: str, schedule: str) -> Response:
+        """The schedule with its body, its next occurrences and what became of the last ones.
+
+        The ETag is the version of its settings; firing does not move it.
+        """
+        view = publishing.channel_of(channel)
+        mine = _visible(self.caller, view.id).select_related("body")
+        found = mine.filter(name=schedule).first()
+        if found is None:
+            raise NotFound("unknown_schedule", f"The channel has no schedule {schedule}.")
+        return etags.tagged(recurring.shown_whole(found, clock.now()), found.version)
+
+    @openapi.operation(
+        "put_schedule",
+        tag="Schedules",
+        body={openapi.JSON: SETTINGS},
+        answers={200: SCHEDULE, 201: SCHEDULE},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(*PATH, *openapi.CREATING),
+    )
+    def put(self, request: Request, channel: str, schedule: str) -> Response:
+        """Create or replace the schedule; the same body twice changes nothing. A pause stays."""
+        done = recurring.put(
+            channel,
+            schedule,
+            json_object(request),
+            actor=self.caller.actor,
+            owner=owner_of(self.caller),
+            condition=etags.condition_of(request),
+        )
+        place = f"channels/{channel}/schedules/{schedule}"
+        return etags.registered(done, recurring.shown_whole(done.row, clock.now()), place)
+
+    @openapi.operation(
+        "delete_schedule",
+        tag="Schedules",
+        answers={204: None},
+        errors=(404, 412, 422),
+        parameters=(*PATH, openapi.IF_MATCH),
+    )
+    def delete(self, request: Request, channel: str, schedule: str) -> Response:
+        """Forget the schedule; its messages stay and are delivered."""
+        publishing.channel_of(channel)
+        register_schedule.remove(
+            channel,
+            schedule,
+            actor=self.caller.actor,
+            owner=owner_of(self.caller),
+            condition=etags.condition_of(request),
+        )
+        return Response(status=204)
+
+
+class PauseScheduleView(ApiView):
+    """The switch that keeps a schedule from publishing."""
+
+    scopes = {"POST": WRITE}
+
+    @openapi.operation(
+        "pause_schedule",
+        tag="Schedules",
+        answers={200: SCHEDULE},
+        errors=(404, 412, 422),
+        parameters=(*PATH, *openapi.WRITING),
+    )
+    def post(self, request: Request, channel: str, schedule: str) -> Response:
+        """Publish nothing until it is resumed."""
+        done = register_schedule.pause(
+            channel,
+            schedule,
+            actor=self.caller.actor,
+            owner=owner_of(self.caller),
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, recurring.shown_whole(done.row, clock.now()))
+
+
+class ResumeScheduleView(ApiView):
+    """The way back from a pause."""
+
+    scopes = {"POST": WRITE}
+
+    @openapi.operation(
+        "resume_schedule",
+        tag="Schedules",
+        answers={200: SCHEDULE},
+        errors=(404, 412, 422),
+        parameters=(*PATH, *openapi.WRITING),
+    )
+    def post(self, request: Request, channel: str, schedule: str) -> Response:
+        """Go on with the next occurrence from now; those of the pause do not happen."""
+        done = register_schedule.resume(
+            channel,
+            schedule,
+            actor=self.caller.actor,
+            owner=owner_of(self.caller),
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, recurring.shown_whole(done.row, clock.now()))
+
+
+def owner_of(caller: Caller) -> Owner:
+    """Whose schedules the caller may change."""
+    return Owner(caller.tenant, caller.producer)
+
+
+def _visible(caller: Caller, channel_id: int) -> QuerySet[Schedule]:
+    mine = Schedule.objects.select_related("channel", "producer").filter(channel_id=channel_id)
+    tenant = caller.tenant
+    if tenant.everything:
+        return mine
+    of_producers = Q(producer__isnull=False, producer__team_id=tenant.team_id)
+    return mine.filter(of_producers | Q(producer=None, team_id=tenant.team_id))

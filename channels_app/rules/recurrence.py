@@ -1,0 +1,112 @@
+"""What may be written of a schedule: when it recurs, and what its messages are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from channels_app.rules import fields, misfires, names, settings, times, timetable
+from channels_app.rules.fields import BadValues, Described, Fault, Field
+
+MOST_LIMIT = 1_000_000_000
+ALLOW, SKIP_IF_UNDELIVERED = "allow", "skip_if_undelivered"
+_INSTANT = {"type": ["string", "integer"], "description": "RFC 3339, or milliseconds since 1970."}
+_TEXT = {"type": ["string", "null"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A message of a schedule, already read and judged as messages are."""
+
+    body: bytes = field(repr=False)
+    content_type: str = ""
+    event_type: str = ""
+    priority: int | None = None
+    """None: the producer's default."""
+    ordering_key: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def _cron(value: object) -> str:
+    return timetable.check_cron(fields.text(timetable.LONGEST_CRON)(value))
+
+
+def _zone(value: object) -> str:
+    name: str = fields.text(timetable.LONGEST_ZONE)(value)
+    timetable.check_zone(name)
+    return name
+
+
+def _item(schema: Mapping[str, Any], text: str) -> Field:
+    return Field(Described(lambda value: value, schema), help=text)
+
+
+TIMING: dict[str, Field] = {
+    "description": settings.description,
+    "cron": Field(
+        fields.nullable(Described(_cron, {"type": "string", "maxLength": timetable.LONGEST_CRON})),
+        help="minute hour day month weekday, or six fields with seconds in front.",
+    ),
+    "every_ms": Field(
+        fields.nullable(fields.whole(timetable.SHORTEST_MS, timetable.LONGEST_MS)),
+        help="Instead of cron: milliseconds from one occurrence to the next.",
+    ),
+    "timezone": Field(
+        Described(_zone, {"type": "string", "maxLength": timetable.LONGEST_ZONE}),
+        default="UTC",
+        help="IANA name of the zone whose wall clock cron means.",
+    ),
+    "start_at": Field(
+        fields.nullable(Described(times.instant, _INSTANT)),
+        help="No occurrence before it; every_ms counts from it.",
+    ),
+    "end_at": Field(
+        fields.nullable(Described(times.instant, _INSTANT)), help="No occurrence after it."
+    ),
+    "limit": Field(
+        fields.nullable(fields.whole(1, MOST_LIMIT)), help="Messages in its whole life."
+    ),
+    "misfire": Field(
+        fields.choice(misfires.FIRE_ONCE, misfires.FIRE_ALL, misfires.SKIP),
+        default=misfires.FIRE_ONCE,
+        help="Of occurrences that are more than a minute late: the last one, all, or none.",
+    ),
+    "overlap": Field(
+        fields.choice(ALLOW, SKIP_IF_UNDELIVERED),
+        default=ALLOW,
+        help="What happens while its last message still waits for a consumer.",
+    ),
+}
+"""When it recurs."""
+CONTENT: dict[str, Field] = {
+    "body": _item(_TEXT, "Text; stored as UTF-8."),
+    "body_base64": _item(_TEXT | {"contentEncoding": "base64"}, "Instead of body: any bytes."),
+    "content_type": _item(_TEXT, "As of a message."),
+    "event_type": _item(_TEXT, "As of a message."),
+    "priority": _item(
+        {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
+        "0 (lowest) to 9; null means the producer's default.",
+    ),
+    "ordering_key": _item(_TEXT, "As of a message."),
+    "headers": _item(
+        {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+        "Forwarded to consumers.",
+    ),
+}
+"""What each message is: judged as an item of a batch is, now and at each firing."""
+FIELDS = TIMING | CONTENT
+
+
+def clean(name: str, values: object) -> dict[str, Any]:
+    """The fields, each read by itself; those of the message still as they were given.
+
+    Raises BadValues.
+    """
+    if fault := names.slug(name):
+        raise BadValues([Fault("name", fault)])
+    cleaned = fields.clean(FIELDS, values, partial=False)
+    if (cleaned["cron"] is None) == (cleaned["every_ms"] is None):
+        raise BadValues([Fault("cron", "Give either cron or every_ms.")])
+    start_at, end_at = cleaned["start_at"], cleaned["end_at"]
+    if start_at and end_at and end_at < start_at:
+        raise BadValues([Fault("end_at", "It would end before it starts.")])
+    return cleaned

@@ -1,0 +1,207 @@
+"""Timetables: at which instants something recurs, by a cron expression or every so many ms (S4-06).
+
+Cron expressions are read as Debian's cron reads them, with an optional field for seconds in front.
+The calendar is cronsim's; which instant a wall time is, is decided here (decision 21):
+
+- An expression that names its hours and its minutes happens once on each day it names. A wall time
+  that the clocks skip happens at the instant of the change; one that comes twice, the first time.
+- One whose hour or minute begins with ``*`` happens whenever the wall clock shows such a time:
+  not in the skipped hour, and twice in the repeated one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+SHORTEST_MS = 100
+LONGEST_MS = 366 * 86_400_000
+LONGEST_CRON = 200
+LONGEST_ZONE = 64
+_DAY = timedelta(days=1)
+_SECOND = timedelta(seconds=1)
+_TICK = timedelta(microseconds=1)
+_FIRST = datetime(2000, 1, 1)
+_LAST = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """When something recurs. Either ``cron`` or ``every_ms`` is set."""
+
+    cron: str = ""
+    every_ms: int | None = None
+    zone: str = "UTC"
+    """IANA name; means nothing to ``every_ms``."""
+    anchor: datetime = datetime(2000, 1, 1, tzinfo=UTC)
+    """Where ``every_ms`` counts from without ``start_at``."""
+    start_at: datetime | None = None
+    """No occurrence before it; one at that instant is one."""
+    end_at: datetime | None = None
+    """No occurrence after it; one at that instant is one."""
+
+    def after(self, instant: datetime) -> datetime | None:
+        """The first occurrence later than ``instant``; None when there is none any more.
+
+        Raises ValueError for an expression or a zone that ``check_cron`` or ``check_zone`` refuses.
+        """
+        if self.start_at is not None:
+            instant = max(instant, self.start_at - _TICK)
+        if self.every_ms is not None:
+            found: datetime | None = self._multiple_after(instant)
+        else:
+            found = _Cron(self.cron, check_zone(self.zone)).after(instant)
+        if found is None or (self.end_at is not None and found > self.end_at):
+            return None
+        return found
+
+    def upcoming(self, instant: datetime, count: int) -> list[datetime]:
+        """The next occurrences later than ``instant``, ``count`` at most."""
+        found: list[datetime] = []
+        while len(found) < count and (following := self.after(instant)) is not None:
+            found.append(following)
+            instant = following
+        return found
+
+    def wall(self, instant: datetime) -> str:
+        """What its own wall clock shows: ``Mon 2027-03-29 09:00:00+02:00``."""
+        if self.every_ms is not None:
+            return instant.astimezone(UTC).isoformat(" ", "milliseconds")
+        local = instant.astimezone(check_zone(self.zone))
+        return f"{local:%a} {local.isoformat(' ', 'seconds')}"
+
+    def words(self) -> str:
+        """The rhythm as people say it: ``At 09:00 on Monday through Friday, Europe/Paris``."""
+        if self.every_ms is not None:
+            return f"Every {_period(self.every_ms)}"
+        try:
+            rhythm = CronSim(self.cron, _FIRST).explain()
+        except (CronSimError, ValueError, IndexError):
+            rhythm = self.cron
+        return f"{rhythm}, {self.zone}"
+
+    def _multiple_after(self, instant: datetime) -> datetime:
+        assert self.every_ms is not None
+        anchor = self.start_at or self.anchor
+        anchor -= timedelta(microseconds=anchor.microsecond % 1000)
+        if anchor < (self.start_at or anchor):
+            anchor += timedelta(milliseconds=1)  # never before its start
+        period = timedelta(milliseconds=self.every_ms)
+        return anchor + ((instant - anchor) // period + 1) * period
+
+
+def check_cron(text: str) -> str:
+    """The expression with single blanks between its fields. Raises ValueError with a sentence."""
+    expression = " ".join(text.split())
+    if len(expression) > LONGEST_CRON:
+        raise ValueError(f"At most {LONGEST_CRON} characters are stored.")
+    if len(expression.split(" ")) not in (5, 6) or not expression.isascii():
+        raise ValueError(
+            "Five fields are needed (minute hour day month weekday), or six with seconds in front."
+        )
+    try:
+        next(CronSim(expression, _FIRST))
+    except StopIteration:
+        raise ValueError("There is no such day in any year.") from None
+    except (CronSimError, ValueError, AssertionError, OverflowError) as error:
+        raise ValueError(f"This is no cron expression: {error}.") from None
+    return expression
+
+
+def check_zone(name: str) -> tzinfo:
+    """The time zone of that IANA name. Raises ValueError with a sentence."""
+    # In small letters there are other files: the machine's own time, zones with leap seconds.
+    if len(name) <= LONGEST_ZONE and name.isascii() and name[:1].isupper():
+        try:
+            return ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            pass
+    raise ValueError("A time zone is an IANA name like Europe/Paris or UTC.")
+
+
+class _Cron:
+    """Walks one expression in one zone."""
+
+    def __init__(self, expression: str, zone: tzinfo) -> None:
+        self._expression = expression
+        self._zone = zone
+        minute, hour = expression.split()[-5:-3]
+        self._is_free = minute.startswith("*") or hour.startswith("*")
+
+    def after(self, instant: datetime) -> datetime | None:
+        """The first occurrence later than ``instant``."""
+        if instant >= _LAST:
+            return None
+        return self._free_after(instant) if self._is_free else self._fixed_after(instant)
+
+    def _fixed_after(self, instant: datetime) -> datetime | None:
+        # Of a wall time that has been before, only the first was an occurrence: those are passed.
+        for wall in self._walls(self._wall(instant)):
+            found = self._instant(wall)
+            if found > instant:
+                return found
+        return None
+
+    def _free_after(self, instant: datetime) -> datetime | None:
+        low, wall = instant, self._wall(instant)
+        while (found := next(self._walls(wall), None)) is not None:
+            occurrence = (found - self._offset(low)).replace(tzinfo=UTC)
+            if occurrence - low > _DAY:
+                # What lies between matches nothing, whatever the clocks do: go near it first.
+                low = occurrence - _DAY / 2
+                wall = self._wall(low)
+                continue
+            turn = self._turn(low, occurrence)
+            if turn is None:
+                return occurrence
+            low, wall = turn, self._wall(turn) - _SECOND
+        return None
+
+    def _walls(self, wall: datetime) -> Iterator[datetime]:
+        """Matching wall times later than this one."""
+        return iter(CronSim(self._expression, wall))
+
+    def _instant(self, wall: datetime) -> datetime:
+        """At which instant the wall clock shows this for the first time, or jumps over it."""
+        first = wall.replace(tzinfo=self._zone, fold=0).astimezone(UTC)
+        if self._wall(first) == wall:
+            return first
+        before = wall.replace(tzinfo=self._zone, fold=1).astimezone(UTC)
+        return self._turn(min(before, first), max(before, first)) or first
+
+    def _turn(self, low: datetime, high: datetime) -> datetime | None:
+        """The first whole second after ``low`` and up to ``high`` with another offset than ``low``.
+
+        They lie at most a day apart; in that time there is one change at most.
+        """
+        offset = self._offset(low)
+        if self._offset(high) == offset:
+            return None
+        old, new = int(low.timestamp()), int(high.timestamp())
+        while new - old > 1:
+            middle = (old + new) // 2
+            if self._offset(datetime.fromtimestamp(middle, UTC)) == offset:
+                old = middle
+            else:
+                new = middle
+        return datetime.fromtimestamp(new, UTC)
+
+    def _offset(self, instant: datetime) -> timedelta:
+        return instant.astimezone(self._zone).utcoffset() or timedelta(0)
+
+    def _wall(self, instant: datetime) -> datetime:
+        return instant.astimezone(self._zone).replace(tzinfo=None, fold=0)
+
+
+@lru_cache(maxsize=1024)
+def _period(milliseconds: int) -> str:
+    for unit, size in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
+        if milliseconds % size == 0:
+            number = milliseconds // size
+            return unit if number == 1 else f"{number:,} {unit}s"
+    if milliseconds % 1000 == 0:
+        return "second" if milliseconds == 1000 else f"{milliseconds // 1000:,} seconds"
+    return f"{milliseconds:,} ms"

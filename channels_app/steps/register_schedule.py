@@ -1,0 +1,262 @@
+"""Register a schedule, a message that its channel gets again and again; pause and resume it."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from channels_app import clock, sealing, transactions
+from channels_app.errors import NotFound, Stale
+from channels_app.models import AuditEntry, Channel, Producer, Schedule, ScheduleBody
+from channels_app.rules import times
+from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.encryption import Unreadable
+from channels_app.rules.recurrence import TIMING, Content
+from channels_app.rules.registered import Registered
+from channels_app.rules.tenants import OPERATOR, Tenant
+
+State = Schedule.State
+_RHYTHM = ("cron", "every_ms", "timezone", "start_at", "end_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who may change a schedule; what somebody else made does not exist for it."""
+
+    tenant: Tenant = OPERATOR
+    producer: Producer | None = None
+
+    def owns(self, schedule: Schedule) -> bool:
+        """A producer owns what it made itself, a team's key what belongs to the team."""
+        if self.tenant.everything:
+            return True
+        if self.producer is not None:
+            return schedule.producer_id == self.producer.id
+        return self.tenant.owns(schedule.owner_team_id)
+
+
+ANYBODY = Owner()
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One call, as it was asked for."""
+
+    channel: str
+    name: str
+    actor: str
+    owner: Owner
+    condition: Condition
+    reason: str
+
+    def record(
+        self,
+        action: str,
+        schedule: Schedule,
+        before: Mapping[str, Any] | None,
+        after: Mapping[str, Any] | None,
+    ) -> None:
+        """Note it in the books."""
+        AuditEntry.record(
+            self.actor,
+            action,
+            f"schedule:{self.channel}/{self.name}",
+            team_id=schedule.owner_team_id,
+            reason=self.reason,
+            before=before,
+            after=after,
+        )
+
+
+def put(
+    channel: str,
+    name: str,
+    cleaned: Mapping[str, Any],
+    content: Content,
+    *,
+    actor: str,
+    owner: Owner = ANYBODY,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Schedule]:
+    """Create the schedule or replace its settings; the same values twice change nothing.
+
+    ``cleaned`` is what rules/recurrence.py made of them. A pause stays. Raises NotFound (no such
+    channel, or somebody else's schedule) and Stale.
+    """
+    order = _Order(channel, name, actor, owner, condition, reason)
+    return transactions.run(lambda: _write(order, cleaned, content), on_collision=lambda: None)
+
+
+def remove(
+    channel: str,
+    name: str,
+    *,
+    actor: str,
+    owner: Owner = ANYBODY,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> None:
+    """Forget a schedule; its messages stay. Raises NotFound and Stale."""
+    order = _Order(channel, name, actor, owner, condition, reason)
+
+    def delete() -> None:
+        schedule = find(channel, name, owner, condition)
+        order.record("schedule.delete", schedule, _audited(schedule), None)
+        schedule.delete()
+
+    transactions.run(delete)
+
+
+def pause(
+    channel: str,
+    name: str,
+    *,
+    actor: str,
+    owner: Owner = ANYBODY,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Schedule]:
+    """Publish nothing until it is resumed. Raises NotFound and Stale."""
+    order = _Order(channel, name, actor, owner, condition, reason)
+    return transactions.run(lambda: _switch(order, to_pause=True))
+
+
+def resume(
+    channel: str,
+    name: str,
+    *,
+    actor: str,
+    owner: Owner = ANYBODY,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> Registered[Schedule]:
+    """Go on with the next occurrence from now; those of the pause do not happen.
+
+    Raises NotFound and Stale.
+    """
+    order = _Order(channel, name, actor, owner, condition, reason)
+    return transactions.run(lambda: _switch(order, to_pause=False))
+
+
+def find(
+    channel: str, name: str, owner: Owner = ANYBODY, condition: Condition = ALWAYS
+) -> Schedule:
+    """The schedule, locked until the transaction ends. Raises NotFound and Stale."""
+    # Without a join: that would lock the channel too.
+    channel_ids = list(Channel.objects.filter(slug=channel).values_list("id", flat=True))
+    mine = Schedule.objects.select_for_update()
+    schedule = mine.filter(channel_id__in=channel_ids, name=name).first()
+    if schedule is None or not owner.owns(schedule):
+        raise NotFound("unknown_schedule", f"The channel has no schedule {name}.")
+    if not condition.holds(schedule.version):
+        raise Stale("stale_version", "The schedule has changed since; read it again.")
+    return schedule
+
+
+def body_of(schedule: Schedule) -> bytes:
+    """What it publishes. Raises rules.encryption.Unreadable."""
+    return sealing.open_schedule(schedule.pk, bytes(schedule.body.data))
+
+
+def describe(schedule: Schedule) -> dict[str, Any]:
+    """Its settings as they are written, without the body."""
+    return {
+        "description": schedule.description,
+        "cron": schedule.cron or None,
+        "every_ms": schedule.every_ms,
+        "timezone": schedule.timezone,
+        "start_at": times.text(schedule.start_at) if schedule.start_at else None,
+        "end_at": times.text(schedule.end_at) if schedule.end_at else None,
+        "limit": schedule.limit,
+        "misfire": schedule.misfire,
+        "overlap": schedule.overlap,
+        "content_type": schedule.content_type or None,
+        "event_type": schedule.event_type or None,
+        "priority": schedule.priority,
+        "ordering_key": schedule.ordering_key or None,
+        "headers": dict(schedule.headers),
+    }
+
+
+def _write(order: _Order, cleaned: Mapping[str, Any], content: Content) -> Registered[Schedule]:
+    channel = Channel.objects.filter(slug=order.channel).first()
+    if channel is None:
+        raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
+    exists = Schedule.objects.filter(channel=channel, name=order.name).exists()
+    if exists:
+        schedule = find(order.channel, order.name, order.owner, order.condition)
+    else:
+        if not order.condition.holds(None):
+            raise Stale("stale_version", "There is no such schedule any more.")
+        schedule = Schedule(channel=channel, name=order.name, producer=order.owner.producer)
+        if order.owner.producer is None:
+            schedule.team_id = order.owner.tenant.team_id
+    before = _audited(schedule) if exists else None
+    rhythm = [getattr(schedule, part) for part in _RHYTHM]
+    _set(schedule, cleaned, content)
+    after = _audited(schedule, content.body)
+    if before == after:
+        return Registered(schedule)
+    if not exists or rhythm != [getattr(schedule, part) for part in _RHYTHM]:
+        schedule.next_at = None
+    _plan(schedule, clock.now())
+    schedule.save()
+    _keep_body(schedule, content.body, encrypt=channel.encrypt_bodies)
+    order.record("schedule.update" if exists else "schedule.create", schedule, before, after)
+    return Registered(schedule, created=not exists, changed=True)
+
+
+def _set(schedule: Schedule, cleaned: Mapping[str, Any], content: Content) -> None:
+    for part in TIMING:
+        setattr(schedule, part, cleaned[part])
+    schedule.cron = cleaned["cron"] or ""
+    schedule.content_type = content.content_type
+    schedule.event_type = content.event_type
+    schedule.priority = content.priority
+    schedule.ordering_key = content.ordering_key
+    schedule.headers = dict(content.headers)
+    schedule.body_bytes = len(content.body)
+
+
+def _plan(schedule: Schedule, now: datetime) -> None:
+    """State and next occurrence, as they follow from the rest; a known occurrence stays."""
+    if schedule.state == State.PAUSED:
+        schedule.next_at = None
+        return
+    if schedule.limit is not None and schedule.fired_count >= schedule.limit:
+        schedule.next_at = None
+    elif schedule.next_at is None:
+        schedule.next_at = schedule.timetable.after(now)
+    schedule.state = State.ACTIVE if schedule.next_at else State.ENDED
+
+
+def _switch(order: _Order, *, to_pause: bool) -> Registered[Schedule]:
+    schedule = find(order.channel, order.name, order.owner, order.condition)
+    before = {"state": schedule.state}
+    if (schedule.state == State.PAUSED) == to_pause:
+        return Registered(schedule)
+    schedule.state = State.PAUSED if to_pause else State.ACTIVE
+    schedule.next_at = None
+    _plan(schedule, clock.now())
+    schedule.save()
+    action = "schedule.pause" if to_pause else "schedule.resume"
+    order.record(action, schedule, before, {"state": schedule.state})
+    return Registered(schedule, changed=True)
+
+
+def _keep_body(schedule: Schedule, body: bytes, *, encrypt: bool) -> None:
+    data, key_id = sealing.seal_schedule(schedule.pk, body, encrypt=encrypt)
+    schedule.body, _ = ScheduleBody.objects.update_or_create(
+        schedule_id=schedule.pk, defaults={"data": data, "key_id": key_id}
+    )
+
+
+def _audited(schedule: Schedule, body: bytes | None = None) -> dict[str, Any]:
+    """For the books, and to tell whether something differs: the body by its digest alone."""
+    try:
+        body = body_of(schedule) if body is None else body
+    except Unreadable:
+        return describe(schedule) | {"body_sha256": ""}
+    return describe(schedule) | {"body_sha256": hashlib.sha256(body).hexdigest()}

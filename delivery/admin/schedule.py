@@ -1,0 +1,256 @@
+"""Admin pages of schedules: when each recurs, what comes next, what became of the last ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from unfold.enums import ActionVariant
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.admin.base import action, dialog, display
+from channels_app.admin.choices import ChoicesDropdownFilter, RelatedDropdownFilter
+from channels_app.api import recurring
+from channels_app.models import Schedule, ScheduleBody
+from channels_app.rules import firings, ids
+from channels_app.steps import register_schedule
+from delivery.admin.schedule_form import ScheduleForm, in_zone, preview
+from delivery.runtime.recurring import run_now
+
+State = Schedule.State
+TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.ENDED: "calm"}
+RESULT_TONE = {
+    firings.FIRED: "good",
+    firings.RUN: "busy",
+    firings.MISSED: "wait",
+    firings.OVERLAPPED: "wait",
+    firings.REFUSED: "bad",
+}
+PAUSE = dialog(
+    "Pause this schedule?",
+    "It publishes nothing until it is resumed. What would have happened meanwhile does not.",
+    "Pause",
+)
+RESUME = dialog("Resume this schedule?", "It goes on with the next occurrence from now.", "Resume")
+RUN = dialog(
+    "Publish its message now?",
+    "One more message, to every consumer that wants it. The timetable stays as it is.",
+    "Publish it",
+)
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(base.Stepped):
+    """Recurring messages: made and changed by a form, paused, resumed and run by hand."""
+
+    form = ScheduleForm
+    identity = ("channel", "name", "producer")
+    list_display = ("name", "channel", "shown_state", "rhythm", "next_one", "last_one", "fired")
+    list_select_related = ("channel",)
+    list_filter = (("state", ChoicesDropdownFilter), ("channel", RelatedDropdownFilter))
+    search_fields = ("name", "channel__slug", "description")
+    search_help_text = "name, channel or description"
+    autocomplete_fields = ("channel", "producer")
+    ordering = ("channel__slug", "name")
+    sortable_by = ("name", "channel")
+    actions_detail = ("see_audit", "run_it", "pause", "resume")
+    list_before_template = "delivery/schedules_top.html"
+    change_form_outer_before_template = "delivery/schedule.html"
+    change_form_before_template = "delivery/schedule_preview.html"
+    fieldsets = (
+        (None, {"fields": ("seen", ("channel", "name"), "producer", "description")}),
+        (
+            "When",
+            {"fields": (("cron", "timezone"), "every_ms", ("start_at", "end_at"), "limit")},
+        ),
+        ("Late or too early", {"fields": (("misfire", "overlap"),)}),
+        (
+            "Message",
+            {
+                "fields": (
+                    ("content_type", "event_type"),
+                    "body",
+                    "headers",
+                    ("priority", "ordering_key"),
+                    "reason",
+                )
+            },
+        ),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
+        """With the channel, which names it."""
+        return super().get_queryset(request).select_related("channel", "producer")  # type: ignore[no-any-return]
+
+    def audit_target(self, obj: Schedule) -> str:
+        """As the steps name it."""
+        return f"schedule:{obj.channel.slug}/{obj.name}"
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """The list, and what to do while there is none."""
+        more = {
+            "none": not Schedule.objects.exists(),
+            "may_add": self.has_add_permission(request),
+            "add_url": reverse("admin:channels_app_schedule_add"),
+        }
+        return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The schedule in words, its next occurrences and its last ones."""
+        schedule = self.get_object(request, object_id)
+        more = _shown(schedule) if schedule is not None else {}
+        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+
+    def get_urls(self) -> list[URLPattern]:
+        """The usual ones, and what a half-filled form would come to."""
+        view = self.admin_site.admin_view(self.preview)
+        return [path("preview/", view, name="channels_app_schedule_preview"), *super().get_urls()]
+
+    def preview(self, request: HttpRequest) -> HttpResponse:
+        """The next occurrences of what is typed."""
+        base.require(self.has_view_permission(request))
+        context = preview(request.GET, clock.now())
+        return TemplateResponse(request, "delivery/schedule_ahead.html", context)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Schedules may be forgotten: their messages stay."""
+        return bool(request.user.has_perm("channels_app.delete_schedule"))
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """What goes along is its body, which nobody deletes by itself."""
+        found, counts, _, protected = super().get_deleted_objects(objs, request)
+        return found, counts, set(), protected
+
+    def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
+        """Remove one, through its step."""
+        register_schedule.remove(obj.channel.slug, obj.name, actor=base.actor(request))
+
+    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
+        """Remove those selected, each through the step."""
+        for schedule in queryset:
+            self.delete_model(request, schedule)
+
+    def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """What is not paused."""
+        return self._is(request, object_id, State.ACTIVE, State.ENDED)
+
+    def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """What is."""
+        return self._is(request, object_id, State.PAUSED)
+
+    @action(description="Pause", icon="pause", permissions=["pause"], dialog=PAUSE)
+    def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Publish nothing more."""
+        return self._do(request, form, object_id, register_schedule.pause, "is paused")
+
+    @action(
+        description="Resume",
+        icon="play_arrow",
+        permissions=["resume"],
+        dialog=RESUME,
+        variant=ActionVariant.PRIMARY,
+    )
+    def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Go on."""
+        return self._do(request, form, object_id, register_schedule.resume, "goes on")
+
+    @action(description="Run now", icon="bolt", permissions=["operate"], dialog=RUN)
+    def run_it(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Publish its message once more."""
+        return self._do(request, form, object_id, run_now, "has published a message")
+
+    @display(description="State", ordering="state")
+    def shown_state(self, schedule: Schedule) -> str:
+        """Its state in colour."""
+        return base.label(schedule.state, TONE[State(schedule.state)])
+
+    @display(description="When")
+    def rhythm(self, schedule: Schedule) -> str:
+        """Its timetable in words."""
+        return schedule.timetable.words()
+
+    @display(description="Next", ordering="next_at")
+    def next_one(self, schedule: Schedule) -> str:
+        """Its next occurrence."""
+        return base.instant(schedule.next_at, exact=False)
+
+    @display(description="Last")
+    def last_one(self, schedule: Schedule) -> str:
+        """What became of the last one."""
+        if not schedule.recent:
+            return base.NONE
+        result = schedule.recent[0]["result"]
+        return base.label(result, RESULT_TONE.get(result, "calm"))
+
+    @display(description="Messages")
+    def fired(self, schedule: Schedule) -> str:
+        """How many it has published by the clock."""
+        return f"{schedule.fired_count:,}"
+
+    def _is(self, request: HttpRequest, object_id: Any, *states: State) -> bool:
+        if not self.has_operate_permission(request):
+            return False
+        return not object_id or Schedule.objects.filter(pk=object_id, state__in=states).exists()
+
+    def _do(
+        self, request: HttpRequest, form: Any, object_id: str, step: Callable[..., Any], done: str
+    ) -> HttpResponse:
+        schedule = Schedule.objects.select_related("channel").get(pk=object_id)
+        with base.telling(request, f"{schedule.name} {done}."):
+            step(
+                schedule.channel.slug,
+                schedule.name,
+                actor=base.actor(request),
+                reason=form.cleaned_data["reason"],
+            )
+        return base.leave_dialog(self.page_of(schedule.pk))
+
+
+@admin.register(ScheduleBody)
+class ScheduleBodyAdmin(base.ReadOnly):
+    """That bodies of schedules are stored, and under which key."""
+
+    list_display = ("schedule", "size", "sealed_by")
+    list_select_related = ("schedule",)
+    ordering = ("-schedule_id",)
+    fields = ("schedule", "size", "sealed_by")
+    readonly_fields = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ScheduleBody]:
+        """Without the bytes."""
+        return super().get_queryset(request).defer("data")  # type: ignore[no-any-return]
+
+    @display(description="Size")
+    def size(self, row: ScheduleBody) -> str:
+        """Bytes of each message."""
+        return f"{row.schedule.body_bytes:,} B"
+
+    @display(description="Sealed by")
+    def sealed_by(self, row: ScheduleBody) -> str:
+        """The id of the encryption key."""
+        return base.mono(row.key_id) if row.key_id else "nothing: stored plain"
+
+
+def _shown(schedule: Schedule) -> dict[str, Any]:
+    shown, table = recurring.shown(schedule, clock.now()), schedule.timetable
+    ahead = table.upcoming(clock.now(), len(shown["next"]))
+    lines = [
+        line
+        | {
+            "tone": RESULT_TONE.get(line["result"], "calm"),
+            "message_id": ids.from_public(ids.MESSAGE, line["message"] or ""),
+        }
+        for line in schedule.recent
+    ]
+    return {
+        "words": shown["words"],
+        "state_label": base.label(schedule.state, TONE[State(schedule.state)]),
+        "ahead": in_zone(table, ahead),
+        "lines": lines,
+    }

@@ -1,0 +1,34 @@
+"""Run a schedule by hand: its message once more, now."""
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app.api import etags, openapi
+from channels_app.api.base import ApiView
+from channels_app.api.views.publish import PUBLISHED
+from channels_app.api.views.schedules import PATH, WRITE, owner_of
+from delivery.runtime import recurring
+
+
+class RunScheduleView(ApiView):
+    """The button beside the timetable."""
+
+    scopes = {"POST": WRITE}
+
+    @openapi.operation(
+        "run_schedule",
+        tag="Schedules",
+        answers={202: PUBLISHED},
+        errors=(404, 409, 412, 422),
+        parameters=(*PATH, openapi.IF_MATCH),
+    )
+    def post(self, request: Request, channel: str, schedule: str) -> Response:
+        """Publish its message once more, now, paused or not. Timetable and limit stay."""
+        shown = recurring.run_now(
+            channel,
+            schedule,
+            actor=self.caller.actor,
+            owner=owner_of(self.caller),
+            condition=etags.condition_of(request),
+        )
+        return Response(shown, status=202, headers={"Location": shown["url"]})

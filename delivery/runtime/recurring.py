@@ -1,0 +1,226 @@
+"""Recurring messages: due schedules are accepted as messages, each occurrence once (S4-06)."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from channels_app import clock, failpoints, transactions
+from channels_app.api import publishing, recurring
+from channels_app.api.problems import ApiProblem
+from channels_app.directory import ChannelView, directory
+from channels_app.errors import Conflict
+from channels_app.models import AuditEntry, Schedule, new_id
+from channels_app.rules import firings, ids, misfires
+from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.encryption import Unreadable
+from channels_app.rules.misfires import Turn
+from channels_app.rules.recurrence import SKIP_IF_UNDELIVERED
+from channels_app.steps import accept, register_schedule
+from channels_app.steps.accept import Accepted, Publication
+from channels_app.steps.register_schedule import ANYBODY, Owner
+from delivery import metrics
+from delivery.steps import firing
+
+logger = logging.getLogger(__name__)
+
+MOST = 100
+"""Schedules of one transaction: at nine o'clock many are due at once."""
+LATE = timedelta(seconds=5)
+"""From here on a sweep fires what nobody else has."""
+
+
+class _Refused(Exception):
+    """Why an occurrence has no message, as a sentence."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one schedule does now."""
+
+    schedule: Schedule
+    turn: Turn
+    view: ChannelView | None = None
+    publication: Publication | None = None
+    result: str = ""
+    detail: str = ""
+    message_id: int | None = None
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> int:
+        """Occurrences that have passed without a message."""
+        return self.turn.missed + (self.turn.occurrence is not None and self.message_id is None)
+
+
+def fire_due(*, due_before: datetime | None = None, most: int = MOST) -> int:
+    """Fire what is due now, or was before that instant, in one transaction; how many schedules.
+
+    Raises what the database raises; then nothing was stored.
+    """
+    try:
+        rounds = transactions.run(lambda: _fire(due_before, most), on_collision=new_id.reseed)
+    except firing.Lost:
+        # Somebody's pause or change was faster than our lock: what is due will be found again.
+        logger.warning("a round of schedules was given up", exc_info=True)
+        return 0
+    if rounds:
+        failpoints.reach("after_fire")
+        _count(rounds)
+    return len(rounds)
+
+
+def fire_overdue() -> int:
+    """The same for what is so late that nobody else can be at it; nothing is locked for a look."""
+    limit, next_at = clock.now() - LATE, firing.next_at()
+    return fire_due(due_before=limit) if next_at is not None and next_at <= limit else 0
+
+
+def run_now(
+    channel: str,
+    name: str,
+    *,
+    actor: str,
+    owner: Owner = ANYBODY,
+    condition: Condition = ALWAYS,
+    reason: str = "",
+) -> dict[str, Any]:
+    """Publish its message once more, now, whatever its state; the answer to a publication.
+
+    Raises NotFound, Stale, and Conflict for what the channel does not take (any more).
+    """
+    return transactions.run(
+        lambda: _run_now(channel, name, actor, owner, condition, reason),
+        on_collision=new_id.reseed,
+    )
+
+
+def _fire(due_before: datetime | None, most: int) -> list[_Round]:
+    now = clock.now()
+    rounds = [_judge(schedule, now) for schedule in firing.take(due_before or now, most)]
+    groups: dict[tuple[int, int | None], list[_Round]] = {}
+    for one in rounds:
+        if one.view is not None and one.publication is not None:
+            groups.setdefault((one.view.id, one.schedule.producer_id), []).append(one)
+    for (_, producer_id), some in groups.items():
+        view = some[0].view
+        assert view is not None
+        publications = [one.publication for one in some if one.publication is not None]
+        for one, accepted in zip(some, accept.accept(view, producer_id, publications), strict=True):
+            _note(one, accepted)
+    for one in rounds:
+        _write_down(one, now)
+    if rounds:
+        failpoints.reach("in_fire")
+    return rounds
+
+
+def _judge(schedule: Schedule, now: datetime) -> _Round:
+    assert schedule.next_at is not None
+    try:
+        turn = misfires.turn(schedule.next_at, now, schedule.misfire, schedule.timetable.after)
+    except ValueError as error:
+        # Its zone has gone with a release of the zones: it ends, and says why.
+        turn = Turn(schedule.next_at, 0, None)
+        return _Round(schedule, turn, result=firings.REFUSED, detail=str(error))
+    one = _Round(schedule, turn)
+    if turn.occurrence is None:
+        return one
+    if schedule.overlap == SKIP_IF_UNDELIVERED and firing.is_undelivered(schedule):
+        one.result, one.detail = firings.OVERLAPPED, "The last message is not delivered yet."
+        return one
+    key = firings.key(schedule.name, turn.occurrence)
+    try:
+        one.view, one.publication = _publication(schedule, key, now)
+    except _Refused as refused:
+        one.result, one.detail = firings.REFUSED, str(refused)
+    return one
+
+
+def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelView, Publication]:
+    view, producer = _view(schedule.channel.slug), schedule.producer
+    if view is None:
+        raise _Refused("Its channel is gone.")
+    if producer is not None and producer.disabled:
+        raise _Refused("Its producer is disabled.")
+    try:
+        return view, recurring.message(schedule, view, producer, key, now)
+    except (ApiProblem, Unreadable) as refused:
+        raise _Refused(str(refused)) from None
+
+
+def _view(slug: str) -> ChannelView | None:
+    view = directory.channel(slug)
+    if view is None:
+        directory.refresh(now=True)  # a channel that was made this instant on another host
+        view = directory.channel(slug)
+    return view
+
+
+def _note(one: _Round, accepted: Accepted) -> None:
+    if accepted.conflict:
+        one.result, one.detail = firings.REFUSED, publishing.CONFLICT
+        return
+    one.result, one.message_id = firings.FIRED, accepted.message_id
+
+
+def _write_down(one: _Round, now: datetime) -> None:
+    schedule, turn = one.schedule, one.turn
+    if turn.missed:
+        one.lines.append(
+            firings.line(firings.MISSED, now, occurrence_at=schedule.next_at, count=turn.missed)
+        )
+    if turn.occurrence is not None:
+        message = one.message_id and ids.to_public(ids.MESSAGE, one.message_id)
+        one.lines.append(
+            firings.line(
+                one.result,
+                now,
+                occurrence_at=turn.occurrence,
+                message=message or None,
+                detail=one.detail,
+            )
+        )
+    firing.move(
+        schedule,
+        one.lines,
+        next_at=turn.next_at,
+        message_id=one.message_id,
+        skipped=one.skipped,
+    )
+
+
+def _run_now(
+    channel: str, name: str, actor: str, owner: Owner, condition: Condition, reason: str
+) -> dict[str, Any]:
+    schedule, now = register_schedule.find(channel, name, owner, condition), clock.now()
+    try:
+        view, publication = _publication(schedule, firings.run_key(name, new_id()), now)
+    except _Refused as refused:
+        raise Conflict("schedule_refused", str(refused)) from None
+    (accepted,) = accept.accept(view, schedule.producer_id, [publication])
+    shown = publishing.show(view, publication, accepted)
+    line = firings.line(firings.RUN, now, message=shown["id"], detail=actor)
+    firing.note_run(schedule, line, accepted.message_id)
+    AuditEntry.record(
+        actor,
+        "schedule.run",
+        f"schedule:{channel}/{name}",
+        team_id=schedule.owner_team_id,
+        reason=reason,
+        after={"message": shown["id"]},
+    )
+    metrics.OCCURRENCES.labels(firings.RUN).inc()
+    return shown
+
+
+def _count(rounds: Sequence[_Round]) -> None:
+    for one in rounds:
+        if one.turn.missed:
+            metrics.OCCURRENCES.labels(firings.MISSED).inc(one.turn.missed)
+        if one.result:
+            metrics.OCCURRENCES.labels(one.result).inc()
+        if one.message_id is not None and one.turn.occurrence is not None:
+            late = clock.now() - one.turn.occurrence
+            metrics.OCCURRENCE_LATENESS.observe(max(0.0, late.total_seconds()))

@@ -1,0 +1,73 @@
+"""A schedule of every second under two nodes whose stewards are killed by chance."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests import broker as broker_module
+from tests.broker import Broker, heard_ids, wait_until
+from tests.crash.books import Books
+from tests.crash.failpoint import PATIENCE_S, insist
+from tests.receiver import Receiver
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LEASE_GRACE_MS": "2000"}
+SCHEDULE = "/channels/ticks/schedules/tick"
+SECONDS = 12
+STEWARDS = "SELECT pid FROM delivery_pumpslot WHERE kind = 'steward'"
+KEYS = (
+    "SELECT idempotency_key, accepted_at FROM channels_app_message"
+    " WHERE idempotency_key LIKE 'schedule:tick:%' ORDER BY id"
+)
+
+
+@pytest.mark.seed("S4-06")
+def test_each_second_is_one_message(tmp_path: Path, receiver: Receiver) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    with broker_module.running(folders[0], **SETTINGS) as broker:
+        other = Broker(folders[1], broker.environment["DATABASE_URL"], **SETTINGS)
+        try:
+            other.start()
+            keys = played(broker, receiver)
+        finally:
+            other.http.close()
+            if other.process is not None and other.process.poll() is None:
+                other.stop()
+    instants = [int(key.rpartition(":")[2]) for key in keys]
+    assert instants == list(range(instants[0], instants[0] + 1000 * SECONDS, 1000))
+
+
+def played(broker: Broker, receiver: Receiver) -> list[str]:
+    """Keys of the messages, in their order."""
+    insist(broker, "PUT", "/channels/ticks", json={})
+    insist(broker, "PUT", "/channels/ticks/consumers/one", json={"url": receiver.url("/ok")})
+    wanted = {"cron": "*/1 * * * * *", "limit": SECONDS, "body": "tick"}
+    insist(broker, "PUT", SCHEDULE, json=wanted)
+    books, chance = Books(broker), random.Random(7)
+    end = time.monotonic() + PATIENCE_S
+    while insist(broker, "GET", SCHEDULE)[0]["state"] == "active":
+        assert time.monotonic() < end, broker.log()[-3000:]
+        time.sleep(chance.uniform(0.5, 2.0))
+        living = [int(pid) for (pid,) in books.read(STEWARDS) if _lives(int(pid))]
+        if living:
+            os.kill(chance.choice(living), signal.SIGKILL)
+    wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+    heard = Counter(heard_ids(receiver, "/ok"))
+    rows = books.read(KEYS)
+    assert len(heard) == len(rows) == SECONDS
+    return [str(key) for key, _ in rows]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
