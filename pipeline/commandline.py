@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from pipeline import settings
-from pipeline.broker import database, runs
+from pipeline.broker import database, replica, runs
 from pipeline.jobs import JOBS
 from pipeline.running import java, terminal
 from pipeline.running.job import Context, Job, Refused
@@ -168,7 +168,7 @@ def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
     except runs.Lost:
         outcome.error = "The database did not hear from this run for too long."
         return
-    if isinstance(failure, Refused | java.Unusable):
+    if isinstance(failure, Refused | java.Unusable | replica.Behind):
         outcome.error, outcome.code = run.veil(str(failure)), WRONG
         return
     logger.error("%s", "".join(traceback.format_exception(failure)))

@@ -82,6 +82,8 @@ def _plan(context: Context, ledger: Ledger) -> list[Range]:
     """What is ripe and in no segment yet."""
     limits = ripe.cutoffs(context.database, context.settings)
     under_way = ledger.having(*OPEN)
+    # Else it has rows of segments that came to their end, and they would go to the lake once more.
+    context.catch_up()
     found: list[Range] = []
     # From the replica if there is one: these numbers only say how large segments become.
     database = Database(context.settings.bulk_url)
@@ -125,6 +127,8 @@ def _amend(context: Context, ledger: Ledger) -> int:
         return 0
     for place, segment in enumerate(segments):
         context.report("amending", place, len(segments))
+        # Written anew by an erasure that was killed, or is at work this moment: those are its rows.
+        ledger.publish(segment)
         files = amend.rewrite(context.database, ledger.folder, segment, context.run.id)
         if ledger.amended(segment, files):
             own = [file.rows for file in files if file.table == segment.tables[0]]

@@ -98,15 +98,14 @@ def work(context: Context) -> dict[str, Any]:
 def _scope(context: Context, now: datetime) -> tuple[datetime | None, Scope, timedelta]:
     wanted = context.options
     grace = arguments.length(wanted.grace) if wanted.grace else GRACE
-    since = arguments.instant(wanted.since) if wanted.since else None
+    since = arguments.instant(wanted.since, now) if wanted.since else None
     latest = min(context.frames.bound(), now - grace)
-    until = min(arguments.instant(wanted.until), latest) if wanted.until else latest
+    until = min(arguments.instant(wanted.until, now), latest) if wanted.until else latest
     if since and since >= until:
         raise Refused(f"There is nothing to audit: all is there only up to {until.isoformat()}.")
     low = tables.first_key(since) if since else 0
-    whole = (
-        arguments.instant(wanted.whole_since) if wanted.whole_since else _whole(context.database)
-    )
+    told = wanted.whole_since
+    whole = arguments.instant(told, now) if told else _whole(context.database)
     whole_from = tables.first_key(whole) if whole else tables.LARGEST_KEY
     return since, Scope(low, tables.first_key(until), now, now - grace, whole_from), grace
 

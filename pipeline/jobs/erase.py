@@ -8,16 +8,21 @@ import json
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions as f
 
+from pipeline import failpoints
 from pipeline.broker import tables
+from pipeline.broker.database import Database
 from pipeline.broker.private import digest
 from pipeline.broker.runs import RUNS
 from pipeline.lake import erasing
-from pipeline.lake.ledger import OPEN, Ledger
+from pipeline.lake.erasing import Receipts
+from pipeline.lake.ledger import OPEN, Ledger, Segment
+from pipeline.lake.ripe import MESSAGES
 from pipeline.parts.balance import SKEW
 from pipeline.running import arguments
 from pipeline.running.job import Context, Job, Refused
@@ -46,6 +51,9 @@ def work(context: Context) -> dict[str, Any]:
     asked = {name: sorted(getattr(context.options, name) or []) for name in SUBJECT}
     if not any(asked.values()):
         raise Refused("Say whose: --ordering-key, --idempotency-key or --message.")
+    ledger = Ledger(database, context.run, folder)
+    if not context.options.dry_run:
+        erasing.recover(ledger)
     context.report("finding messages")
     keys = _keys(context, asked)
     context.report("finding files", 0, 0, len(keys))
@@ -58,18 +66,21 @@ def work(context: Context) -> dict[str, Any]:
     }
     if context.options.dry_run:
         return told
-    ledger = Ledger(database, context.run, folder)
     paths = {path for files in found.values() for path in files}
     busy = {file.path for segment in ledger.having(*OPEN) for file in segment.files} & paths
+    waiting = _waiting(context, keys, busy) if busy else set()
+    free = [key for key in keys if key not in waiting]
     receipt, done = _begin(context, asked)
-    segments = list(erasing.touched(ledger, paths))
+    segments = erasing.touched(ledger, paths)
     for place, segment in enumerate(segments):
         context.report("writing files anew", place, len(segments))
-        done += erasing.erase(ledger, segment, keys, context.run.id)
-        _note(context, receipt, done, left)
-    _end(context, receipt, keys)
+        mine = free if segment.kind == MESSAGES else keys
+        note = partial(_note, database, receipt, segment, mine, done)
+        done += erasing.erase(ledger, segment, mine, context.run.id, note)
+    failpoints.reach("before_receipt")
+    _end(context, receipt, left)
     if busy:
-        told["busy_files"] = len(busy)
+        told |= {"busy_files": len(busy), "waiting_messages": len(waiting)}
     return told | {"receipt": receipt, "files": len(done)}
 
 
@@ -111,7 +122,19 @@ def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _begin(context: Context, asked: dict[str, list[str]]) -> tuple[int, list[dict[str, Any]]]:
+def _waiting(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
+    """Messages with rows in files that are left: they stay as well, for by them these are found."""
+    wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
+    found: set[int] = set()
+    for table, owner in erasing.OWNER.items():
+        if paths := [str(context.lake / path) for path in busy if path.startswith(f"{table}/")]:
+            rows = context.spark.read.parquet(*paths).select(f.col(owner).alias("key"))
+            rows = rows.join(f.broadcast(wanted), "key", "left_semi").distinct()
+            found |= {row["key"] for row in rows.collect()}
+    return found
+
+
+def _begin(context: Context, asked: dict[str, list[str]]) -> tuple[int, Receipts]:
     """The receipt with what is on it, which may be one of a run that was broken off."""
     database, run = context.database, context.run
     mine = digest(asked, SUBJECT)
@@ -132,28 +155,38 @@ def _begin(context: Context, asked: dict[str, list[str]]) -> tuple[int, list[dic
     return key, []
 
 
-def _note(context: Context, receipt: int, done: list[dict[str, Any]], left: int) -> None:
+def _note(
+    database: Database,
+    receipt: int,
+    segment: Segment,
+    keys: Sequence[int],
+    before: Receipts,
+    some: Receipts,
+) -> None:
+    """What a segment loses, beside what went before; in the transaction from which on it does."""
+    done = [*before, *some]
     counts = [sum(it["rows"] for it in done if it["table"] == table) for table in COUNTS]
-    with context.database.transaction():
-        context.run.hold(context.database)
-        context.database.execute(
-            f"UPDATE {ERASURES} SET message_count = %s, delivery_count = %s, attempt_count = %s, "
-            "left_count = %s, files = %s WHERE id = %s",
-            [*counts, left, json.dumps(done), receipt],
-        )
+    database.execute(
+        f"UPDATE {ERASURES} SET message_count = %s, delivery_count = %s, attempt_count = %s, "
+        "files = %s WHERE id = %s",
+        [*counts, json.dumps(done), receipt],
+    )
+    if segment.kind == MESSAGES:
+        # What the lake does not have any more is the tables' alone, and to be archived.
+        mine = [key for key in keys if segment.low <= key < segment.high]
+        for start in range(0, len(mine), 500):
+            listed = ", ".join(str(key) for key in mine[start : start + 500])
+            database.execute(f"DELETE FROM delivery_restoredmessage WHERE message_id IN ({listed})")
 
 
-def _end(context: Context, receipt: int, keys: Sequence[int]) -> None:
+def _end(context: Context, receipt: int, left: int) -> None:
     """Sign the receipt."""
     database, run = context.database, context.run
     with database.transaction():
         run.hold(database)
-        # What the lake does not have any more is the tables' alone, and to be archived.
-        for start in range(0, len(keys), 500):
-            listed = ", ".join(str(key) for key in keys[start : start + 500])
-            database.execute(f"DELETE FROM delivery_restoredmessage WHERE message_id IN ({listed})")
         database.execute(
-            f"UPDATE {ERASURES} SET finished_at = %s WHERE id = %s", [database.now(), receipt]
+            f"UPDATE {ERASURES} SET finished_at = %s, left_count = %s WHERE id = %s",
+            [database.now(), left, receipt],
         )
 
 

@@ -60,8 +60,8 @@ def work(context: Context) -> dict[str, Any]:
     asked = {name: getattr(context.options, name) for name in ASKED}
     now = context.database.now()
     bound = context.frames.bound()
-    since = arguments.instant(asked["since"]) if asked["since"] else None
-    until = min(arguments.instant(asked["until"]), bound) if asked["until"] else bound
+    since = arguments.instant(asked["since"], now) if asked["since"] else None
+    until = min(arguments.instant(asked["until"], now), bound) if asked["until"] else bound
     if context.options.dry_run:
         wanted = _wanted(asked, consumer_id, channel_id, own, since, until)
         context.report("counting")

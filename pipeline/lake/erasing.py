@@ -4,7 +4,7 @@ A segment is taken back to the state in which rows have to leave its files. From
 archive too finishes what was begun here: whoever is killed leaves no file unknown to the ledger.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +12,58 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline import failpoints
 from pipeline.broker.database import Database
 from pipeline.lake import export, places, totals
-from pipeline.lake.ledger import PRUNED, File, Ledger, Segment
+from pipeline.lake.ledger import AMENDING, PRUNED, File, Ledger, Segment
+from pipeline.lake.ripe import MESSAGES
 
 OWNER = {"messages": "id", "deliveries": "message_id", "attempts": "message_id"}
 """Where a table's files have the key of the message."""
 ASIDE = ".anew"
 """Not the archive's own ending: it clears away what it has written itself."""
+Receipts = list[dict[str, Any]]
+"""Of each file: its table and path, rows that went, SHA-256 before and after."""
 
 
-def touched(ledger: Ledger, paths: set[str]) -> Iterator[Segment]:
-    """Segments that are in the lake alone and have one of the files."""
-    for segment in ledger.having(PRUNED):
-        if any(file.path in paths for file in segment.files):
-            yield segment
+def recover(ledger: Ledger) -> None:
+    """Finish what an erasure that was killed had noted down, and clear away what it had not."""
+    for segment in ledger.having(AMENDING):
+        # The broker leaves one in this state only when it deleted fewer rows than there were.
+        if segment.deleted >= segment.rows:
+            ledger.publish(segment)
+            _end(ledger, segment, segment.files)
+    for path in ledger.folder.glob(f"*/day=*/*{ASIDE}"):
+        places.remove(ledger.folder, str(path.relative_to(ledger.folder)))
+
+
+def touched(ledger: Ledger, paths: set[str]) -> list[Segment]:
+    """Segments that are in the lake alone and have one of the files; messages last.
+
+    By a message its deliveries are found, also by a run that goes on with this one.
+    """
+    found = [
+        segment
+        for segment in ledger.having(PRUNED)
+        if any(file.path in paths for file in segment.files)
+    ]
+    return sorted(found, key=lambda segment: (segment.kind == MESSAGES, segment.id))
 
 
 def erase(
-    ledger: Ledger, segment: Segment, keys: Sequence[int], run_id: int
-) -> list[dict[str, Any]]:
-    """Take the rows of these messages out of a segment's files; what became of each of them."""
+    ledger: Ledger,
+    segment: Segment,
+    keys: Sequence[int],
+    run_id: int,
+    note: Callable[[Receipts], None],
+) -> Receipts:
+    """Take the rows of these messages out of a segment's files; what became of each of them.
+
+    ``note`` writes that down in the transaction from which on it happens, whoever is killed.
+    """
     gone = pa.array(keys, pa.int64())
     files: list[File] = []
-    receipts: list[dict[str, Any]] = []
+    receipts: Receipts = []
     for file in segment.files:
         smaller = _without(ledger.folder, file, gone, run_id)
         if smaller is not None:
@@ -50,9 +78,9 @@ def erase(
                     "after": smaller.sha256 if smaller else "",
                 }
             )
-    if receipts and ledger.reopened(segment, files):
-        own = [file.rows for file in files if file.table == segment.tables[0]]
-        ledger.ended(segment, files, sum(own))
+    if receipts and ledger.reopened(segment, files, lambda: note(receipts)):
+        _end(ledger, segment, files)
+        failpoints.reach("after_erase")
         return receipts
     for file in files:
         if file.tmp.endswith(ASIDE):
@@ -68,6 +96,11 @@ def in_tables(database: Database, keys: Sequence[int]) -> int:
         sql = f"SELECT COUNT(*) FROM channels_app_message WHERE id IN ({listed})"
         number += int(database.read(sql)[0][0])
     return number
+
+
+def _end(ledger: Ledger, segment: Segment, files: Sequence[File]) -> None:
+    own = [file.rows for file in files if file.table == segment.tables[0]]
+    ledger.ended(segment, files, sum(own))
 
 
 def _without(folder: Path, file: File, gone: pa.Array, run_id: int) -> File | None:

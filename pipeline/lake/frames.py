@@ -2,11 +2,12 @@
 
 A row is in the broker's tables or in the lake. While a segment is being deleted from the tables its
 files hold rows that are still there; these count once. Nothing is deleted there as long as a run is
-at work (the broker's pruning rests), so the two halves of a question fit together.
+at work (the broker's pruning rests), so the two halves of a question fit together; where rows are
+read from a replica, it has to know of what was deleted before (broker/replica.py).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -38,14 +39,24 @@ KIND = {"messages": "messages", "deliveries": "deliveries", "attempts": "deliver
 class Frames:
     """Reads ranges of time by the keys of rows, which rise with it."""
 
-    def __init__(self, spark: SparkSession, database: Database, settings: Settings) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        database: Database,
+        settings: Settings,
+        catch_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``catch_up`` ends when rows that are committed now are there where rows are read."""
         self._spark = spark
         self._database = database
         self._settings = settings
+        # In this order: what is below the fence is committed, and has to be there.
+        self._bound = fence.bound(database, settings.lag)
+        catch_up()
 
     def bound(self) -> datetime:
         """Up to when all rows are there (broker/fence.py); what is younger is for the next run."""
-        return fence.bound(self._database, self._settings.lag)
+        return self._bound
 
     def messages(
         self, since: datetime | None, until: datetime, columns: Sequence[str]

@@ -5,7 +5,7 @@ its run. A run that was stalled and wakes up later changes nothing any more.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
@@ -180,12 +180,18 @@ class Ledger:
             failpoints.reach("after_amend_publish")
         return moved
 
-    def reopened(self, segment: Segment, files: Sequence[File]) -> bool:
-        """Smaller files of a segment are written that had come to its end: as ``amended``."""
-        moved = self._move(segment, PRUNED, AMENDING, files=_json(files))
+    def reopened(self, segment: Segment, files: Sequence[File], note: Callable[[], None]) -> bool:
+        """Smaller files of a segment are written that had come to its end: as ``amended``.
+
+        ``note`` writes down what they lost, in the same transaction.
+        """
+        failpoints.reach("before_reopen_commit")
+        moved = self._move(segment, PRUNED, AMENDING, note, files=_json(files))
+        failpoints.reach("after_reopen_commit")
         if moved:
             for file in files:
                 places.publish(self.folder, file.path, file.tmp)
+                failpoints.reach("after_reopen_publish")
         return moved
 
     def ended(self, segment: Segment, files: Sequence[File], rows: int) -> bool:
@@ -205,14 +211,18 @@ class Ledger:
     def recover(self) -> None:
         """Finish what a run that ended early had written down, and clear away what it had not."""
         for segment in self.having(EXPORTED, AMENDING):
-            for file in segment.files:
-                places.publish(self.folder, file.path, file.tmp)
-                if not (self.folder / file.path).exists():
-                    self._missing(segment, file)
-                    break
+            self.publish(segment)
         for segment in self.having(PLANNED):
             for table in segment.tables:
                 places.remove(self.folder, places.path_of(table, segment.day, segment.id))
+
+    def publish(self, segment: Segment) -> None:
+        """Its files come to their places, if whoever wrote them down did not live to do it."""
+        for file in segment.files:
+            places.publish(self.folder, file.path, file.tmp)
+            if not (self.folder / file.path).exists():
+                self._missing(segment, file)
+                break
 
     def _missing(self, segment: Segment, file: File) -> None:
         if segment.state == AMENDING:
@@ -222,19 +232,26 @@ class Ledger:
             )
         self.again(segment)
 
-    def _move(self, segment: Segment, state: str, to: str, **columns: Any) -> bool:
-        """Compare and set, by whoever holds the run's lock. Raises runs.Lost."""
+    def _move(
+        self,
+        segment: Segment,
+        state: str,
+        to: str,
+        note: Callable[[], None] = lambda: None,
+        **columns: Any,
+    ) -> bool:
+        """Compare and set, by whoever holds the run's lock; ``note`` goes with it. Raises Lost."""
         values = {"state": to, **columns}
         sets = ", ".join(f"{name} = %s" for name in values)
         with self.database.transaction():
             self.run.hold(self.database)
-            return (
-                self.database.execute(
-                    f"UPDATE {SEGMENTS} SET {sets} WHERE id = %s AND state = %s",
-                    [*values.values(), segment.id, state],
-                )
-                == 1
+            moved = self.database.execute(
+                f"UPDATE {SEGMENTS} SET {sets} WHERE id = %s AND state = %s",
+                [*values.values(), segment.id, state],
             )
+            if moved:
+                note()
+        return moved == 1
 
 
 def _segment(row: Sequence[Any]) -> Segment:

@@ -11,10 +11,10 @@ LENGTH = re.compile(r"(\d+)([smhd])")
 WHEN = "an instant (2026-03-01, 2026-03-01T08:00:00Z) or how long ago (30m, 2h, 7d)"
 
 
-def instant(text: str) -> datetime:
-    """UTC unless it says otherwise. Raises Refused."""
+def instant(text: str, now: datetime) -> datetime:
+    """UTC unless it says otherwise; ``now`` is the database's. Raises Refused."""
     if LENGTH.fullmatch(text):
-        return datetime.now(UTC) - length(text)
+        return now - length(text)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pipeline.broker import replica
 from pipeline.broker.database import Database
 from pipeline.broker.runs import Run
 from pipeline.lake.frames import Frames
@@ -45,7 +46,11 @@ class Context:
     @cached_property
     def frames(self) -> Frames:
         """The broker's rows, wherever they are."""
-        return Frames(self.spark, self.database, self.settings)
+        return Frames(self.spark, self.database, self.settings, self.catch_up)
+
+    def catch_up(self) -> None:
+        """Wait until Spark's workers read what is committed now. Raises replica.Behind."""
+        replica.catch_up(self.database, self.settings, self.run)
 
     @property
     def lake(self) -> Path:

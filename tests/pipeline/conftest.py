@@ -65,7 +65,7 @@ def run_job(chosen: Settings, spark: SparkSession) -> RunJob:
     """A job with options, as on the command line: returns what it came to, or raises."""
 
     def run(name: str, **options: Any) -> dict[str, Any]:
-        return _run(chosen, spark, name, options)
+        return run_with(chosen, spark, name, **options)
 
     return run
 
@@ -87,12 +87,13 @@ def archive_job(
     monkeypatch.setattr(archive, "_read_back", read_back)
 
     def run(**options: Any) -> dict[str, Any]:
-        return _run(chosen, None, "archive", options)
+        return run_with(chosen, None, "archive", **options)
 
     return run
 
 
-def _run(chosen: Settings, spark: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
+def run_with(chosen: Settings, spark: Any, name: str, **options: Any) -> dict[str, Any]:
+    """A job of an installation, as on the command line; ``spark`` None for one without."""
     job = JOBS[name]
     parser = argparse.ArgumentParser()
     job.arguments(parser)

@@ -1,10 +1,7 @@
 """The archive killed at every step, stalled and run twice at once: each row is somewhere once."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,12 +22,13 @@ from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive
+from tests.pipeline.process import ON_EXECUTORS, PATIENCE_S, Process
+from tests.pipeline.test_erase_kills import WHILE_ERASING
 from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).resolve().parents[2]
 REACHED = re.compile(r'failpoints\.reach\("(\w+)"\)')
-ON_EXECUTORS = {"in_export"}
 WHILE_EXPORTING = (
     "after_plan",
     "before_export_commit",
@@ -45,7 +43,6 @@ WHILE_AMENDING = (
     "after_amend_publish",
     "after_amend",
 )
-PATIENCE_S = 300
 
 
 class Died(BaseException):
@@ -53,11 +50,14 @@ class Died(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 100)
     monkeypatch.setattr(archive, "PART_ROWS", 20)
     monkeypatch.setenv(settings.BULK, address)
-    month_module.make(messages=150)
+    if request.node.get_closest_marker("e2e"):
+        month_module.make(messages=150)
+    else:
+        month_module.make_few_days(150)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_each_place_is_killed_at() -> None:
         for path in (ROOT / "pipeline").rglob("*.py")
         for name in REACHED.findall(path.read_text())
     }
-    assert found == {*WHILE_EXPORTING, *WHILE_AMENDING, *ON_EXECUTORS}
+    assert found == {*WHILE_EXPORTING, *WHILE_AMENDING, *ON_EXECUTORS, *WHILE_ERASING}
 
 
 @pytest.mark.parametrize("name", [*WHILE_EXPORTING, *WHILE_AMENDING])
@@ -193,7 +193,7 @@ def test_a_process_that_is_killed_at_every_step(
     address: str, chosen: Settings, archive_job: RunArchive, files: Lake, tmp_path: Path
 ) -> None:
     before = in_tables()
-    pipeline = Process(address, chosen, tmp_path)
+    pipeline = Process(address, chosen, tmp_path, "archive")
     for name in ("after_plan", "in_export", *WHILE_EXPORTING[1:]):
         pipeline.dies_at(name)
     finish_by = pipeline.run()
@@ -219,7 +219,7 @@ def test_a_process_that_is_stopped_and_goes_on_after_another_run(
     address: str, chosen: Settings, archive_job: RunArchive, files: Lake, tmp_path: Path
 ) -> None:
     before = in_tables()
-    pipeline = Process(address, chosen, tmp_path)
+    pipeline = Process(address, chosen, tmp_path, "archive")
     with pipeline.started() as process:
         deadline = time.monotonic() + PATIENCE_S
         while not Segment.objects.exclude(state="planned").exists():
@@ -233,46 +233,3 @@ def test_a_process_that_is_stopped_and_goes_on_after_another_run(
         assert process.wait(PATIENCE_S) == 1
     finish(archive_job)
     assert_once(before, files)
-
-
-class Process:
-    """`python -m pipeline archive` on the test's database."""
-
-    def __init__(self, address: str, chosen: Settings, folder: Path) -> None:
-        self.point = folder / "failpoint"
-        self.log = folder / "log"
-        self.environment = os.environ | {
-            "DATABASE_URL": address,
-            "HOOKSTATION_LAKE": str(chosen.lake),
-            "HOOKSTATION_DATA_DIR": str(folder),
-            "HOOKSTATION_SPARK_MASTER": "local[2]",
-            failpoints.VARIABLE: str(self.point),
-        }
-
-    @contextmanager
-    def started(self) -> Iterator[subprocess.Popen[bytes]]:
-        """One run; it ends with the block."""
-        command = [sys.executable, "-m", "pipeline", "archive"]
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=self.environment, stdout=log, stderr=log
-            )
-            try:
-                yield process
-            finally:
-                process.kill()
-                process.wait()
-
-    def run(self) -> int:
-        """To its end; its exit code."""
-        with self.started() as process:
-            return process.wait(PATIENCE_S)
-
-    def dies_at(self, name: str) -> None:
-        """Killed there; and its lock is not waited for."""
-        self.point.write_text(name)
-        code = self.run()
-        assert not self.point.exists(), (name, self.log.read_text()[-3000:])
-        # Of its executors' processes one dies: then the run itself has failed.
-        assert code == (1 if name in ON_EXECUTORS else -signal.SIGKILL)
-        PipelineLock.objects.update(until=datetime.now(UTC) - timedelta(seconds=1))

@@ -1,0 +1,63 @@
+"""A job in a process of its own, as people run it, killed where a test wants it to die."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from delivery.models import PipelineLock
+from pipeline import failpoints
+from pipeline.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 300
+ON_EXECUTORS = {"in_export"}
+"""Places that executors reach."""
+
+
+class Process:
+    """`python -m pipeline JOB` on the test's database."""
+
+    def __init__(self, address: str, chosen: Settings, folder: Path, *words: str) -> None:
+        self.words = words
+        self.point = folder / "failpoint"
+        self.log = folder / "log"
+        self.environment = os.environ | {
+            "DATABASE_URL": address,
+            "HOOKSTATION_LAKE": str(chosen.lake),
+            "HOOKSTATION_DATA_DIR": str(folder),
+            "HOOKSTATION_SPARK_MASTER": "local[2]",
+            failpoints.VARIABLE: str(self.point),
+        }
+
+    @contextmanager
+    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """One run; it ends with the block."""
+        command = [sys.executable, "-m", "pipeline", *self.words]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment, stdout=log, stderr=log
+            )
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.wait()
+
+    def run(self) -> int:
+        """To its end; its exit code."""
+        with self.started() as process:
+            return process.wait(PATIENCE_S)
+
+    def dies_at(self, name: str) -> None:
+        """Killed there; and its lock is not waited for."""
+        self.point.write_text(name)
+        code = self.run()
+        assert not self.point.exists(), (name, self.log.read_text()[-3000:])
+        # Of its executors' processes one dies: then the run itself has failed.
+        assert code == (1 if name in ON_EXECUTORS else -signal.SIGKILL)
+        PipelineLock.objects.update(until=datetime.now(UTC) - timedelta(seconds=1))
