@@ -2,6 +2,7 @@
 
 from collections import Counter as Tally
 from datetime import datetime, timedelta
+from functools import cache
 from typing import NamedTuple
 
 from django.core.signing import BadSignature, Signer
@@ -16,7 +17,6 @@ from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
 
 KEPT = timedelta(hours=1)
 """How long a word is kept that nothing followed."""
-_signer = Signer(sep=".", salt="hookstation.acks")
 
 
 class Answered(NamedTuple):
@@ -30,18 +30,24 @@ class Answered(NamedTuple):
 
 def token(delivery_id: int) -> str:
     """What stands for one delivery in the address that its consumer may call."""
-    return _signer.sign(ids.to_public(ids.DELIVERY, delivery_id))
+    return _signer().sign(ids.to_public(ids.DELIVERY, delivery_id))
 
 
 def opened(text: str) -> int:
     """The delivery that a token stands for. Raises NotFound for a token that is not ours."""
     try:
-        number = ids.from_public(ids.DELIVERY, _signer.unsign(text))
+        number = ids.from_public(ids.DELIVERY, _signer().unsign(text))
     except BadSignature:
         number = None
     if number is None:
         raise _foreign()
     return number
+
+
+@cache
+def _signer() -> Signer:
+    # Not before it is needed: somebody who has no key yet is to be told so in a sentence.
+    return Signer(sep=".", salt="hookstation.acks")
 
 
 def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> Answered:

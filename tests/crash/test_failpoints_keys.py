@@ -22,7 +22,8 @@ pytestmark = pytest.mark.e2e
     "name", ["in_dispatch", "after_dispatch", "after_claim", "in_lane", "in_settle", "after_settle"]
 )
 def test_an_ordered_key_keeps_its_order_over_a_death(place: Place, name: str) -> None:
-    place.register("/slow?ms=50", ordering=True)
+    # So slow that the next ones come while the first is on its way.
+    place.register("/slow?ms=300", ordering=True)
     first = [place.publish("first", ordering_key="A")]
     with place.point.armed(place.broker, name):
         ids = [*first, *(place.publish(f"{n}", ordering_key="A") for n in range(8))]

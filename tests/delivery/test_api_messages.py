@@ -90,7 +90,7 @@ def test_a_message_that_is_not_there_is_not_found(reader: Api) -> None:
     ("method", "path", "scopes"),
     [
         ("GET", "/messages/{}", ["publish", "register", "receive", "replay"]),
-        ("GET", "/messages/{}/body", ["publish", "register", "receive", "replay"]),
+        ("GET", "/messages/{}/body", ["publish", "register", "replay"]),
         ("PATCH", "/messages/{}", ["read", "register", "receive", "replay"]),
         ("DELETE", "/messages/{}", ["read", "register", "receive", "replay"]),
     ],

@@ -48,6 +48,7 @@ def furnish(web: Web) -> dict[str, str]:
         "client_id": "one",
         "name": "order.paid",
         "schedule": "daily",
+        "lane_id": re.sub("^msg", "lan", message["id"]),
         "producer": "fuzz",
         "key_id": key["key_id"],
         "message_id": message["id"],

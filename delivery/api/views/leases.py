@@ -98,7 +98,10 @@ def _known(caller: Caller, tokens: list[str]) -> tuple[dict[Lease, str], dict[st
     found = {token: leasing.lease_of(token) for token in tokens}
     mine = reach.received_by(caller, {lease.consumer_id for lease in found.values() if lease})
     known = {lease: token for token, lease in found.items() if lease and lease.consumer_id in mine}
-    return known, {token: UNKNOWN for token in tokens if token not in known.values()}
+    failed = dict.fromkeys(tokens, UNKNOWN)
+    for token in known.values():
+        del failed[token]
+    return known, failed
 
 
 def _result(known: dict[Lease, str], done: Collection[Lease], failed: dict[str, str]) -> Response:

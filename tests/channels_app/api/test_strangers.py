@@ -5,10 +5,19 @@ from collections.abc import Iterator
 import pytest
 from django.db.models import Model
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
 
-from channels_app.models import ApiKey, Channel, Consumer, EventType, Message, Producer
-from channels_app.rules.ids import to_public
-from delivery.models import Delivery, Replay
+from channels_app.models import (
+    ApiKey,
+    Channel,
+    Consumer,
+    EventType,
+    Message,
+    Producer,
+    Schedule,
+)
+from channels_app.rules.ids import LANE, to_public
+from delivery.models import Delivery, Lane, Replay
 from tests.api import Api
 from tests.factories import (
     ApiKeyFactory,
@@ -16,6 +25,7 @@ from tests.factories import (
     DeliveryFactory,
     EventTypeFactory,
     ProducerFactory,
+    ScheduleFactory,
     TeamFactory,
 )
 
@@ -26,7 +36,7 @@ BODIES: dict[str, object] = {
     "PATCH": {"url": "http://127.0.0.1:9/"},
 }
 TABLES: list[type[Model]] = [
-    ApiKey, Channel, Consumer, Delivery, EventType, Message, Producer, Replay,
+    ApiKey, Channel, Consumer, Delivery, EventType, Lane, Message, Producer, Replay, Schedule,
 ]  # fmt: skip
 
 
@@ -51,6 +61,10 @@ def addresses(db: None) -> dict[str, str]:
     delivery = DeliveryFactory.create(dead=True, consumer=consumer)
     event_type = EventTypeFactory.create(channel=consumer.channel)
     Message.objects.update(producer=key.producer)
+    schedule = ScheduleFactory.create(channel=consumer.channel, producer=key.producer)
+    lane = Lane.objects.create(
+        id=7, consumer=consumer, ordering_key="A", head_id=delivery.id, head_at=timezone.now()
+    )
     return {
         "channel": consumer.channel.slug,
         "client_id": consumer.client_id,
@@ -60,6 +74,8 @@ def addresses(db: None) -> dict[str, str]:
         "message_id": to_public("msg", delivery.message_id),
         "delivery_id": to_public("dlv", delivery.id),
         "replay_id": to_public("rpl", 1),
+        "schedule": schedule.name,
+        "lane_id": to_public(LANE, lane.id),
     }
 
 
