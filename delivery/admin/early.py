@@ -16,7 +16,7 @@ from delivery.models import EarlyAck
 class EarlyAckAdmin(base.BigList):
     """Kept for milliseconds, until the attempt that they belong to is recorded."""
 
-    list_display = ("delivery", "word", "said")
+    list_display = ("word", "delivery", "said")
     search_fields = ("delivery_id",)
     search_help_text = "dlv_… (the whole id)"
     fields = ("delivery", "word", "said")

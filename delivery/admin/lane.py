@@ -173,7 +173,7 @@ class LaneAdmin(base.BigList):
 class LaneWaiterAdmin(base.BigList):
     """Deliveries that stand behind another one of their key."""
 
-    list_display = ("delivery", "lane", "place", "due")
+    list_display = ("place", "delivery", "lane", "due")
     search_fields = ("delivery_id",)
     search_help_text = "dlv_… or lan_… (the whole id)"
     fields = (("delivery", "lane"), ("place", "due"))
