@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -122,6 +123,12 @@ class Run:
         if self._stop is None:
             self._stop = why
             self.on_cancel()
+
+    def insist(self) -> None:
+        """Stop what the job began after it was told to, before it looked: to be said repeatedly."""
+        if self._stop is not None:
+            with suppress(Exception):  # it may be ending at this moment
+                self.on_cancel()
 
     def end(self, state: str, result: dict[str, Any], error: str = "") -> None:
         """Write down what it came to, and give the lock back; what named a person goes."""

@@ -304,7 +304,7 @@ def test_spark_says_nothing_of_its_own_and_ctrl_c_stops_it() -> None:
     run = until("running", "counting")
     java = _children(process.pid)
     assert java, "no Java was started"
-    time.sleep(2)
+    # Perhaps before Spark has begun what it is to give up.
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=LONGEST_S)
 
