@@ -127,6 +127,8 @@ def _amend(context: Context, ledger: Ledger) -> int:
         return 0
     for place, segment in enumerate(segments):
         context.report("amending", place, len(segments))
+        # Who was stalled meanwhile leaves no file behind that nobody waits for.
+        ledger.hold()
         # Written anew by an erasure that was killed, or is at work this moment: those are its rows.
         ledger.publish(segment)
         files = amend.rewrite(context.database, ledger.folder, segment, context.run.id)

@@ -169,6 +169,11 @@ class Ledger:
         # The names of the files stay, for they may be there.
         return self._move(segment, EXPORTED, PLANNED)
 
+    def hold(self) -> None:
+        """Raises runs.Lost when another run has the lock by now."""
+        with self.database.transaction():
+            self.run.hold(self.database)
+
     def amended(self, segment: Segment, files: Sequence[File]) -> bool:
         """Smaller files are written; until they are at their places it stays as it is."""
         failpoints.reach("before_amend_commit")
