@@ -204,7 +204,7 @@ class _Place:
             for statement in question.mariadb:
                 try:
                     cursor.execute(statement.format(folder=folder))
-                except Exception as error:
+                except Exception as error:  # whatever the driver raises stands in the table
                     raise BenchError(f"MariaDB: {error}") from None
                 cursor.fetchall()
             answer.mariadb_s = time.monotonic() - start

@@ -224,6 +224,7 @@ def _due_at(publication: Publication, now: datetime) -> datetime:
     else:
         due_at = max(publication.due_at or now, now)
     if publication.spread_ms:
+        # Spreads load, keeps no secret.
         due_at += timedelta(milliseconds=random.randint(0, publication.spread_ms))  # noqa: S311
     return due_at
 

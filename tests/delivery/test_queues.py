@@ -66,18 +66,18 @@ def test_an_idle_consumer_gets_what_a_slow_one_has_no_time_for() -> None:
 
 def test_what_it_is_cannot_be_changed_once_it_has_messages() -> None:
     api = Api(scopes=["admin"])
-    assert api.call("PUT", "/channels/work", {"kind": "queue"}).status_code == 201
-    assert api.patch("/channels/work", {"kind": "topic"}).status_code == 200
-    assert api.patch("/channels/work", {"kind": "queue"}).status_code == 200
+    assert api.call("PUT", "/channels/chores", {"kind": "queue"}).status_code == 201
+    assert api.patch("/channels/chores", {"kind": "topic"}).status_code == 200
+    assert api.patch("/channels/chores", {"kind": "queue"}).status_code == 200
     # A service that says at each start what it needs does not turn it into a topic.
-    assert api.call("PUT", "/channels/work", {}).json()["kind"] == "queue"
-    ConsumerFactory.create(channel=Channel.objects.get(slug="work"), pull=True)
-    ConsumerFactory.create(channel=Channel.objects.get(slug="work"), pull=True)
-    answer = api.post("/channels/work/messages", b"1")
+    assert api.call("PUT", "/channels/chores", {}).json()["kind"] == "queue"
+    ConsumerFactory.create(channel=Channel.objects.get(slug="chores"), pull=True)
+    ConsumerFactory.create(channel=Channel.objects.get(slug="chores"), pull=True)
+    answer = api.post("/channels/chores/messages", b"1")
     assert answer.json()["matched_consumers"] == 1
-    answer = api.patch("/channels/work", {"kind": "topic"})
+    answer = api.patch("/channels/chores", {"kind": "topic"})
     assert problem(answer) == (422, "invalid_fields", "kind")
-    assert api.patch("/channels/work", {"kind": "queue", "paused": True}).status_code == 200
+    assert api.patch("/channels/chores", {"kind": "queue", "paused": True}).status_code == 200
 
 
 def test_what_waited_for_a_removed_consumer_is_brought_to_another() -> None:

@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> 
         django_db_blocker.unblock(),
         running(tmp_path_factory.mktemp("pull"), **SETTINGS) as started,
     ):
-        started.call("PUT", "/channels/work", 201, json={"exposure": "external"})
+        started.call("PUT", "/channels/chores", 201, json={"exposure": "external"})
         yield started
 
 
@@ -37,7 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> 
 def path(broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
     """A pull consumer of the test's own, retired at its end."""
     name = request.node.name.partition("[")[0][:100].replace("_", "-")
-    path = f"/channels/work/consumers/{name}"
+    path = f"/channels/chores/consumers/{name}"
     values = {"mode": "pull", "event_types": [name.replace("-", "_")]}
     broker.call("PUT", path, 201, json=values)
     yield path
@@ -47,7 +47,7 @@ def path(broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
 def publish(broker: Broker, path: str, number: int) -> set[str]:
     kind = path.rpartition("/")[2].replace("-", "_")
     items = [{"body": str(n), "event_type": kind} for n in range(number)]
-    found = broker.call("POST", "/channels/work/messages/batch", 207, json=items)
+    found = broker.call("POST", "/channels/chores/messages/batch", 207, json=items)
     return {item["id"] for item in found["items"]}
 
 
@@ -111,7 +111,7 @@ def test_those_who_wait_do_not_keep_others_from_publishing(broker: Broker, path:
     wait_until(lambda: len(statuses) >= 40 - POLLS, 30, "who finds no place is kept waiting")
     assert set(statuses) == {503}
     for _ in range(20):
-        broker.call("POST", "/channels/work/messages", 202, data="x")
+        broker.call("POST", "/channels/chores/messages", 202, data="x")
     for thread in threads:
         thread.join(30)
     assert sorted(set(statuses)) == [200, 503]
@@ -120,9 +120,9 @@ def test_those_who_wait_do_not_keep_others_from_publishing(broker: Broker, path:
 
 def test_a_stop_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
     with running(tmp_path, **SETTINGS) as broker:
-        broker.call("PUT", "/channels/work", 201, json={})
-        broker.call("PUT", "/channels/work/consumers/one", 201, json={"mode": "pull"})
-        place = "/channels/work/consumers/one/receive"
+        broker.call("PUT", "/channels/chores", 201, json={})
+        broker.call("PUT", "/channels/chores/consumers/one", 201, json={"mode": "pull"})
+        place = "/channels/chores/consumers/one/receive"
 
         def wait() -> None:
             try:
@@ -141,7 +141,7 @@ def test_a_stop_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
 @pytest.mark.seed("S2-59")
 def test_the_worker_that_people_copy_works(broker: Broker, path: str, tmp_path: Path) -> None:
     """As it stands on the page, two of them side by side."""
-    snippet = receiving(broker.base, "work", path.rpartition("/")[2])[0]
+    snippet = receiving(broker.base, "chores", path.rpartition("/")[2])[0]
     (tmp_path / snippet.file_name).write_text(snippet.code)
     key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
     environment = {"HOOKSTATION_KEY": key, "PATH": broker.environment["PATH"]}
