@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from channels_app.models import Message, MessageBody
 from delivery.models import Attempt, Delivery
+from pipeline import settings
 from pipeline.broker import fence, source, tables, worker
 from pipeline.broker.database import Database
 from pipeline.lake.frames import Frames
@@ -51,7 +52,8 @@ def test_rows_come_as_the_broker_sees_them(spark: SparkSession, name: str) -> No
             assert plain(found[key][column]) == plain(row[column]), (name, column)
 
 
-def test_a_body_is_read_as_it_is_stored() -> None:
+def test_a_body_is_read_as_it_is_stored(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(settings.BULK, address)
     fill()
     message = Message.objects.first()
     assert message is not None

@@ -1,5 +1,6 @@
 """A machine that does anything in any order to ordered keys: one goes, and in its turn (S3-33)."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 
@@ -57,8 +58,8 @@ class Lanes(RuleBasedStateMachine):
 
     @rule(is_taking=st.booleans())
     def fan_out(self, is_taking: bool) -> None:
-        def leave(counts: object) -> dict[int, Leave]:
-            return {self.consumer.id: Leave(2, LEASE_MS)}
+        def leave(counts: Mapping[int, int]) -> dict[int, Leave]:
+            return dict.fromkeys(counts, Leave(2, LEASE_MS))
 
         taker = Taker(1, self.now, leave) if is_taking else None
         self._took(dispatch.dispatch(100, 0, taker).claimed)
