@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 
 WHOLE_SECOND = timedelta(seconds=1)
 """The server's list of transactions has no fractions."""
+CACHED = timedelta(milliseconds=100)
+"""InnoDB makes that list anew after a tenth of a second at the earliest: it may lack what began
+since."""
 BLIND = timedelta(minutes=15)
 """The span where that list cannot be read: no statement of the broker takes a minute."""
 NO_PRIVILEGE = 1227
@@ -43,5 +46,5 @@ def bound(database: Database, lag: timedelta) -> datetime:
             raise
         logger.warning("no privilege PROCESS: reading only what is older than %s", BLIND)
         return now - max(lag, BLIND)
-    oldest = timedelta(seconds=int(age_s)) + WHOLE_SECOND if age_s is not None else timedelta(0)
+    oldest = timedelta(seconds=int(age_s)) + WHOLE_SECOND if age_s is not None else CACHED
     return now - oldest - lag
