@@ -34,7 +34,7 @@ from pipeline.running.job import Context, Job
 
 logger = logging.getLogger(__name__)
 
-PART_ROWS = 500
+PART_ROWS = 1_000
 """What the broker deletes in one transaction."""
 READ_BACK = 500
 """Files that one question of Spark reads."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.broker.database import Database
-from pipeline.lake import export, places, totals
+from pipeline.lake import export, parquet, places, totals
 from pipeline.lake.ledger import File, Segment
 from pipeline.lake.ripe import DELIVERIES
 
@@ -60,7 +60,7 @@ def _without(folder: Path, file: File, left: pa.Array, run_id: int) -> File | No
     written = export.Written()
     with (
         pq.ParquetFile(folder / file.path) as old,
-        pq.ParquetWriter(folder / tmp, schema, compression="zstd") as new,
+        parquet.writer(folder / tmp, schema) as new,
     ):
         for group in _groups(old, OWN[file.table][1], left):
             new.write_table(group)

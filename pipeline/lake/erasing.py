@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline import failpoints
 from pipeline.broker.database import Database
-from pipeline.lake import export, places, totals
+from pipeline.lake import export, parquet, places, totals
 from pipeline.lake.ledger import AMENDING, PRUNED, File, Ledger, Segment
 from pipeline.lake.ripe import MESSAGES
 
@@ -118,7 +118,7 @@ def _without(folder: Path, file: File, gone: pa.Array, run_id: int) -> File | No
         tmp = f"{file.path}.{run_id}{ASIDE}"
         written = export.Written()
         schema = totals.ARCHIVED[file.table].schema
-        with pq.ParquetWriter(folder / tmp, schema, compression="zstd") as new:
+        with parquet.writer(folder / tmp, schema) as new:
             for place in range(old.num_row_groups):
                 group = old.read_row_group(place)
                 group = group.filter(pc.invert(pc.is_in(group[column], gone))).combine_chunks()

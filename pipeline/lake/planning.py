@@ -1,11 +1,12 @@
 """Planning: cut what is ripe into segments of about the same size, none across midnight.
 
-Rows are counted by the second in which their keys were made, one day after the other, in the order
-in which they lie in their table. Young rows in between, dead letters that are kept longer or what
-waits for a paused consumer, are passed by; they come with a later segment of the same time.
+Rows are counted by the time in which their keys were made, one day after the other, in the order in
+which they lie in their table: by the minute, and by the second where a minute has too many. Young
+rows in between, dead letters that are kept longer or what waits for a paused consumer, are passed
+by; they come with a later segment of the same time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 
 from pipeline.broker import tables
@@ -17,13 +18,20 @@ from pipeline.lake.ripe import Cutoffs
 SEGMENT_ROWS = 200_000
 SEGMENT_BYTES = 256 << 20
 """Of bodies: whichever comes first."""
-BUCKET_SHIFT = tables.TIME_SHIFT + 10
-"""1,024 milliseconds, of which a day has a whole number."""
+SECOND = 1 << (tables.TIME_SHIFT + 10)
+"""Keys of 1,024 milliseconds, of which a day has a whole number."""
+MINUTE = 75 * SECOND
+"""76.8 seconds; of these as well."""
+COARSE = 4
+"""A minute is cut if it would be more than such a part of a segment."""
 SOURCE = {
     "deliveries": ("delivery_delivery d", "d.id", "0"),
     "messages": ("channels_app_message m", "m.id", "m.body_bytes"),
 }
 """By kind: FROM clause, key, and what the bytes of a row are."""
+
+Span = tuple[int, int, int, int]
+"""First key, the key behind the last one, ripe rows in between, and their bytes."""
 
 
 def days(database: Database, kind: str, limits: Cutoffs) -> list[date]:
@@ -45,8 +53,7 @@ def of_day(
     taken = [(it.low, it.high) for it in under_way if it.kind == kind and it.day == day]
     start = rows = size = 0
     end = low
-    for bucket, count, more in _buckets(database, kind, low, high, limits):
-        first, behind = bucket << BUCKET_SHIFT, (bucket + 1) << BUCKET_SHIFT
+    for first, behind, count, more in _spans(database, kind, low, high, limits, taken):
         is_free = all(behind <= other[0] or first >= other[1] for other in taken)
         blocked = any(end <= other[0] < behind for other in taken)
         if rows and (blocked or rows + count > SEGMENT_ROWS or size + more > SEGMENT_BYTES):
@@ -59,16 +66,37 @@ def of_day(
         yield Range(kind, day, start, end, limits, rows)
 
 
-def _buckets(
-    database: Database, kind: str, low: int, high: int, limits: Cutoffs
-) -> list[tuple[int, int, int]]:
-    """Rows and their bytes by the second, oldest first."""
+def _spans(
+    database: Database,
+    kind: str,
+    low: int,
+    high: int,
+    limits: Cutoffs,
+    taken: Sequence[tuple[int, int]],
+) -> Iterator[Span]:
+    """All that there is, oldest first; by the second around what others have."""
+    for minute in _counted(database, kind, low, high, limits, MINUTE):
+        first, behind, rows, size = minute
+        is_small = rows <= SEGMENT_ROWS // COARSE and size <= SEGMENT_BYTES // COARSE
+        if is_small and all(behind <= other[0] or first >= other[1] for other in taken):
+            yield minute
+        else:
+            yield from _counted(database, kind, first, min(high, behind), limits, SECOND)
+
+
+def _counted(
+    database: Database, kind: str, low: int, high: int, limits: Cutoffs, step: int
+) -> list[Span]:
     source, key, size = SOURCE[kind]
+    whole = "DIV" if database.is_mysql else "/"
     rows = database.read(
-        f"SELECT {key} >> {BUCKET_SHIFT}, COUNT(*), SUM({size}) FROM {source} "
+        f"SELECT {key} {whole} {step:d}, COUNT(*), SUM({size}) FROM {source} "
         f"WHERE {ripe.where(kind, low, high, limits)} GROUP BY 1 ORDER BY 1"
     )
-    return [(int(bucket), int(count), int(more)) for bucket, count, more in rows]
+    return [
+        (int(number) * step, (int(number) + 1) * step, int(count), int(more))
+        for number, count, more in rows
+    ]
 
 
 def _start(day: date) -> datetime:

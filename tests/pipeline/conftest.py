@@ -29,7 +29,9 @@ QUICK = {
     "spark__sql__shuffle__partitions": "2",
     "spark__sql__adaptive__enabled": "false",
     "spark__sql__codegen__wholeStage": "false",
-    "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark__driver__extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:-UseParallelGC -XX:+UseSerialGC"
+    ),
 }
 """For questions over few rows: what pays over many takes longer than the question."""
 
