@@ -27,7 +27,7 @@ Each job of the data pipeline over a month of traffic on a MariaDB of its own, a
 asked of MariaDB and of DuckDB. docs/performance.md says what the figures mean.
 
   python -m bench.pipeline                      a short look, ten minutes
-  python -m bench.pipeline --full               1, 5 and 20 million attempts, an hour
+  python -m bench.pipeline --full               1, 5 and 20 million attempts, two hours
   python -m bench.pipeline --only usage         one job
   python -m bench.pipeline --from data/bench/*-pipeline.json     the table again
 """

@@ -24,11 +24,11 @@ class Cost:
     database_cpu_s: float = 0.0
     """User and system time of the database server meanwhile."""
     driver_bytes: int = 0
-    """Most memory (PSS) of the command's own process."""
+    """Most memory of the command's own process."""
     jvm_bytes: int = 0
     """Of its Java: Spark's driver, and in local mode its executors too."""
     workers_bytes: int = 0
-    """Of all others below it: Spark's Python workers."""
+    """Of all others below it, what they share counted once (PSS): Spark's Python workers."""
     cpu_s: dict[int, float] = field(default_factory=dict)
     """User and system time by process, as it was at the last look before its end."""
 
@@ -72,6 +72,6 @@ def _watch(pid: int, cost: Cost, done: threading.Event) -> None:
         cost.cpu_s |= cpu.look({"all": [pid, *below]}).seconds["all"]
         java = [one for one in below if cpu.program(one) == JVM]
         others = [one for one in below if one not in java]
-        cost.driver_bytes = max(cost.driver_bytes, cpu.memory([pid]))
-        cost.jvm_bytes = max(cost.jvm_bytes, cpu.memory(java))
+        cost.driver_bytes = max(cost.driver_bytes, cpu.peak([pid]))
+        cost.jvm_bytes = max(cost.jvm_bytes, cpu.peak(java))
         cost.workers_bytes = max(cost.workers_bytes, cpu.memory(others))
