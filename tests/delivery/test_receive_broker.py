@@ -1,10 +1,12 @@
-"""Pull consumers of the real broker, over real HTTP, with workers in threads and processes."""
+"""Workers, queues and acknowledgements of the real broker, over real HTTP."""
 
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter as Tally
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,15 @@ import pytest
 import requests
 
 from delivery.rules.pull_snippets import receiving
-from tests.broker import ROOT, Broker, running, wait_until
+from tests.broker import ROOT, Broker, heard_ids, running, wait_until
+from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 POLLS = 4
+POLL_S = 8
+"""So rarely that what is prompt was not found by looking."""
 SETTINGS = {
+    "HOOKSTATION_POLL_MS": str(POLL_S * 1000),
     "HOOKSTATION_WEB_WORKERS": "1",
     "HOOKSTATION_WEB_THREADS": "8",
     "HOOKSTATION_LONG_POLLS": str(POLLS),
@@ -30,6 +36,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> 
         running(tmp_path_factory.mktemp("pull"), **SETTINGS) as started,
     ):
         started.call("PUT", "/channels/chores", 201, json={"exposure": "external"})
+        started.call("PUT", "/channels/calls", 201, json={})
         yield started
 
 
@@ -73,6 +80,30 @@ def test_send_receive_and_acknowledge(broker: Broker, path: str) -> None:
     assert broker.call("POST", f"{path}/receive", 200, json={})["messages"] == []
     shown = broker.call("GET", f"{path}/deliveries?state=Delivered", 200)["items"]
     assert {one["message_id"] for one in shown} == ids
+
+
+@pytest.mark.seed("S1-03")
+def test_four_workers_share_a_thousand_messages(broker: Broker, path: str) -> None:
+    ids = publish(broker, path, 1000)
+    got: list[list[str]] = [[] for _ in range(4)]
+
+    def work(number: int) -> None:
+        end, mine = time.monotonic() + 120, got[number]
+        while sum(map(len, got)) < len(ids) and time.monotonic() < end:
+            asked = {"max": 10, "worker_id": f"worker-{number}"}
+            found = post(broker, f"{path}/receive", asked).json()["messages"]
+            mine += [one["id"] for one in found]
+            if found:
+                leases = [one["lease"] for one in found]
+                said = post(broker, "/leases/ack", {"leases": leases}).json()
+                assert said == {"done": leases, "failed": []}
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    every = [one for mine in got for one in mine]
+    assert len(every) == 1000, "a message came to two of them"
+    assert set(every) == ids
+    assert all(got), "one of them got nothing"
 
 
 @pytest.mark.seed("S2-61")
@@ -168,3 +199,69 @@ def test_the_worker_that_people_copy_works(broker: Broker, path: str, tmp_path: 
         log.close()
     lines = (tmp_path / "log").read_text().splitlines()
     assert sorted(line.split()[0] for line in lines) == sorted(ids)
+
+
+# -- push --------------------------------------------------------------------------------------
+
+
+@pytest.mark.seed("S1-03")
+def test_a_queue_brings_each_message_to_one_of_three(broker: Broker, receiver: Receiver) -> None:
+    broker.call("PUT", "/channels/deals", 201, json={"kind": "queue"})
+    for name in "abc":
+        place = f"/channels/deals/consumers/{name}"
+        broker.call("PUT", place, 201, json={"url": receiver.url(f"/{name}")})
+    items = [{"body": str(n)} for n in range(300)]
+    found = broker.call("POST", "/channels/deals/messages/batch", 207, json=items)
+    wait_until(lambda: len(receiver.requests()) >= 300, 60, "not all of them come", broker.log)
+    at = {name: heard_ids(receiver, f"/{name}") for name in "abc"}
+    heard = Tally(one for some in at.values() for one in some)
+    assert heard == Tally({item["id"]: 1 for item in found["items"]})
+    # A slow moment of one of them sends some of its share to the others.
+    assert min(map(len, at.values())) >= 50
+
+
+@pytest.mark.seed("S2-62")
+def test_a_message_is_pushed_and_not_waited_for(broker: Broker, receiver: Receiver) -> None:
+    place = "/channels/calls/consumers/prompt"
+    broker.call("PUT", place, 201, json={"url": receiver.url("/p"), "event_types": ["prompt"]})
+    took: list[float] = []
+    while len(took) < 5:
+        began, headers = time.monotonic(), {"Hookstation-Event-Type": "prompt"}
+        broker.call("POST", "/channels/calls/messages", 202, data=b"x", headers=headers)
+        wait_until(lambda: len(receiver.requests("/p")) > len(took), 60, "it does not come")
+        took.append(receiver.requests("/p")[-1].at - began)
+    assert sorted(took)[2] < POLL_S / 4, took
+
+
+@pytest.mark.seed("S1-04")
+def test_a_2xx_is_received_and_the_acknowledgement_is_done(
+    broker: Broker, receiver: Receiver
+) -> None:
+    for name, timeout_ms in (("heard", 60_000), ("unheard", 1000)):
+        ack = {"mode": "callback", "timeout_ms": timeout_ms, "on_timeout": "retry"}
+        values: dict[str, Any] = {"url": receiver.url(f"/{name}"), "event_types": ["acked"]}
+        values |= {"ack": ack, "retry": [1], "max_attempts": 50}
+        broker.call("PUT", f"/channels/calls/consumers/{name}", 201, json=values)
+    headers = {"Hookstation-Event-Type": "acked"}
+    broker.call("POST", "/channels/calls/messages", 202, data=b"x", headers=headers)
+
+    def say(path: str) -> None:
+        url = receiver.requests(path)[-1].header("Hookstation-Ack-Url")
+        assert url is not None
+        assert requests.post(url, timeout=20).status_code == 200
+
+    def shown(name: str) -> list[tuple[str, int]]:
+        path = f"/channels/calls/consumers/{name}/deliveries"
+        items = broker.call("GET", path, 200)["items"]
+        return [(one["state"], one["attempt_count"]) for one in items]
+
+    wait_until(lambda: len(receiver.requests("/heard")) == 1, 60, "it does not come")
+    say("/heard")
+    wait_until(lambda: shown("heard") == [("Delivered", 1)], 30, "nobody heard it", broker.log)
+    wait_until(lambda: len(receiver.requests("/unheard")) >= 2, 60, "it comes only once")
+    first, second, *_ = receiver.requests("/unheard")
+    assert first.header("webhook-id") == second.header("webhook-id")
+    assert second.at - first.at > 0.9
+    say("/unheard")
+    wait_until(lambda: shown("unheard")[0][0] == "Delivered", 60, "nobody heard it", broker.log)
+    assert len(receiver.requests("/heard")) == 1
