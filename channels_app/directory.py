@@ -25,7 +25,9 @@ from channels_app.models import (
     EventType,
     Producer,
 )
+from channels_app.rules import keying
 from channels_app.rules.consumers import ConsumerView, Signer
+from channels_app.rules.keying import Keying
 from channels_app.rules.limits import Rate
 
 __all__ = ["ChannelView", "ConsumerView", "Directory", "KeyView", "Signer", "directory"]
@@ -43,6 +45,8 @@ class ChannelView:
     slug: str
     exposure: str
     kind: str
+    keying: Keying | None
+    """How it makes keys for messages that bring none; None where it does not."""
     paused: bool
     encrypt_bodies: bool
     require_idempotency_key: bool
@@ -210,6 +214,7 @@ def _channel_view(
         slug=channel.slug,
         exposure=channel.exposure,
         kind=channel.kind,
+        keying=keying.of(channel.ordering, channel.ordering_key_path),
         paused=channel.paused,
         encrypt_bodies=channel.encrypt_bodies,
         require_idempotency_key=channel.require_idempotency_key,

@@ -34,6 +34,7 @@ class ChannelAdmin(base.Stepped):
                     ("encrypt_bodies", "require_idempotency_key"),
                     ("max_body_bytes", "idempotency_window_s"),
                     "content_types",
+                    ("ordering", "ordering_key_path"),
                 )
             },
         ),

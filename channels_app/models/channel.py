@@ -18,10 +18,19 @@ class Channel(Versioned):
         QUEUE = "queue"
         """One of the consumers gets each message."""
 
+    class Ordering(models.TextChoices):
+        KEYED = "keyed"
+        """Messages with a key of their own have an order."""
+        FIFO = "fifo"
+        """All messages have: those without a key share one."""
+
     slug = ExactCharField(max_length=100, unique=True)
     description = models.TextField(blank=True, default="")
     exposure = models.CharField(max_length=10, choices=Exposure.choices, default=Exposure.INTERNAL)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.TOPIC)
+    ordering = models.CharField(max_length=10, choices=Ordering.choices, default=Ordering.KEYED)
+    ordering_key_path = models.CharField(max_length=200, blank=True, default="")
+    """Where in a JSON body the key stands when the publisher sends none (rules/keying.py)."""
     paused = models.BooleanField(default=False)
     encrypt_bodies = models.BooleanField(default=True)
     require_idempotency_key = models.BooleanField(default=False)
@@ -42,6 +51,9 @@ class Channel(Versioned):
             ),
             models.CheckConstraint(
                 condition=models.Q(kind__in=["topic", "queue"]), name="known_channel_kind"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(ordering__in=["keyed", "fifo"]), name="known_channel_ordering"
             ),
         ]
 

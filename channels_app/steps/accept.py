@@ -14,6 +14,7 @@ from channels_app import clock, failpoints, metrics, sealing, transactions
 from channels_app.directory import ChannelView
 from channels_app.group_commit import GroupCommit
 from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id, raw
+from channels_app.rules.keying import Keying
 from channels_app.signals import message_accepted
 
 SHARED_MESSAGES = 128
@@ -92,6 +93,8 @@ def accept(
     Concurrent callers share a transaction. Returns only after the commit: an exception means that
     nothing was stored. Raises what the database raises when it cannot store (the API answers 503).
     """
+    if channel.keying is not None:
+        publications = _keyed(channel.keying, publications)
     order = _Order(channel, producer_id, publications)
     size = sum([_weight(publication) for publication in publications])
     is_large = len(publications) > SHARED_MESSAGES or size > SHARED_BYTES
@@ -100,6 +103,14 @@ def accept(
         _announce([order], [results])
         return results
     return _together.run(order, size)
+
+
+def _keyed(keying: Keying, publications: Sequence[Publication]) -> list[Publication]:
+    """The same, with the channel's keys where they bring none (S2-63, S3-46)."""
+    return [
+        it if it.ordering_key else it._replace(ordering_key=keying.key(it.body))
+        for it in publications
+    ]
 
 
 def _weight(publication: Publication) -> int:

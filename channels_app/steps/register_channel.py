@@ -7,7 +7,7 @@ from channels_app import transactions
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel, Message
-from channels_app.rules import fields, names, settings
+from channels_app.rules import fields, keying, names, settings
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.fields import BadValues, Described, Fault, Field
 from channels_app.rules.registered import Registered
@@ -36,6 +36,18 @@ FIELDS: dict[str, Field] = {
         fields.choice("topic", "queue"),
         kept=True,
         help="topic: every consumer gets each message; queue: one of them. Fixed once it has any.",
+    ),
+    "ordering": Field(
+        fields.choice("keyed", "fifo"),
+        default="keyed",
+        help="keyed: only messages with an ordering key have an order; fifo: all have, those "
+        "without a key share one. For consumers with ordering.",
+    ),
+    "ordering_key_path": Field(
+        fields.text(keying.LONGEST_PATH, check=keying.path_fault),
+        default="",
+        help="Where in a JSON body the ordering key stands (JMESPath, like user.id) when the "
+        "publisher sends none.",
     ),
     "paused": Field(
         fields.boolean,

@@ -261,6 +261,7 @@ def test_why_a_producer_is_disabled_stands_in_the_audit_log(operator: Client) ->
     [
         ("slug", "Not A Slug"),
         ("content_types", "nonsense"),
+        ("ordering_key_path", "user..id"),
         ("max_body_bytes", "999999999"),
         ("default_retry", "[nonsense"),
         ("default_retry", "no-such-preset"),

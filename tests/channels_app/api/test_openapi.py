@@ -120,7 +120,10 @@ def test_what_is_answered_fits_the_description(document: Any, admin: Api) -> Non
 
 
 # Beyond a schema: what it means, what exists, and what belongs together.
-DEEPER = {"url", "team", "headers", "schema", "example", "channels", "expires_at", "event_types"}
+DEEPER = {
+    *("url", "team", "headers", "schema", "example", "channels", "expires_at", "event_types"),
+    "ordering_key_path",
+}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""Keys that a channel makes: from the body, or one for all."""
+
+import json
+from typing import Any
+
+import pytest
+
+from channels_app.rules import keying
+from channels_app.rules.keying import SHARED, Keying
+
+
+@pytest.mark.seed("S3-46")
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("user", {"user": "u-1"}, "u-1"),
+        ("$.user", {"user": "u-1"}, "u-1"),
+        ("order.customer.id", {"order": {"customer": {"id": 7}}}, "7"),
+        ("items[0].sku", {"items": [{"sku": "a b"}]}, "a b"),
+        ("user || account", {"account": "a-1"}, "a-1"),
+        ("join('/', [tenant, user])", {"tenant": "t", "user": "u"}, "t/u"),
+        ("n", {"n": 7.0}, "7"),
+        ("n", {"n": -0.0}, "0"),
+        ("n", {"n": 0.5}, "0.5"),
+        ("n", {"n": 10**30}, str(10**30)),
+    ],
+)
+def test_the_key_stands_where_the_path_leads(path: str, body: Any, key: str) -> None:
+    assert keying.path_fault(path) is None
+    assert Keying(path).key(json.dumps(body).encode()) == key
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"no JSON",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"user": null}',
+        b'{"user": true}',
+        b'{"user": ""}',
+        b'{"user": {"id": 1}}',
+        b'{"user": [1]}',
+        b'{"user": NaN}',
+        b'{"user": 1e999}',
+        b'{"user": ' + b"9" * 5000 + b"}",
+        b'{"user": ' + b"[" * 100_000,
+    ],
+    ids=lambda body: repr(body)[:30],
+)
+def test_what_has_none_has_none(body: bytes) -> None:
+    assert Keying("user").key(body) == ""
+    assert Keying("length(user)").key(b"[]") == "", "a function that does not take it"
+    assert Keying("user", is_fifo=True).key(body) == SHARED
+
+
+@pytest.mark.parametrize("user", ["é", "a\nb", "\ud800", "x" * 256])
+def test_what_no_header_can_carry_goes_by_a_name_of_its_own(user: str) -> None:
+    def key(value: str) -> str:
+        return Keying("user").key(json.dumps({"user": value}).encode())
+
+    assert key(user) == key(user)
+    assert key(user) != key(user + "!")
+    assert key(user).startswith("sha256:")
+    assert key(user).isascii()
+    assert len(key(user)) <= 255
+
+
+@pytest.mark.parametrize("path", ["user..id", "[", " ", "nothing(user)", "(" * 200, "$"])
+def test_what_is_no_path_is_told(path: str) -> None:
+    assert keying.path_fault(path)
+
+
+def test_most_channels_make_no_keys() -> None:
+    assert keying.of("keyed", "") is None
+    assert keying.of("keyed", "user") == Keying("user")
+    assert keying.of("fifo", "") == Keying(is_fifo=True)
+    assert Keying(is_fifo=True).key(b"anything") == SHARED
