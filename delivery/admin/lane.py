@@ -16,7 +16,7 @@ from channels_app.rules import ids
 from delivery.models import Lane, LaneWaiter
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id
-from delivery.steps import lanes
+from delivery.steps import lanes, pace
 
 PARK = dialog(
     "Park this key?", "What is on its way still ends; nothing more of it is sent.", "Park"
@@ -43,8 +43,8 @@ class LaneAdmin(base.BigList):
     search_fields = ("id",)
     search_help_text = "channel/consumer, or channel/consumer/key"
     actions_detail = ("see_audit", "park", "resume", "skip")
-    fields = (("key", "route"), ("state_now", "waiting"), ("head", "stands"))
-    readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands")
+    fields = (("key", "route"), ("state_now", "waiting"), ("head", "stands"), "most")
+    readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands", "most")
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         """Of one consumer, those first that stand longest."""
@@ -134,6 +134,14 @@ class LaneAdmin(base.BigList):
             return base.NONE
         url = reverse("admin:delivery_delivery_change", args=[lane.head_id])
         return base.linked(url, ids.to_public(ids.DELIVERY, lane.head_id))
+
+    @display(description="At most")
+    def most(self, lane: Lane) -> str:
+        """What one key of this consumer can carry."""
+        found = pace.most_per_second(lane.consumer_id)
+        if found is None:
+            return "1 / answer time, as soon as something was delivered"
+        return f"about {found:,.3g} a second: one after the other; more keys carry more"
 
     @display(description="Stands since")
     def stands(self, lane: Lane) -> str:

@@ -30,6 +30,11 @@ LANE = component(
         head=said(schemas.MAYBE_TEXT, "The delivery that may go; null while none may."),
         head_at=said(INSTANT, "Since when it is the head."),
         waiting_count=said(WHOLE, "Deliveries behind the head."),
+        most_per_second=said(
+            {"type": ["number", "null"]},
+            "Messages of one key that the consumer takes at most, by its latest deliveries: about "
+            "1 / answer time. Null before the first one.",
+        ),
         parked_at=MAYBE_INSTANT,
         blocked_at=MAYBE_INSTANT,
         url=said(schemas.ADDRESS, "The lane."),

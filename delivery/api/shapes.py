@@ -122,8 +122,8 @@ def replayed(row: Replay) -> dict[str, Any]:
     }
 
 
-def lane(row: Lane, consumer: Consumer) -> dict[str, Any]:
-    """One ordering key of a consumer."""
+def lane(row: Lane, consumer: Consumer, most_per_second: float | None) -> dict[str, Any]:
+    """One ordering key of a consumer, with what any of its keys can carry."""
     number, channel = ids.to_public(ids.LANE, row.id), consumer.channel.slug
     state = "parked" if row.parked_at else "blocked" if row.blocked_at else "open"
     return {
@@ -135,6 +135,7 @@ def lane(row: Lane, consumer: Consumer) -> dict[str, Any]:
         "head": None if row.head_id is None else ids.to_public(ids.DELIVERY, row.head_id),
         "head_at": times.text(row.head_at),
         "waiting_count": row.waiting_count,
+        "most_per_second": most_per_second and round(most_per_second, 3),
         "parked_at": _text(row.parked_at),
         "blocked_at": _text(row.blocked_at),
         "url": url(f"channels/{channel}/consumers/{consumer.client_id}/lanes/{number}"),

@@ -1,12 +1,14 @@
 """The console's page of ordering keys: found by their consumer, parked, resumed and skipped."""
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
 from django.urls import reverse
 
 from channels_app import clock
 from channels_app.models import AuditEntry, Consumer
-from delivery.models import Delivery, Lane
+from delivery.models import Attempt, Delivery, Lane
 from delivery.steps import dispatch
 from tests import console
 from tests.delivery.laning import check, end, lane_of, say, take
@@ -44,6 +46,16 @@ def test_keys_are_found_by_their_consumer(operator: Client, consumer: Consumer) 
     assert console.page_url(lane_b) in text
     assert console.page_url(lane_a) not in text
     assert console.page_url(lane_a) not in console.look(operator, f"{page}?q=nobody")
+
+
+@pytest.mark.seed("S2-64")
+def test_the_page_says_what_a_key_can_carry(operator: Client, consumer: Consumer) -> None:
+    page = console.page_url(lane_of(consumer, "A"))
+    assert "1 / answer time" in console.look(operator, page)
+    now = clock.now()
+    end(take(consumer, now), "delivered", now + timedelta(milliseconds=250))
+    Attempt.objects.update(started_at=now)
+    assert "about 4 a second" in console.look(operator, page)
 
 
 def test_a_key_is_parked_resumed_and_skipped(operator: Client, consumer: Consumer) -> None:

@@ -7,7 +7,7 @@ import pytest
 from channels_app import clock
 from channels_app.models import AuditEntry, Consumer
 from channels_app.rules import ids
-from delivery.models import Delivery
+from delivery.models import Attempt, Delivery
 from delivery.steps import dispatch
 from tests.delivery.calling import Api, problem
 from tests.delivery.laning import check, end, lane_of, say, take
@@ -51,6 +51,24 @@ def test_keys_are_listed_with_head_and_depth(api: Api, consumer: Consumer) -> No
     behind = Delivery.objects.order_by("message_id")[1]
     shown = api.get(f"/deliveries/{ids.to_public(ids.DELIVERY, behind.id)}").json()
     assert (shown["state"], shown["next_attempt_at"]) == ("Queued", None)
+
+
+@pytest.mark.seed("S2-64")
+def test_it_is_said_what_one_key_can_carry(api: Api, consumer: Consumer) -> None:
+    say(consumer, "A1 B1 C1")
+    dispatch.dispatch(100, slot=0)
+    assert api.get(at(consumer, "A")).json()["most_per_second"] is None
+    now = clock.now()
+    rows = {row.ordering_key: row for row in take(consumer, now)}
+    end([rows["A"]], "delivered", now + timedelta(milliseconds=150))
+    end([rows["C"]], "dead", now + timedelta(seconds=9))
+    Attempt.objects.update(started_at=now)
+    assert api.get(at(consumer, "B")).json()["most_per_second"] == pytest.approx(6.667)
+    end([rows["B"]], "delivered", now + timedelta(milliseconds=250))
+    Attempt.objects.update(started_at=now)
+    (lane,) = api.get(at(consumer)).json()["items"]
+    assert (lane["ordering_key"], lane["state"]) == ("C", "blocked")
+    assert lane["most_per_second"] == 5
 
 
 def test_a_key_is_parked_and_resumed(api: Api, consumer: Consumer) -> None:

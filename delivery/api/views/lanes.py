@@ -16,7 +16,7 @@ from delivery.api import bodies, lane_documents, pages, reach, shapes
 from delivery.models import Lane
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id as lane_id_of
-from delivery.steps import lanes
+from delivery.steps import lanes, pace
 
 STATES = {
     "parked": Q(parked_at__isnull=False),
@@ -43,7 +43,8 @@ class LanesView(ApiView):
             rows = rows.filter(id=lane_id_of(consumer.id, page.filters["ordering_key"]))
         if "state" in page.filters:
             rows = rows.filter(pages.choose(page, "state", STATES))
-        return Response({"items": [shapes.lane(row, consumer) for row in rows[: page.limit]]})
+        most = pace.most_per_second(consumer.id)
+        return Response({"items": [shapes.lane(row, consumer, most) for row in rows[: page.limit]]})
 
 
 class LaneView(ApiView):
@@ -55,7 +56,7 @@ class LaneView(ApiView):
     def get(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
         """An ordering key: its head, how long it stands there, and how many wait behind it."""
         consumer = reach.consumer_of(self.caller, channel, client_id)
-        return Response(shapes.lane(_lane(consumer, lane_id), consumer))
+        return Response(_shown(_lane(consumer, lane_id), consumer))
 
 
 class _Holding(ApiView):
@@ -74,7 +75,7 @@ class _Holding(ApiView):
         if _carry_out(lane, asker, what, values):
             reach.hurry([consumer.id])
         after = Lane.objects.filter(id=lane.id).first()
-        return Response(shapes.lane(after or _empty(lane), consumer))
+        return Response(_shown(after or _empty(lane), consumer))
 
 
 class LaneParkView(_Holding):
@@ -106,6 +107,10 @@ class LaneSkipView(_Holding):
         409 when another one is the head by now, or when it is on its way.
         """
         return self._hold(request, channel, client_id, lane_id, "skip")
+
+
+def _shown(lane: Lane, consumer: Consumer) -> dict[str, Any]:
+    return shapes.lane(lane, consumer, pace.most_per_second(consumer.id))
 
 
 def _carry_out(lane: Lane, asker: Asker, what: str, values: dict[str, Any]) -> bool:

@@ -1,0 +1,32 @@
+"""Pace: how many messages of one key a consumer can take, as its latest ones say (S2-64)."""
+
+from datetime import timedelta
+
+from channels_app.models.hints import by_index
+from delivery.models import Attempt, Delivery
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.outcome import Outcome
+
+SAMPLE = 20
+"""Deliveries that are looked at, the newest."""
+SHORTEST = timedelta(milliseconds=1)
+
+
+def most_per_second(consumer_id: int) -> float | None:
+    """About 1 / the time for which a delivery holds its key; None where nothing was delivered yet.
+
+    That is the answer time, and where the consumer acknowledges later, until it has: the next one
+    of a key goes then.
+    """
+    rows = Delivery.objects.filter(consumer_id=consumer_id, state=DeliveryState.DELIVERED.value)
+    newest = by_index(rows, "delivery_list").order_by("-id")
+    ended = dict(newest.values_list("id", "finished_at")[:SAMPLE])
+    taken = Attempt.objects.filter(
+        delivery_id__in=list(ended),
+        outcome__in=[one.value for one in Outcome if one.is_success],
+    ).order_by("delivery_id", "number")
+    began = dict(taken.values_list("delivery_id", "started_at"))
+    held = [at - began[key] for key, at in ended.items() if at is not None and key in began]
+    if not held:
+        return None
+    return len(held) / sum((max(one, SHORTEST) for one in held), timedelta()).total_seconds()
