@@ -76,13 +76,18 @@ class PullWorkerAdmin(base.ReadOnly):
     search_fields = ("name", "consumer__client_id", "consumer__channel__slug")
     search_help_text = "worker, client id or channel"
     ordering = ("-seen_at", "id")
-    fields = (("name", "seen"), ("consumer", "channel"))
-    readonly_fields = ("channel", "seen")
+    fields = (("name", "seen"), ("consumer", "channel"), "keys")
+    readonly_fields = ("channel", "seen", "keys")
 
     @display(description="Channel")
     def channel(self, worker: PullWorker) -> str:
         """Its consumer's channel."""
         return worker.consumer.channel.slug
+
+    @display(description="Keys are left to it until")
+    def keys(self, worker: PullWorker) -> str:
+        """Where it asks for the same ordering keys each time."""
+        return base.instant(worker.keys_until)
 
     @display(description="Last received", ordering="seen_at")
     def seen(self, worker: PullWorker) -> str:

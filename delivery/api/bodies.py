@@ -75,6 +75,11 @@ RECEIVE: dict[str, Field] = {
         fields.nullable(fields.text(LONGEST_WORKER)),
         help="Who receives, for people who look; the key's id unless you say.",
     ),
+    "keys": Field(
+        fields.nullable(fields.choice("any", "sticky")),
+        help="sticky: messages of an ordering key go to the same `worker_id`, as long as it asks; "
+        "any unless you say.",
+    ),
     "auto_ack": Field(
         fields.nullable(fields.boolean),
         help="At most once: acknowledged before they are handed out.",

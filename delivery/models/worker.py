@@ -17,5 +17,12 @@ class PullWorker(models.Model):
     seen_at = models.DateTimeField()
     """When it last received something, to within a few seconds."""
 
+    keys_until = models.DateTimeField(null=True)
+    """So long keys are left to it, unless it asks again; null for one that takes any (S2-66)."""
+
+    class Meta:
+        # the workers that share a consumer's keys (steps/sharing)
+        indexes = [models.Index(fields=["consumer", "keys_until"], name="worker_keys")]
+
     def __str__(self) -> str:
         return self.name

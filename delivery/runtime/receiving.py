@@ -16,16 +16,18 @@ from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing
+from delivery.runtime.circles import circles
 from delivery.runtime.line import GUARD_EVERY
-from delivery.steps import claim, horizon, parcels
+from delivery.steps import claim, horizon, parcels, sharing
 from delivery.steps import leases as steps
-from delivery.steps.claim import Want
+from delivery.steps.claim import Claim, Want
 from delivery.steps.parcels import Parcel, Shelf
 
 POLL_S = 0.05
 """How often the tables are asked, by one of all who wait in this process."""
 MOST_BYTES = 8 * 1024 * 1024
 """Of all bodies in one answer, unless it has a single message; the others come by their address."""
+STICKY_PAUSE_S = 0.2
 NOTED_EVERY_S = 10.0
 MOST_NOTED = 10_000
 """Workers of whom this process remembers that it wrote them down."""
@@ -44,6 +46,8 @@ class Wish(NamedTuple):
     worker: str
     settled: bool = False
     """At most once: closed before it is handed out."""
+    sticky: bool = False
+    """Keys stay with the worker, as far as the others of its kind let it (S2-66)."""
 
 
 class Handed(NamedTuple):
@@ -100,6 +104,9 @@ def receive_patiently(
             if now is None:
                 break
             handed = receive(now, wish)
+            if wish.sticky and not handed:
+                # What is due is another one's, and would wake this one again and again.
+                time.sleep(min(STICKY_PAUSE_S, max(0.0, end - time.monotonic())))
     finally:
         polls.give_back(owner)
     return handed
@@ -157,11 +164,25 @@ def _claimed(view: ConsumerView, wish: Wish, owner: int) -> list[Claimed]:
     for _ in range(EMPTY_TRIES):
         oldest_first = next(_turns) % GUARD_EVERY == 0
         want = Want(view.id, wish.most, wish.lease_ms, oldest_first)
-        taken = claim.claim([want], now=clock.now(), owner=owner, slot=os.getpid())
+        taken = _shared(want, wish, owner) if wish.sticky else _any(want, owner)
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
         if taken.rows or not taken.expired_count:
             return taken.rows
     return []
+
+
+def _any(want: Want, owner: int) -> Claim:
+    return claim.claim([want], now=clock.now(), owner=owner, slot=os.getpid())
+
+
+def _shared(want: Want, wish: Wish, owner: int) -> Claim:
+    """Of keys that are the worker's, and without one; joins the others by asking."""
+    workers = circles.around(owner, want.consumer_id, wish.worker, wish.lease_ms)
+    now, oldest_first = clock.now(), want.oldest_first
+    chosen = sharing.choose(
+        want.consumer_id, want.limit, owner, workers, now, oldest_first=oldest_first
+    )
+    return claim.claim_chosen(chosen, want, now=now, owner=owner, slot=os.getpid())
 
 
 def _lease(row: Claimed, worker: str) -> Lease:

@@ -78,6 +78,18 @@ def claim(
     )
 
 
+def claim_chosen(chosen: list[int], want: Want, *, now: datetime, owner: int, slot: int) -> Claim:
+    """The same for rows of one consumer that the caller chose among those that are due."""
+    if not chosen:
+        return Claim([])
+    leases = {want.consumer_id: want.lease_ms}
+    part = transactions.run(
+        lambda: _take(chosen, leases, now, owner, slot, AT_ONCE), on_collision=new_id.reseed
+    )
+    failpoints.reach("after_claim")
+    return part
+
+
 def candidates_sql(wants: Sequence[Want], now: datetime) -> tuple[str, list[Any]]:
     """The query that finds what is due: one range per consumer and level, each in index order."""
     terms = [(want.consumer_id, level, want.limit + 1) for want in wants for level in LEVELS]

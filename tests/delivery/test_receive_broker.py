@@ -106,6 +106,53 @@ def test_four_workers_share_a_thousand_messages(broker: Broker, path: str) -> No
     assert all(got), "one of them got nothing"
 
 
+@pytest.mark.seed("S2-66")
+def test_keys_stay_with_their_workers_and_a_fifth_one_keeps_the_order(
+    broker: Broker, path: str
+) -> None:
+    """Four that share a hundred keys, and one more when half of it is done."""
+    broker.call("PATCH", path, 200, json={"ordering": True})
+    kind, total = path.rpartition("/")[2].replace("-", "_"), 400
+    keys = [f"key-{n}" for n in range(100)]
+    taken: list[tuple[str, int, int]] = []
+    at_fifth: list[int] = []
+
+    def receive(number: int) -> list[dict[str, Any]]:
+        asked = {"max": 5, "lease_s": 120, "worker_id": f"sticky-{number}", "keys": "sticky"}
+        found: list[dict[str, Any]] = post(broker, f"{path}/receive", asked).json()["messages"]
+        return found
+
+    def work(number: int) -> None:
+        end = time.monotonic() + 180
+        if number == 4:
+            wait_until(lambda: len(taken) >= total // 2, 120, "the four do not work it off")
+            at_fifth.append(len(taken))
+        while len(taken) < total and time.monotonic() < end:
+            found = receive(number)
+            # Written down before it is acknowledged: until then nobody gets the next one.
+            taken.extend((one["ordering_key"], int(one["body"]), number) for one in found)
+            if found:
+                post(broker, "/leases/ack", {"leases": [one["lease"] for one in found]})
+            else:
+                time.sleep(0.02)
+
+    assert [receive(number) for number in range(4)] == [[]] * 4
+    items = [
+        {"body": str(n), "ordering_key": key, "event_type": kind} for n in range(4) for key in keys
+    ]
+    with ThreadPoolExecutor(5) as pool:
+        working = [pool.submit(work, number) for number in range(5)]
+        broker.call("POST", "/channels/chores/messages/batch", 207, json=items)
+        for one in working:
+            one.result()
+    for key in keys:
+        heard = [n for its, n, _ in taken if its == key]
+        assert heard == list(range(4)), "one overtook another, or came twice"
+    stable = {(key, number) for key, _, number in taken[: at_fifth[0]]}
+    assert len(stable) == len({key for key, _ in stable}), "a key was seen by two"
+    assert {number for *_, number in taken} == set(range(5))
+
+
 @pytest.mark.seed("S2-61")
 def test_a_message_ends_the_wait_of_one_of_those_who_wait(broker: Broker, path: str) -> None:
     answers: list[Any] = []

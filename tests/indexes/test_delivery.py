@@ -28,6 +28,7 @@ from delivery.steps import (
     replay,
     reschedule,
     settle,
+    sharing,
 )
 from delivery.steps.claim import Want
 from delivery.steps.settle import Result
@@ -116,6 +117,10 @@ def test_what_pull_consumers_ask(large: World) -> None:
     with judging() as judge:
         judge.where = "receive"
         claim.claim([want], now=now + timedelta(hours=2), owner=-7, slot=0)
+        judge.where = "receive of shared keys"
+        later = now + timedelta(hours=2)
+        found = sharing.choose(want.consumer_id, 20, -7, [-7, -8], later, oldest_first=False)
+        assert len(found) == 20
         judge.where = "extend"
         assert leases.extend({one: now + timedelta(hours=3) for one in held}) == set(held)
         judge.where = "ended"

@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from channels_app import clock
 from channels_app.api.base import ApiView
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
-from channels_app.errors import Conflict
+from channels_app.errors import Conflict, Invalid
 from channels_app.rules import times
 from delivery.api import bodies, documents, reach, shapes
 from delivery.runtime import receiving
@@ -17,6 +17,8 @@ from delivery.runtime.receiving import Wish
 MOST = 10
 LEASE_S = 30.0
 NO_PLACE = "Too many calls wait for messages already; ask again, or ask without waiting."
+
+NAMELESS = "Keys stay with a worker that has a name: each one needs its own."
 
 
 class ReceiveView(ApiView):
@@ -36,11 +38,15 @@ class ReceiveView(ApiView):
         if view.mode != "pull":
             raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
         asked = bodies.read(request, bodies.RECEIVE, optional=True)
+        is_sticky = asked.get("keys") == "sticky"
+        if is_sticky and not asked.get("worker_id"):
+            raise Invalid("invalid_fields", NAMELESS, field="worker_id")
         wish = Wish(
             most=asked.get("max", MOST),
             lease_ms=int(asked.get("lease_s", LEASE_S) * 1000),
             worker=asked.get("worker_id") or self.caller.key.key_id,
             settled=asked.get("auto_ack", False),
+            sticky=is_sticky,
         )
         handed = receiving.receive_patiently(
             view, wish, asked.get("wait_s", 0.0), owner=self.caller.owner

@@ -1,0 +1,87 @@
+"""Sharing: keys that stay with one worker of a pull consumer as long as it keeps asking (S2-66).
+
+A preference and no lock: that nobody overtakes within a key is up to the lanes (delivery/lanes).
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, connection
+
+from channels_app.models import raw
+from delivery.models import Delivery, PullWorker
+from delivery.rules import sharding
+from delivery.rules.lanes import lane_id
+
+LEVELS = range(9, -1, -1)
+LOOK = 1000
+"""Due rows of each priority that are looked at. Whoever finds so many and none of a key of its own
+takes others': it helps those who do not keep up, and what stands behind is never forgotten."""
+TABLE = Delivery._meta.db_table
+
+
+class _Due(NamedTuple):
+    """A row that may be taken."""
+
+    id: int
+    priority: int
+    due_at: Any
+    ordering_key: str
+
+
+def join(owner: int, consumer_id: int, name: str, now: datetime, until: datetime) -> None:
+    """Leave keys to a worker until then; to be called every few seconds, not for each receipt."""
+    mine = PullWorker.objects.filter(id=owner)
+    if mine.update(keys_until=until):
+        return
+    try:
+        PullWorker.objects.create(
+            id=owner, consumer_id=consumer_id, name=name, seen_at=now, keys_until=until
+        )
+    except IntegrityError:
+        mine.update(keys_until=until)  # another process was first, or the consumer is gone
+
+
+def members(consumer_id: int, now: datetime) -> dict[int, datetime]:
+    """Workers that share the consumer's keys, and until when unless they ask again."""
+    rows = PullWorker.objects.filter(consumer_id=consumer_id, keys_until__gt=now)
+    found = rows.values_list("id", "keys_until")
+    return {worker: until for worker, until in found if until is not None}
+
+
+def candidates_sql(consumer_id: int, now: datetime) -> tuple[str, list[Any]]:
+    """The query that finds what is due: a range per level, each in index order."""
+    # For so many rows MariaDB would rather read the whole table and sort it.
+    table = TABLE + (" FORCE INDEX (delivery_claim)" if connection.vendor == "mysql" else "")
+    sql = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT id, priority, due_at, ordering_key FROM {table} "
+        f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
+        f"ORDER BY due_at, id LIMIT {LOOK:d}) AS t{level:d}"
+        for level in LEVELS
+    )
+    return sql, [raw.text(now)] * len(LEVELS)
+
+
+def choose(
+    consumer_id: int,
+    limit: int,
+    owner: int,
+    workers: Collection[int],
+    now: datetime,
+    *,
+    oldest_first: bool,
+) -> list[int]:
+    """Ids of due deliveries for one of the workers: without a key, or of keys that are its own."""
+    rows = [_Due(*row) for row in raw.read(*candidates_sql(consumer_id, now))]
+    keys = {row.ordering_key for row in rows if row.ordering_key}
+    others = {
+        key
+        for key in keys
+        if sharding.owner(lane_id(consumer_id, key), workers) not in {owner, None}
+    }
+    mine = [row for row in rows if row.ordering_key not in others]
+    if not mine and len(rows) >= LOOK:
+        mine = rows
+    mine.sort(key=lambda row: (0 if oldest_first else -row.priority, row.due_at, row.id))
+    return [row.id for row in mine[:limit]]
