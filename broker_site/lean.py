@@ -52,7 +52,7 @@ class LeanHandler:
     request and REST framework's view as well; what is refused there is told by such a view.
     """
 
-    PREFIXES = ("/api/v1/", "/acks/", "/livez", "/readyz", "/metrics")
+    PREFIXES = ("/api/v1/", "/acks/", "/inbound/", "/livez", "/readyz", "/metrics")
 
     def __init__(self) -> None:
         self._answer: Any = convert_exception_to_response(_answer)

@@ -109,7 +109,7 @@ NAVIGATION = (
                 "Ordering keys",
                 "format_list_numbered",
                 "delivery.lane",
-                kin=("delivery.lanewaiter", "delivery.earlyack"),
+                kin=("delivery.lanewaiter", "delivery.earlyack", "delivery.correlation"),
             ),
         ),
     ),

@@ -7,6 +7,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from broker_site import health
 from delivery.api.views.acks import AckView
+from delivery.api.views.inbound import InboundView
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
@@ -15,6 +16,7 @@ urlpatterns = [
     path("api/v1/", include("delivery.api.urls")),
     path("api/v1/", include("channels_app.api.urls")),
     path("acks/<str:token>", AckView.as_view()),
+    path("inbound/<str:token>", InboundView.as_view()),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     # What knows deliveries first: below it the portal's own addresses would not be found.

@@ -9,15 +9,19 @@ from datetime import datetime, timedelta
 from random import random
 from typing import NamedTuple, Protocol
 
+from django.db import connection
+
 from channels_app.directory import directory
 from channels_app.models import raw
 from channels_app.rules import backoff
 from delivery import metrics
-from delivery.models import Delivery, EarlyAck
+from delivery.models import Correlation, Delivery, EarlyAck
 from delivery.rules import acks
+from delivery.rules.correlation import correlation_id
 from delivery.rules.lifecycle import DeliveryState, Reason, Transition
 
 DELIVERIES, EARLY = Delivery._meta.db_table, EarlyAck._meta.db_table
+CORRELATIONS = Correlation._meta.db_table
 
 
 class Waiting(Protocol):
@@ -38,6 +42,14 @@ class Move(NamedTuple):
     transition: Transition
 
 
+class Named(NamedTuple):
+    """A delivery that its consumer's provider gave an id."""
+
+    consumer_id: int
+    delivery_id: int
+    provider_id: str
+
+
 def timed_out(rows: Iterable[Waiting]) -> list[Move]:
     """What follows for deliveries about which nobody said anything in time."""
     rows = list(rows)
@@ -55,6 +67,37 @@ def early(delivery_ids: Iterable[int]) -> dict[int, bool]:
         gone = raw.listed(key for key, _ in found)
         raw.execute(f"DELETE FROM {EARLY} WHERE delivery_id IN ({gone})")
     return {key: bool(ok) for key, ok in found}
+
+
+def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
+    """Note the ids of deliveries; words about them that came before, taken with this call."""
+    rows = sorted(
+        (correlation_id(one.consumer_id, one.provider_id), one.delivery_id) for one in named
+    )
+    if not rows:
+        return {}
+    update = (
+        "ON DUPLICATE KEY UPDATE delivery_id = VALUES(delivery_id), noted_at = VALUES(noted_at)"
+        if connection.vendor == "mysql"
+        else "ON CONFLICT (id) DO UPDATE "
+        "SET delivery_id = excluded.delivery_id, noted_at = excluded.noted_at"
+    )
+    # In the order of their keys, so that two writers cannot deadlock.
+    texts = ", ".join(f"({key:d}, {delivery_id:d}, %s)" for key, delivery_id in rows)
+    raw.execute(
+        f"INSERT INTO {CORRELATIONS} (id, delivery_id, noted_at) VALUES {texts} {update}",
+        [raw.text(now)] * len(rows),
+    )
+    ours = raw.listed(key for key, _ in rows)
+    # Locked, so that a word is seen whose transaction ended after ours began.
+    found = raw.read(
+        f"SELECT id, delivery_id, ok FROM {CORRELATIONS} WHERE id IN ({ours}) "
+        f"AND ok IS NOT NULL{raw.locked()}"
+    )
+    if found:
+        gone = raw.listed(key for key, _, _ in found)
+        raw.execute(f"UPDATE {CORRELATIONS} SET ok = NULL WHERE id IN ({gone})")
+    return {delivery_id: bool(ok) for _, delivery_id, ok in found}
 
 
 def refused(consumer_id: int, failure_count: int) -> Transition:

@@ -24,6 +24,7 @@ from channels_app.steps import invite
 from delivery.models import (
     AccountingReport,
     ConsumerHealth,
+    Correlation,
     DeadCluster,
     Delivery,
     EarlyAck,
@@ -135,6 +136,7 @@ def fill() -> None:
     )
     LaneWaiter.objects.create(delivery_id=1, lane_id=key, place=1, due_at=now)
     EarlyAck.objects.create(delivery_id=1, ok=True, said_at=now)
+    Correlation.objects.create(id=1, delivery_id=dead.id, noted_at=now)
     fired = ids.to_public(ids.MESSAGE, dead.message_id)
     ScheduleFactory.create(
         **{"channel": channel, "producer": producer, "name": "daily-report"},

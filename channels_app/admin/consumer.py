@@ -1,5 +1,6 @@
 """Admin pages of consumers and their secrets."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.urls import reverse
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
+from channels_app import inbound
 from channels_app.admin import base
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import RelatedDropdownFilter
@@ -36,6 +38,8 @@ RETIRE = dialog(
     "same name again brings it back with a new secret.",
     "Retire",
 )
+
+_ACK = ("acknowledges", "inbound_address")
 
 
 class RotateForm(base.ReasonForm):
@@ -75,7 +79,7 @@ class ConsumerAdmin(base.Stepped):
     actions = ("pause_selected", "resume_selected")
     action_form = base.ReasonActionForm
     actions_detail = ("see_deliveries", "see_audit", "pause", "resume", "rotate", "retire")
-    readonly_fields = ("shown_state", "state_reason", "state_changed_at", "live_secrets")
+    readonly_fields = ("shown_state", "state_reason", "state_changed_at", "live_secrets", *_ACK)
     fieldsets = (
         (None, {"fields": ("seen", "channel", "client_id", "description", "team")}),
         ("State", {"fields": (("shown_state", "state_changed_at"), "state_reason")}),
@@ -90,6 +94,7 @@ class ConsumerAdmin(base.Stepped):
                     ("rate_per_second", "rate_burst"),
                     "max_in_flight",
                     ("ordering", "head_of_line"),
+                    *_ACK,
                 )
             },
         ),
@@ -122,6 +127,17 @@ class ConsumerAdmin(base.Stepped):
             return "One is made now and shown once."
         schemes = consumer.secrets.order_by("-id").values_list("scheme", flat=True)
         return ", ".join(schemes) or base.NONE
+
+    @display(description="Acknowledges")
+    def acknowledges(self, consumer: Consumer) -> str:
+        """How, where its answer alone does not."""
+        return base.mono(json.dumps(consumer.ack)) if consumer.ack else "by its answer"
+
+    @display(description="Inbound address")
+    def inbound_address(self, consumer: Consumer) -> str:
+        """Where its provider calls back."""
+        address = inbound.address(consumer)
+        return base.mono(address) if address else base.NONE
 
     @action(description="Deliveries", icon="send", permissions=["view"])
     def see_deliveries(self, request: HttpRequest, object_id: str) -> HttpResponse:

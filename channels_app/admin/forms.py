@@ -232,7 +232,7 @@ class ConsumerForm(StepForm):
 
     class Meta:
         model = Consumer
-        exclude = ("headers_sealed", "ack")  # noqa: DJ006 - the admin names the fields
+        exclude = ("headers_sealed", "ack", "inbound_sealed")  # noqa: DJ006 - the admin names the fields
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

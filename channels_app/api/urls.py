@@ -12,6 +12,7 @@ from channels_app.api.views.consumers import (
     SecretsView,
 )
 from channels_app.api.views.event_types import EventTypeListView, EventTypeView
+from channels_app.api.views.inbound import InboundAddressView
 from channels_app.api.views.keys import KeyListView, KeyRotationView, KeyView
 from channels_app.api.views.producers import ProducerListView, ProducerView
 from channels_app.api.views.publish import PublishView
@@ -39,6 +40,7 @@ urlpatterns: list[URLPattern] = [
     path(f"{CONSUMER}/pause", PauseView.as_view()),
     path(f"{CONSUMER}/resume", ResumeView.as_view()),
     path(f"{CONSUMER}/secrets", SecretsView.as_view()),
+    path(f"{CONSUMER}/inbound", InboundAddressView.as_view()),
     path(f"{CHANNEL}/schedules", ScheduleListView.as_view()),
     path(SCHEDULE, ScheduleView.as_view()),
     path(f"{SCHEDULE}/pause", PauseScheduleView.as_view()),

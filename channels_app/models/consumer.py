@@ -56,6 +56,10 @@ class Consumer(Versioned):
         max_length=5, choices=HeadOfLine.choices, default=HeadOfLine.SKIP
     )
     ack = models.JSONField(null=True, blank=True)
+    inbound_digest = models.CharField(max_length=64, null=True, unique=True, editable=False)  # noqa: DJ001 - several without one
+    """Of the address that its provider calls back (channels_app/inbound.py)."""
+    inbound_sealed = models.BinaryField(default=bytes)
+    """That address, and what the provider signs with, as sealed JSON."""
 
     class Meta:
         constraints = [

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from channels_app.rules import backoff, fields, headers
+from channels_app.rules.correlation import correlation
 from channels_app.rules.fields import Described, Field
 
 MOST_PER_SECOND = 100_000
@@ -36,7 +37,17 @@ def _ack(value: object) -> dict[str, Any]:
     mode = value.get("mode") if isinstance(value, Mapping) else None
     if not isinstance(mode, str) or mode not in _ACKS:
         raise ValueError("An object with mode callback or timer is needed, or null.")
-    return _ACKS[mode](value)  # type: ignore[no-any-return]
+    read: dict[str, Any] = _ACKS[mode](value)
+    is_adaptive = read.get("timeout_ms") == ADAPTIVE
+    for name, default in _BOUNDS.items():
+        if is_adaptive and read[name] is None:
+            read[name] = default
+        elif not is_adaptive and read.get(name) is not None:
+            raise ValueError(f"{name} bounds a timeout_ms that is {ADAPTIVE}.")
+    if is_adaptive and read["timeout_min_ms"] > read["timeout_max_ms"]:
+        raise ValueError("timeout_min_ms is more than timeout_max_ms.")
+    # What most do without is not written down.
+    return {name: it for name, it in read.items() if it is not None}
 
 
 def _retry_policy(value: object) -> Any:
@@ -57,13 +68,31 @@ def _static_headers(value: object) -> dict[str, str]:
     return given
 
 
+def _timeout_ms(value: object) -> int | str:
+    return ADAPTIVE if value == ADAPTIVE else _ACK_MS(value)
+
+
+ADAPTIVE = "adaptive"
+"""A wait that follows how long acknowledgements took of late."""
+_BOUNDS = {"timeout_min_ms": 100, "timeout_max_ms": 60_000}
 _ACK_MS = fields.whole(10, 86_400_000)
+_WAIT = Described(_timeout_ms, {"anyOf": [_ACK_MS.schema, {"const": ADAPTIVE}]})
 _ACKS = {
     "callback": fields.nested(
         {
             "mode": Field(fields.choice("callback"), required=True),
-            "timeout_ms": Field(_ACK_MS, default=60_000),
+            "timeout_ms": Field(_WAIT, default=60_000),
+            "timeout_min_ms": Field(
+                fields.nullable(_ACK_MS), help="The least of an adaptive wait; 100."
+            ),
+            "timeout_max_ms": Field(
+                fields.nullable(_ACK_MS),
+                help="The most of an adaptive wait, and the first one; 60,000.",
+            ),
             "on_timeout": Field(fields.choice("proceed", "retry", "dead"), default="retry"),
+            "correlation": Field(
+                correlation, help="How a provider's own callbacks are matched with deliveries."
+            ),
         }
     ),
     "timer": fields.nested(

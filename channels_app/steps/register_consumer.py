@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from channels_app import clock, sealing, transactions
+from channels_app import clock, inbound, sealing, transactions
 from channels_app.conf import MAX_TIMEOUT_MS, conf
 from channels_app.errors import Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
@@ -188,11 +188,13 @@ def _write(order: _Order) -> Registered[Consumer]:
     before = describe(consumer) if live else None
     former_team_id = consumer.team_id
     stored = given = static_headers(consumer) if live else {}
+    address = inbound.opened(consumer) if live else None
     _set(consumer, order)
+    moved = "ack" in order.values and inbound.seal(consumer, address)
     if "headers" in order.values:
         given = _unmask(order.values["headers"], stored or {})
     after = _settings(consumer) | {"headers": _masked(given)}
-    if before == after and given == stored:
+    if before == after and given == stored and not moved:
         return Registered(consumer)
     if given is not None and (given != stored or not live):
         _seal_headers(consumer, given)
@@ -271,13 +273,11 @@ def _masked(given: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
     known = {headers.canonical(name): value for name, value in stored.items()}
-    unmasked = dict(given)
-    for name in [name for name, value in given.items() if value == MASK]:
-        if headers.canonical(name) not in known:
-            fault = Fault("headers", f"{MASK} keeps a stored value, and {name} has none.")
-            raise Invalid.of(BadValues([fault]))
-        unmasked[name] = known[headers.canonical(name)]
-    return unmasked
+    masked = [name for name, value in given.items() if value == MASK]
+    if missing := [name for name in masked if headers.canonical(name) not in known]:
+        fault = Fault("headers", f"{MASK} keeps a stored value, and {missing[0]} has none.")
+        raise Invalid.of(BadValues([fault]))
+    return {**given, **{name: known[headers.canonical(name)] for name in masked}}
 
 
 def _seal_headers(consumer: Consumer, given: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from django.apps import apps
@@ -19,6 +20,8 @@ from channels_app.rules.encryption import Unreadable
 BATCH = 500
 _SECRETS = {"secret", "seed"}
 """Of a second factor: of an app on a phone, and of recovery codes."""
+_SEALED = {"headers_sealed": "header set", "inbound_sealed": "inbound secret"}
+"""Columns of a consumer, and what is in them."""
 BODIES_AT_ONCE = 20
 """Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
 
@@ -47,7 +50,10 @@ def kinds() -> tuple[Kind, ...]:
     """Everything that is sealed at rest, in the order in which it should be done."""
     return (
         Kind("signing secret", ConsumerSecret.objects.count, partial(_batches, _secrets)),
-        Kind("header set", Consumer.objects.count, partial(_batches, _headers)),
+        *(
+            Kind(noun, Consumer.objects.count, partial(_batches, partial(_of_consumers, column)))
+            for column, noun in _SEALED.items()
+        ),
         Kind("second factor", _factors().count, partial(_batches, _second_factors)),
         Kind("schedule body", ScheduleBody.objects.count, partial(_batches, _schedules)),
         Kind("message body", MessageBody.objects.count, partial(_batches, _bodies)),
@@ -59,10 +65,12 @@ def used_keys(most_factors: int) -> set[str]:
 
     Rows that no key can have sealed are left to ``reseal``, which names them.
     """
-    headers = Consumer.objects.exclude(headers_sealed=b"").values_list("headers_sealed", flat=True)
+    envelopes = (
+        Consumer.objects.exclude(**{name: b""}).values_list(name, flat=True) for name in _SEALED
+    )
     factors = _factors().order_by("id").values_list("data", flat=True)[:most_factors]
     readers = [
-        *(partial(keyring().key_id, bytes(envelope)) for envelope in headers),
+        *(partial(keyring().key_id, bytes(envelope)) for envelope in chain(*envelopes)),
         *(
             partial(sealing.sealed_with, data[name])
             for data in factors
@@ -114,26 +122,26 @@ def _secrets(after: int) -> _Slice:
     return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
 
 
-def _headers(after: int) -> _Slice:
+def _of_consumers(column: str, after: int) -> _Slice:
     rows = list(
-        Consumer.objects.only("channel_id", "client_id", "headers_sealed")
+        Consumer.objects.only("channel_id", "client_id", column)
         .filter(id__gt=after)
         .order_by("id")[:BATCH]
     )
     resealed, unreadable = 0, []
     for row in rows:
-        envelope = bytes(row.headers_sealed)
+        envelope = bytes(getattr(row, column))
         try:
             if not envelope or keyring().key_id(envelope) == keyring().primary_id:
                 continue
             plain = sealing.open_for_consumer(row.channel_id, row.client_id, envelope)
         except Unreadable as error:
-            unreadable.append(f"The headers of consumer {row.client_id}: {error}")
+            unreadable.append(f"The {_SEALED[column]} of consumer {row.client_id}: {error}")
             continue
         sealed, _ = sealing.seal_for_consumer(row.channel_id, row.client_id, plain)
         # Not through save(): the content stays what it was, and so does its version.
-        resealed += Consumer.objects.filter(id=row.id, headers_sealed=envelope).update(
-            headers_sealed=sealed
+        resealed += Consumer.objects.filter(id=row.id, **{column: envelope}).update(
+            **{column: sealed}
         )
     return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
 

@@ -1,4 +1,4 @@
-"""Admin page of words of consumers that came before our own request had its answer."""
+"""Admin pages of words that came early, and of the ids that providers gave to deliveries."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from django.urls import reverse
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.rules import ids
-from delivery.models import EarlyAck
+from delivery.models import Correlation, EarlyAck
 
 
 @admin.register(EarlyAck)
@@ -45,3 +45,49 @@ class EarlyAckAdmin(base.BigList):
     def said(self, row: EarlyAck) -> str:
         """When."""
         return base.instant(row.said_at)
+
+
+@admin.register(Correlation)
+class CorrelationAdmin(base.BigList):
+    """Known for two days, so that a provider's callback finds its delivery."""
+
+    list_display = ("number", "delivery", "word", "noted")
+    search_fields = ("id",)
+    search_help_text = "the id in hexadecimal (whole)"
+    fields = ("number", "delivery", "word", "noted")
+    readonly_fields = ("number", "delivery", "word", "noted")
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """One id."""
+        term = search_term.strip().lower()
+        if not term:
+            return queryset, False
+        is_hex = 0 < len(term) <= 16 and set(term) <= set("0123456789abcdef")
+        number = int(term, 16) if is_hex else 0
+        known = 0 < number < 2**63
+        return (queryset.filter(pk=number) if known else queryset.none()), False
+
+    @display(description="Id")
+    def number(self, row: Correlation) -> str:
+        """Consumer and provider's id in one number."""
+        return base.mono(f"{row.id:x}")
+
+    @display(description="Delivery")
+    def delivery(self, row: Correlation) -> str:
+        """What it stands for, a click away."""
+        if row.delivery_id is None:
+            return base.NONE
+        url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
+        return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
+
+    @display(description="Word")
+    def word(self, row: Correlation) -> str:
+        """What was said before the id was known."""
+        if row.ok is None:
+            return base.NONE
+        return base.label("ok", "good") if row.ok else base.label("failed", "bad")
+
+    @display(description="Noted at")
+    def noted(self, row: Correlation) -> str:
+        """When."""
+        return base.instant(row.noted_at)

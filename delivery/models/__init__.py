@@ -1,7 +1,7 @@
 """HOW a message gets to its consumers, as tables."""
 
 from delivery.models.accounting import AccountingReport, Pruned
-from delivery.models.ack import EarlyAck
+from delivery.models.ack import Correlation, EarlyAck
 from delivery.models.counter import Counter
 from delivery.models.delivery import Attempt, Delivery
 from delivery.models.forecast import ForecastFrame
@@ -27,6 +27,7 @@ __all__ = [
     "AccountingReport",
     "Attempt",
     "ConsumerHealth",
+    "Correlation",
     "Counter",
     "DeadCluster",
     "Delivery",

@@ -7,7 +7,7 @@ brought its token: late words about one delivery never let another one go.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from channels_app.rules import backoff
 from channels_app.rules.backoff import Policy
@@ -45,13 +45,33 @@ class Heard(StrEnum):
     """The same was said before."""
 
 
-def mode_of(ack: Mapping[str, Any] | None) -> Mode | None:
-    """The setting ``ack`` of a consumer; None where the answer itself is the acknowledgement."""
+class Bounds(NamedTuple):
+    """Between which a wait follows what acknowledgements took of late."""
+
+    low_ms: float
+    high_ms: float
+
+
+def bounds_of(ack: Mapping[str, Any] | None) -> Bounds | None:
+    """The bounds of a wait that is adaptive; None of one that is not."""
+    if not ack or ack.get("timeout_ms") != "adaptive":
+        return None
+    return Bounds(ack["timeout_min_ms"], ack["timeout_max_ms"])
+
+
+def mode_of(ack: Mapping[str, Any] | None, learnt_ms: float | None = None) -> Mode | None:
+    """The setting ``ack`` of a consumer; None where the answer itself is the acknowledgement.
+
+    ``learnt_ms`` is how long to wait where that is adaptive; while nobody knows, the upper bound.
+    """
     if not ack:
         return None
     if ack["mode"] == "timer":
         return Mode("timer", ack["delay_ms"] / 1000, "proceed")
-    return Mode("callback", ack["timeout_ms"] / 1000, ack["on_timeout"])
+    wait_ms = ack["timeout_ms"]
+    if bounds := bounds_of(ack):
+        wait_ms = bounds.high_ms if learnt_ms is None else learnt_ms
+    return Mode("callback", wait_ms / 1000, ack["on_timeout"])
 
 
 def heard(state: DeliveryState, reason: Reason, *, ok: bool) -> Heard:

@@ -12,12 +12,13 @@ from django.db import Error as DatabaseFailure
 
 from channels_app import clock, failpoints
 from delivery.conf import conf
-from delivery.rules import acks, lifecycle
+from delivery.rules import acks, correlation, lifecycle
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
 from delivery.runtime.line import Line
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held
+from delivery.runtime.waits import Waits
 from delivery.runtime.wake import bell
 from delivery.steps import settle
 from delivery.steps.send import Answer
@@ -37,6 +38,7 @@ class Recorder:
     def __init__(self, held: Held, roster: Roster) -> None:
         self._held = held
         self._roster = roster
+        self._waits = Waits()
         self.results: list[Result] = []
         self.due_at = 0.0
         """When (`time.monotonic`) they want to be written, should any request still be open."""
@@ -47,7 +49,9 @@ class Recorder:
             self.due_at = time.monotonic() + COMPANY_S
         elif len(self.results) >= BATCH:
             self.due_at = 0.0
-        mode = acks.mode_of(line.view.ack) if answer.outcome.is_success else None
+        mode = None
+        if answer.outcome.is_success and line.view.ack:
+            mode = acks.mode_of(line.view.ack, self._waits.of(line.view))
         transition = (
             mode.answered
             if mode
@@ -78,6 +82,7 @@ class Recorder:
                 first_byte_ms=answer.first_byte_ms,
                 total_ms=answer.total_ms,
                 remote_address=answer.remote_address,
+                provider_id=correlation.named(line.view.ack, answer.excerpt) if mode else "",
             )
         )
         self._roster.learn(line, answer, transition.due_in)
@@ -88,6 +93,7 @@ class Recorder:
             failpoints.reach("before_settle")
             self._settle()
             failpoints.reach("after_settle")
+            self._waits.learn()
         self._roster.save()
 
     def _settle(self) -> None:

@@ -46,6 +46,8 @@ class Result(NamedTuple):
     first_byte_ms: int | None = None
     total_ms: int = 0
     remote_address: str = ""
+    provider_id: str = ""
+    """What the consumer calls the delivery, where it calls back about that."""
 
 
 def _nobody(consumer_id: int, due_at: datetime) -> None:
@@ -130,6 +132,14 @@ def _write(
 def _overruled(results: Sequence[Result], now: datetime, slot: int) -> Sequence[Result]:
     """What consumers said before their answers were recorded goes before what those say."""
     words = acks.early(result.claimed.id for result in results)
+    words |= acks.correlated(
+        (
+            acks.Named(result.claimed.consumer_id, result.claimed.id, result.provider_id)
+            for result in results
+            if result.provider_id
+        ),
+        now,
+    )
     if not words:
         return results
     after: list[Result] = []

@@ -11,7 +11,7 @@ from tests.broker import heard_ids, wait_until
 from tests.crash.books import Books
 from tests.crash.failpoint import PATIENCE_S, insist
 from tests.crash.test_failpoints import Place, place, started
-from tests.receiver import Request
+from tests.receiver import Reply, Request
 
 __all__ = ["place", "started"]
 pytestmark = pytest.mark.e2e
@@ -73,15 +73,41 @@ def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -
     assert place.heard() == Counter(ids)
 
 
+@pytest.mark.seed("S3-29", "S3-39")
+@pytest.mark.parametrize("name", ["in_early_word", "after_early_word", "in_settle", "after_settle"])
+def test_a_providers_early_word_survives_a_death(place: Place, name: str) -> None:
+    # Slow: the callback is there before the answer.
+    answer = b'{"messages": [{"id": "wamid.1"}]}'
+    place.receiver.script("/slow", [Reply(body=answer, delay_ms=4000)])
+    correlation = {"preset": "whatsapp-cloud"}
+    mode = {"mode": "callback", "timeout_ms": 600_000, "correlation": correlation}
+    place.register("/slow", ordering=True, timeout_ms=10_000, ack=mode)
+    consumer, _ = insist(place.broker, "GET", f"{place.path}/consumers/one")
+    status = {"id": "wamid.1", "status": "delivered"}
+    told = {"entry": [{"changes": [{"value": {"statuses": [status]}}]}]}
+    with place.point.armed(place.broker, name):
+        message_id = place.publish("first", ordering_key="A")
+        place.receiver.wait_for(1)
+        _call(place, consumer["inbound_url"], told)
+    place.settle()
+    assert set(place.heard()) == {message_id}
+    reasons = "SELECT COUNT(*) FROM delivery_delivery WHERE reason = 'acknowledged'"
+    assert Books(place.broker).number(reasons) >= 1
+
+
 def _acknowledge(place: Place, request: Request) -> None:
     """As a consumer should: until there is an answer."""
-    path = urlsplit(request.header("Hookstation-Ack-Url") or "").path
+    _call(place, request.header("Hookstation-Ack-Url") or "")
+
+
+def _call(place: Place, address: str, body: object = None) -> None:
+    path = urlsplit(address).path
     url = urlsplit(place.broker.base)._replace(path=path).geturl()
     answers: list[int] = []
 
     def is_heard() -> bool:
         with suppress(requests.ConnectionError):
-            answers.append(requests.post(url, timeout=20).status_code)
+            answers.append(requests.post(url, json=body, timeout=20).status_code)
         return 200 in answers
 
     wait_until(is_heard, PATIENCE_S, "nobody hears it", place.broker.log)

@@ -37,7 +37,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 def make_rows(channel: Channel, bodies: int = 3) -> Consumer:
     sealed, key_id = sealing.seal_for_consumer(channel.id, "shop", b"secret")
     headers, _ = sealing.seal_for_consumer(channel.id, "shop", b'{"X-Token":"t"}')
-    consumer = Consumer.objects.create(channel=channel, client_id="shop", headers_sealed=headers)
+    inbound, _ = sealing.seal_for_consumer(channel.id, "shop", b"address")
+    consumer = Consumer.objects.create(
+        channel=channel, client_id="shop", headers_sealed=headers, inbound_sealed=inbound
+    )
     ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
     for number in range(bodies):
         message = make_message(channel)
@@ -78,6 +81,7 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
 
     assert "1 signing secret: 1 sealed again" in said
     assert "1 header set: 1 sealed again" in said
+    assert "1 inbound secret: 1 sealed again" in said
     assert "1 schedule body: 1 sealed again" in said
     assert "3 message bodies: 3 sealed again" in said
     new = install(NEW)
@@ -86,6 +90,7 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
     assert secret.key_id == new.primary_id
     assert sealing.open_for_consumer(*owner, bytes(secret.sealed)) == b"secret"
     assert sealing.open_for_consumer(*owner, bytes(consumer.headers_sealed)) == b'{"X-Token":"t"}'
+    assert sealing.open_for_consumer(*owner, bytes(consumer.inbound_sealed)) == b"address"
     assert consumer.version == version
     bodies = MessageBody.objects.order_by("message_id")
     assert [row.key_id for row in bodies] == [new.primary_id] * 3
@@ -144,6 +149,6 @@ def test_a_missing_old_key_is_named_and_the_rest_is_done(install: Install) -> No
     with pytest.raises(CommandError) as caught:
         reencrypt()
 
-    assert "3 rows could not be opened" in str(caught.value)
+    assert "4 rows could not be opened" in str(caught.value)
     assert f"The encryption key {lost.primary_id} is not installed" in str(caught.value)
     assert MessageBody.objects.get(message=message).key_id == new.primary_id

@@ -10,7 +10,7 @@ from delivery.admin import causes, newest
 from delivery.api import pages
 from delivery.api.views import timeline as timeline_view
 from delivery.runtime import sweeps
-from delivery.steps import retention, timeline, traffic, watch
+from delivery.steps import correlate, retention, timeline, traffic, watch
 from delivery.steps.replay import scope, windows
 from tests.indexes import world
 from tests.indexes.world import World
@@ -29,6 +29,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> World:
         (windows, "SCAN", 40),
         (scope, "LOOK", 40),
         (retention, "BATCH", 40),
+        (correlate, "BATCH", 40),
         (traffic, "SLICE", 40),
         # Rows of this very moment are looked at too.
         (traffic, "LAG", timedelta(minutes=-1)),

@@ -14,6 +14,7 @@ LARGE = {
     "channels_app_message",
     "channels_app_messagebody",
     "delivery_attempt",
+    "delivery_correlation",
     "delivery_delivery",
     "delivery_replay",
 }

@@ -9,14 +9,17 @@ from channels_app import clock
 from channels_app.models import Consumer
 from channels_app.rules import ids
 from delivery.models import Delivery, LaneWaiter, Replay
+from delivery.rules.acks import Bounds
 from delivery.rules.asker import Asker
 from delivery.rules.claimed import Claimed
+from delivery.rules.correlation import Word
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
 from delivery.steps import (
     cancel,
     claim,
+    correlate,
     dispatch,
     erase,
     health,
@@ -24,6 +27,7 @@ from delivery.steps import (
     lanes,
     leases,
     parcels,
+    patience,
     release,
     replay,
     reschedule,
@@ -69,6 +73,10 @@ def test_the_path_of_a_message(large: World) -> None:
         assert release.release_owner(7, now=now, slot=0) == 6
         judge.where = "health"
         health.load(many)
+        judge.where = "patience"
+        patience.wait_ms(large.consumer.id, Bounds(100, 60_000))
+        judge.where = "callback"
+        assert correlate.find(large.consumer.id, [Word("wamid.1", ok=True)], now)
     judge.accept()
 
 

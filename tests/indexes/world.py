@@ -8,7 +8,7 @@ from django.db import connection
 
 from channels_app import clock, sealing
 from channels_app.models import AuditEntry, Consumer, IdempotencyRecord, MessageBody, new_id
-from delivery.models import Attempt, ConsumerHealth, Delivery, LaneWaiter, Replay
+from delivery.models import Attempt, ConsumerHealth, Correlation, Delivery, LaneWaiter, Replay
 from tests.delivery.books import make_deliveries, make_messages
 from tests.factories import ConsumerFactory, ProducerFactory
 from tests.indexes.judge import LARGE
@@ -83,6 +83,9 @@ def make() -> World:
             )
             for place, row in enumerate(everything)
         ]
+    )
+    Correlation.objects.bulk_create(
+        [Correlation(id=row.id, delivery_id=row.id, noted_at=now) for row in everything]
     )
     Replay.objects.bulk_create([_replay(consumer, place) for place in range(MOST)])
     ConsumerHealth.objects.create(consumer=consumer, last_failure_at=now)

@@ -105,6 +105,9 @@ def request(operation: Operation) -> Request:
         made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
     if operation.name == "consumers_receive":
         made.parameters["client_id"] = made.pull.client_id
+    if operation.name == "renew_inbound_address":
+        made.consumer.ack = {"mode": "callback", "correlation": {"signature": None}}
+        made.consumer.save()
     make = BODIES.get(operation.name)
     body: object = {} if operation.kinds else None
     if make is not None:
@@ -251,6 +254,9 @@ def conflicting(wanted: Request) -> None:
             made.parameters["client_id"] = made.consumer.client_id
         case "pause_consumer":
             made.consumer.state = "disabled"
+            made.consumer.save()
+        case "renew_inbound_address":
+            made.consumer.ack = None
             made.consumer.save()
         case "deliveries_cancel":
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.dead.id)

@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from channels_app import inbound
 from channels_app.api import cursor, etags, openapi, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object, stamps
@@ -34,6 +35,7 @@ _PROPERTIES: dict[str, Mapping[str, Any]] = {
     "state": {"type": "string", "enum": STATES},
     "state_reason": openapi.TEXT,
     "state_changed_at": openapi.MAYBE_INSTANT,
+    "inbound_url": {"type": ["string", "null"]},
     "signing_keys": {"type": "array", "items": SIGNING_KEY},
 }
 CONSUMER = openapi.component(
@@ -263,6 +265,7 @@ def shown(consumer: Consumer) -> dict[str, Any]:
         "state_reason": consumer.state_reason,
         "state_changed_at": times.text(changed_at) if changed_at else None,
         **register_consumer.describe(consumer),
+        "inbound_url": inbound.address(consumer),
         "signing_keys": [
             {
                 "scheme": secret.scheme,
@@ -285,14 +288,11 @@ def shown(consumer: Consumer) -> dict[str, Any]:
 
 def with_secret(done: Registered[Consumer]) -> dict[str, Any]:
     """The consumer, with the secret that was made on the way."""
-    body = shown(done.row)
-    return {**body, "secret": done.secrets[0]} if done.secrets else body
+    return shown(done.row) | ({"secret": done.secrets[0]} if done.secrets else {})
 
 
 def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
     mine = Consumer.objects.select_related("channel", "team").prefetch_related("secrets")
     mine = mine.filter(channel_id=channel_id)
     tenant = caller.tenant
-    if tenant.everything:
-        return mine
-    return mine.filter(team=tenant.team_id)
+    return mine if tenant.everything else mine.filter(team=tenant.team_id)

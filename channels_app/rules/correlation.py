@@ -1,0 +1,108 @@
+"""Correlation: how a provider's own callbacks are matched with what was sent to it (S3-39).
+
+A provider does not know our tokens. Its answer names an id of its own, its callback names that id
+with a status. Where both stand is configuration; for well-known providers a preset.
+"""
+
+import hmac
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from channels_app.rules import fields, paths
+from channels_app.rules.fields import Described, Field
+
+META = "meta-x-hub-256"
+"""Meta's way to sign: ``X-Hub-Signature-256: sha256=``, HMAC-SHA256 over the raw body."""
+PRESETS: dict[str, dict[str, Any]] = {
+    # A read message was delivered: of two statuses that overtake each other both will do.
+    "whatsapp-cloud": {
+        "response_id": "messages[0].id",
+        "callback": "entry[*].changes[*].value.statuses[*]",
+        "callback_id": "id",
+        "callback_status": "status",
+        "accept": ["sent", "delivered", "read"],
+        "fail": ["failed"],
+    }
+}
+_NEEDED = ("response_id", "callback_id", "callback_status", "accept")
+_MOST_STATUSES = 20
+
+
+def _filled(text: str) -> str | None:
+    return None if text else "It is empty."
+
+
+_PATH = fields.text(paths.LONGEST, check=paths.check, pattern=paths.PATTERN)
+_WORD = fields.text(100, check=_filled, minLength=1)
+_STATUSES = fields.listed(_WORD, _MOST_STATUSES)
+_FIELDS: dict[str, Field] = {
+    "preset": Field(
+        fields.nullable(fields.choice(*PRESETS)), help="Fills in what is not given here."
+    ),
+    "response_id": Field(
+        fields.nullable(_PATH), help="Where the answer to a delivery names the provider's id."
+    ),
+    "callback": Field(
+        fields.nullable(_PATH), help="What of a callback is told about; null: all of it is one."
+    ),
+    "callback_id": Field(fields.nullable(_PATH), help="Within one of these: the provider's id."),
+    "callback_status": Field(fields.nullable(_PATH), help="Within one of these: its status."),
+    "accept": Field(fields.nullable(_STATUSES), help="Statuses that say it worked."),
+    "fail": Field(
+        fields.nullable(_STATUSES), help="Those that say it did not; others say nothing."
+    ),
+    "signature": Field(
+        fields.nullable(
+            fields.nested(
+                {
+                    "preset": Field(fields.choice(META), required=True),
+                    "secret": Field(
+                        fields.text(500, check=_filled, minLength=1),
+                        required=True,
+                        help=f"Sealed, and shown as {fields.MASK}, which keeps it.",
+                    ),
+                }
+            )
+        ),
+        help="How callbacks are signed; null: who knows the address is believed.",
+    ),
+    "verify_token": Field(
+        fields.nullable(fields.text(200)),
+        help="What a provider that asks first (hub.challenge) has to know; null: nothing.",
+    ),
+}
+_read = fields.nested(_FIELDS)
+
+
+def _correlation(value: object) -> dict[str, Any]:
+    given: dict[str, Any] = _read(value)
+    preset = PRESETS.get(given["preset"] or "", {})
+    full: dict[str, Any] = {
+        name: preset.get(name) if it is None else it for name, it in given.items()
+    }
+    full["fail"] = full["fail"] or []
+    for name in _NEEDED:
+        if not full[name]:
+            raise ValueError(f"{name} is needed where no preset gives it.")
+    if set(full["accept"]) & set(full["fail"]):
+        raise ValueError("A status says that it worked, or that it did not.")
+    return full
+
+
+correlation = fields.nullable(Described(_correlation, _read.schema))
+"""The setting, stored with what its preset gave."""
+
+
+def of(ack: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The setting of a consumer's ``ack``; None where there is none."""
+    return ack.get("correlation") if ack else None
+
+
+def is_signed(header: str, body: bytes, secret: str) -> bool:
+    """Whether ``X-Hub-Signature-256`` is that of the exact bytes; takes as long for any wrong one.
+
+    Source: Meta, Webhooks from Meta, "Validate payloads".
+    """
+    wanted = "sha256=" + hmac.new(secret.encode(), body, sha256).hexdigest()
+    return hmac.compare_digest(wanted.encode(), header.strip().lower().encode("utf-8", "replace"))

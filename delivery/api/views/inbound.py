@@ -1,0 +1,103 @@
+"""Callbacks of third parties, at an address that nobody else knows but its owner (S3-39)."""
+
+import os
+import re
+from collections import Counter as Tally
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
+
+from django.http import HttpResponse
+from drf_spectacular.utils import extend_schema
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from channels_app import clock, inbound
+from channels_app.api.base import ApiView, parse_json, read_body
+from channels_app.api.problems import ApiProblem
+from channels_app.errors import Invalid, NotFound
+from channels_app.models import Consumer
+from channels_app.rules import correlation as settings
+from delivery.api import reach
+from delivery.rules import correlation
+from delivery.rules.acks import Heard
+from delivery.rules.correlation import Word
+from delivery.steps import acknowledge, correlate
+
+MOST_BYTES = 3 * 1024 * 1024
+"""Of one callback: as much as Meta sends."""
+_CHALLENGE = re.compile(r"[A-Za-z0-9._~-]{1,200}")
+
+
+class _Provider(NamedTuple):
+    """Who calls a consumer's address."""
+
+    owner: int
+
+
+class InboundView(ApiView):
+    """What a consumer's provider says of its own accord; no key is needed."""
+
+    scopes: ClassVar = {}
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        """None: the address, and the provider's signature, are enough."""
+        return []
+
+    def get_permissions(self) -> list[BasePermission]:
+        """None."""
+        return []
+
+    @extend_schema(exclude=True)
+    def get(self, request: Request, token: str) -> HttpResponse:
+        """A provider asks whether the address is meant (hub.challenge)."""
+        setting = settings.of(inbound.called(token).ack)
+        asked = request.query_params
+        wanted = setting["verify_token"] if setting else None
+        if wanted is not None and asked.get("hub.verify_token") != wanted:
+            raise ApiProblem(403, "wrong_token", "This is not the verify_token of the consumer.")
+        challenge = asked.get("hub.challenge", "")
+        if asked.get("hub.mode") != "subscribe" or not _CHALLENGE.fullmatch(challenge):
+            detail = "Send hub.mode=subscribe and a hub.challenge of letters and digits."
+            raise Invalid("invalid_parameter", detail, field="hub.challenge")
+        return HttpResponse(
+            challenge, content_type="text/plain", headers={"X-Content-Type-Options": "nosniff"}
+        )
+
+    @extend_schema(exclude=True)
+    def post(self, request: Request, token: str) -> Response:
+        """What has become of messages; answers how many words were heard as what."""
+        # Looked at first: of a stranger no body is waited for.
+        consumer = inbound.called(token)
+        words = self._words(request, consumer)
+        now = clock.now()
+        told = correlate.find(consumer.id, words, now)
+        heard = Tally(one.heard or _acknowledge(one, now) for one in told)
+        return Response({"heard": {name.value: count for name, count in heard.items()}})
+
+    def _words(self, request: Request, consumer: Consumer) -> list[Word]:
+        meta, read = request.META, request._request.read
+        body = read_body(_Provider(consumer.id), meta, read, MOST_BYTES)
+        setting: Any = settings.of(consumer.ack)
+        if setting["signature"]:
+            known = inbound.opened(consumer)
+            signature = meta.get("HTTP_X_HUB_SIGNATURE_256", "")
+            if known is None or not settings.is_signed(signature, body, known.secret):
+                detail = "X-Hub-Signature-256 is not that of this body with the consumer's secret."
+                raise ApiProblem(401, "wrong_signature", detail, field="X-Hub-Signature-256")
+        try:
+            return list(correlation.words(setting, parse_json(body)))
+        except ValueError as error:
+            raise ApiProblem(413, "too_many_words", str(error)) from None
+
+
+def _acknowledge(told: correlate.Told, now: datetime) -> Heard:
+    assert told.delivery_id is not None
+    try:
+        answered = acknowledge.acknowledge(told.delivery_id, ok=told.ok, now=now, slot=os.getpid())
+    except NotFound:
+        return Heard.LATE  # its delivery has been deleted since
+    if answered.due:
+        reach.hurry(answered.due)
+    return answered.heard

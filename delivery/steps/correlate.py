@@ -1,0 +1,75 @@
+"""Correlate: which deliveries a provider's callback speaks of, by the ids that it gave (S3-39)."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from channels_app import failpoints, transactions
+from delivery import metrics
+from delivery.models import Correlation
+from delivery.rules.acks import Heard
+from delivery.rules.correlation import Word, correlation_id
+
+KEPT = timedelta(days=2)
+"""How long a provider's id is known: twice the longest wait for an acknowledgement."""
+BATCH = 1000
+
+
+class Told(NamedTuple):
+    """A word, and whom it is about."""
+
+    delivery_id: int | None
+    """None while our own request's answer has not been recorded."""
+    ok: bool
+    heard: Heard | None
+    """What the word was, where no delivery is known yet that would decide it."""
+
+
+def find(consumer_id: int, words: Sequence[Word], now: datetime) -> list[Told]:
+    """Whom these words are about, in their order.
+
+    A word about an id that nobody knows is kept until the answer that brings the id is recorded
+    (acks.correlated), as words that come early are.
+    """
+    keys = [correlation_id(consumer_id, word.provider_id) for word in words]
+    known = dict(
+        Correlation.objects.filter(id__in=keys, delivery_id__isnull=False).values_list(
+            "id", "delivery_id"
+        )
+    )
+    told = []
+    for key, word in zip(keys, words, strict=True):
+        delivery_id, heard = known.get(key), None
+        if delivery_id is None:
+            delivery_id, heard = _kept(key, word, now)
+        told.append(Told(delivery_id, word.ok, heard))
+    return told
+
+
+def forget(now: datetime) -> Iterator[int]:
+    """Delete ids that nobody calls back about any more, batch by batch."""
+    old = Correlation.objects.filter(noted_at__lt=now - KEPT).order_by("noted_at")
+    while gone := list(old.values_list("id", flat=True)[:BATCH]):
+        rows = Correlation.objects.filter(id__in=gone)
+        rows._raw_delete(rows.db)
+        yield len(gone)
+
+
+def _kept(key: int, word: Word, now: datetime) -> tuple[int | None, Heard | None]:
+    # The answer may be recorded just now: then ours collides with its row, and is read again.
+    delivery_id, heard = transactions.run(lambda: _keep(key, word, now), on_collision=lambda: None)
+    if heard is not None:
+        metrics.ACKS.labels(heard.value).inc()
+        failpoints.reach("after_early_word")
+    return delivery_id, heard
+
+
+def _keep(key: int, word: Word, now: datetime) -> tuple[int | None, Heard | None]:
+    row = Correlation.objects.filter(id=key).first()
+    if row is None:
+        Correlation.objects.create(id=key, ok=word.ok, noted_at=now)
+        failpoints.reach("in_early_word")
+        return None, Heard.EARLY
+    if row.delivery_id is None:
+        return None, Heard.DOUBLE
+    return row.delivery_id, None

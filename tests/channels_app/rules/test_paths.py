@@ -1,0 +1,78 @@
+"""Paths: what they find, and that no path and no document makes them take long."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels_app.rules import paths
+
+BODY = {
+    "messages": [{"id": "m1"}, {"id": None}, {"id": "m2"}],
+    "entry": [{"changes": [{"v": [1, 2]}, {}]}, {"changes": [{"v": [3]}]}],
+    "with-dash": {"a": 7},
+}
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("ab") | st.text(), inner),
+    max_leaves=30,
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("messages[0].id", ["m1"]),
+        ("messages[*].id", ["m1", "m2"]),
+        ("messages[9].id", []),
+        ("entry[*].changes[*].v[*]", [1, 2, 3]),
+        ("entry[*].changes[*].v", [1, 2, 3]),
+        ('"with-dash".a', [7]),
+        ("nothing.here[*].at.all", []),
+        ("[*].id", []),
+    ],
+)
+def test_what_a_path_finds(path: str, found: list[object]) -> None:
+    assert paths.check(path) is None
+    assert list(paths.found(path, BODY)) == found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", ".", "a.", "a..b", "a b", "0", "a[", "a[-1]", "a[12345]", "a\n", "@"),
+        *(
+            "a[]",
+            "a[::2]",
+            "a[?b]",
+            "a.*",
+            "a|b",
+            "a.[b,c]",
+            "length(a)",
+            "`1`",
+            "'a'",
+            '"a\\u0041"',
+        ),
+    ],
+)
+def test_what_is_no_path(path: str) -> None:
+    assert paths.check(path)
+
+
+@given(path=st.from_regex(paths.PATTERN, fullmatch=True), value=ANY_JSON)
+def test_every_path_can_be_asked_of_everything(path: str, value: object) -> None:
+    if paths.check(path) is None and len(path) <= paths.LONGEST:
+        assert None not in list(paths.found(path, value))
+
+
+@pytest.mark.parametrize("path", ["[*]" * 66, "[*][*]", "a" + "[*]" * 60 + ".a" * 9])
+def test_the_longest_path_and_a_large_body_take_no_time(path: str) -> None:
+    deep = json.loads("[" * 60 + "[" + ",".join(["1"] * 500_000) + "]" + "]" * 60)
+    wide = [[0] * 1000 for _ in range(1000)]
+    for value in (deep, wide, {"a": deep}):
+        began = time.process_time()
+        list(paths.found(path, value))
+        # Seconds of CPU; what the whole language allows took 45.
+        assert time.process_time() - began < 15
