@@ -14,6 +14,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
 
 from broker_site.wsgi import application  # noqa: E402 - the reset has to come before the loading
 from channels_app.garbage import spare_what_is_loaded  # noqa: E402 - as above
+from delivery.runtime.receiving import watch  # noqa: E402 - as above
 
 spare_what_is_loaded()
 
@@ -52,4 +53,20 @@ def _ask_on(descriptor: str) -> bool:
     return True
 
 
+def release_on_stop(told: socket.socket) -> None:
+    """End the calls that wait for messages when the worker is told to stop.
+
+    The server waits for open requests, and those may be open for 20 seconds. Its own handler of
+    the signal takes the place of any that is set here; what the interpreter writes down of each
+    signal that has a handler does not change with it.
+    """
+    while told.recv(1)[0] not in {signal.SIGINT, signal.SIGTERM}:
+        pass
+    watch.end()
+
+
+read_end, write_end = socket.socketpair()
+write_end.setblocking(False)  # as the interpreter demands
+signal.set_wakeup_fd(write_end.fileno())
 threading.Thread(target=notice_the_vanished, name="keepalive", daemon=True).start()
+threading.Thread(target=release_on_stop, args=[read_end], name="release", daemon=True).start()

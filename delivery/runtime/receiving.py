@@ -101,7 +101,7 @@ def receive_patiently(
         while not handed and (left := end - time.monotonic()) > 0:
             watch.wait(view.id, left)
             now = directory.consumers().get(view.id)
-            if now is None:
+            if now is None or watch.is_over:
                 break
             handed = receive(now, wish)
             if wish.sticky and not handed:
@@ -119,6 +119,15 @@ class Watch:
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._waiting: dict[int, list[threading.Event]] = {}
         self._asked_at = float("-inf")
+        self.is_over = False
+        """This process was told to stop: nobody waits any more."""
+
+    def end(self) -> None:
+        """Let go all who wait, and whoever would: they get what there is, which is nothing."""
+        self.is_over = True
+        with self._lock:
+            for event in itertools.chain.from_iterable(self._waiting.values()):
+                event.set()
 
     def wait(self, consumer_id: int, seconds: float) -> None:
         """Until the consumer has something due, as far as one can see, or ``seconds`` are over."""
@@ -126,7 +135,7 @@ class Watch:
         with self._lock:
             self._waiting.setdefault(consumer_id, []).append(event)
         try:
-            while (left := end - time.monotonic()) > 0:
+            while not self.is_over and (left := end - time.monotonic()) > 0:
                 self._ask()
                 if event.wait(min(left, POLL_S)):
                     return

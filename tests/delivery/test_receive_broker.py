@@ -196,24 +196,28 @@ def test_those_who_wait_do_not_keep_others_from_publishing(broker: Broker, path:
     assert 1 <= statuses.count(200) <= POLLS
 
 
-def test_a_stop_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
+def test_a_stop_answers_those_who_wait(tmp_path: Path) -> None:
+    answers: list[tuple[int, Any, float]] = []
     with running(tmp_path, **SETTINGS) as broker:
         broker.call("PUT", "/channels/chores", 201, json={})
         broker.call("PUT", "/channels/chores/consumers/one", 201, json={"mode": "pull"})
         place = "/channels/chores/consumers/one/receive"
 
         def wait() -> None:
-            try:
-                post(broker, place, {"wait_s": 20})
-            except requests.RequestException:
-                return  # cut off in the middle, as by any stop
+            began = time.monotonic()
+            found = post(broker, place, {"wait_s": 20})
+            answers.append((found.status_code, found.json(), time.monotonic() - began))
 
-        thread = threading.Thread(target=wait, daemon=True)
-        thread.start()
-        time.sleep(1)
+        threads = [threading.Thread(target=wait, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        assert not answers
         assert broker.stop(seconds=25) == 0
-        thread.join(5)
-        assert not thread.is_alive()
+        for thread in threads:
+            thread.join(5)
+    assert [(status, found["messages"]) for status, found, _ in answers] == [(200, [])] * 2
+    assert max(took for *_, took in answers) < 18  # or they would have waited to the end
 
 
 @pytest.mark.seed("S2-59")
