@@ -45,7 +45,8 @@ class Console(UnfoldAdminSite):
         """The first page; ``?part=live`` is that part of it which changes, without the frame."""
         if request.GET.get("part") == "live":
             return TemplateResponse(request, "admin/overview.html", overview.context(request))
-        return super().index(request, extra_context)  # type: ignore[no-any-return]
+        page: TemplateResponse = super().index(request, extra_context)
+        return page
 
     def extra_urls(self) -> list[URLPattern]:
         """Pages that belong to no table."""

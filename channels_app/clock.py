@@ -82,8 +82,9 @@ def _ask() -> datetime:
         return datetime.now(UTC)
     with connection.cursor() as cursor:
         cursor.execute("SELECT UTC_TIMESTAMP(6)")
-        (instant,) = cursor.fetchone()
-    return instant.replace(tzinfo=UTC)  # type: ignore[no-any-return]
+        (told,) = cursor.fetchone()
+    instant: datetime = told.replace(tzinfo=UTC)
+    return instant
 
 
 _clock = DatabaseClock()

@@ -6,11 +6,11 @@ A word that came too early is found by whoever records the attempt that it belon
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from random import random
 from typing import NamedTuple, Protocol
 
 from django.db import connection
 
+from channels_app import chance
 from channels_app.directory import directory
 from channels_app.models import raw
 from channels_app.rules import backoff
@@ -107,7 +107,7 @@ def refused(consumer_id: int, failure_count: int) -> Transition:
         failure_count=failure_count,
         max_attempts=view.max_attempts if view else 1,
         policy=backoff.parse_policy(view.retry if view else "once"),
-        jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+        jitter=chance.jitter(),
         reason=Reason.RETRY,
     )
 
@@ -143,5 +143,5 @@ def _without_a_word(row: Waiting) -> Transition:
         failure_count=row.failure_count,
         max_attempts=view.max_attempts if view else 1,
         policy=backoff.parse_policy(view.retry if view else "once"),
-        jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+        jitter=chance.jitter(),
     )

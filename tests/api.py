@@ -20,15 +20,15 @@ BASE = "/api/v1/"
 class _Lean(ClientHandler):
     """The handler of programs' requests (broker_site/lean.py), as a server calls it."""
 
-    def __call__(self, environ: dict[str, Any]) -> HttpResponse:  # type: ignore[override]
+    def __call__(self, environ: dict[str, Any]) -> HttpResponse:  # type: ignore[override]  # it answers, where Django's returns nothing known
         started: list[tuple[str, list[tuple[str, str]]]] = []
         content = programs(environ, lambda *answer: started.append(answer))
         ((status, headers),) = started
         response = HttpResponse(
             b"".join(content), status=int(status.split()[0]), headers=dict(headers)
         )
-        response.wsgi_request = WSGIRequest(environ)  # type: ignore[attr-defined]
-        conditional_content_removal(response.wsgi_request, response)  # type: ignore[attr-defined]
+        response.wsgi_request = WSGIRequest(environ)  # type: ignore[attr-defined]  # as Django's own does
+        conditional_content_removal(response.wsgi_request, response)  # type: ignore[attr-defined]  # as above
         return response
 
 

@@ -35,6 +35,6 @@ def _made_up() -> list[Sample]:
     for number in range(COUNT):
         text = "".join(dice.choices(alphabet, k=dice.randint(300, 9000)))
         spaced = {"separators": (", ", ": ")} if number % 2 else {"separators": (",", ":")}
-        body = json.dumps({"n": number, "text": text}, ensure_ascii=number % 3 == 0, **spaced)  # type: ignore[arg-type]
+        body = json.dumps({"n": number, "text": text}, ensure_ascii=number % 3 == 0, **spaced)  # type: ignore[arg-type]  # separators
         samples.append(Sample(f"made.up_{number % 7}", body.encode("utf-8", "surrogatepass")))
     return samples

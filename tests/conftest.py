@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins with empty caches, and sees its own uncommitted configuration at once."""
     monkeypatch.setattr(directory_module, "CHECK_S", 0.0)
-    directory.__init__()  # type: ignore[misc]
+    directory.__init__()  # type: ignore[misc]  # begins anew
     caches["process"].clear()
     receiving._noted.clear()
     monkeypatch.setattr(receiving, "_turns", count(1))

@@ -144,6 +144,20 @@ def test_functions_stay_short() -> None:
     assert {name: length for name, length in long.items() if length > LONGEST_FUNCTION} == {}
 
 
+def test_whoever_overrules_the_type_checker_says_why() -> None:
+    """Behind it, or in a comment over it."""
+    silent = []
+    for name, _ in modules(*BROKER, "pipeline", "bench", "tests", "manage.py"):
+        before = ""
+        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1):
+            found = re.search(r"type: ignore\[[^]]*](.*)", line)
+            if found and "#" not in found[1] and not before.strip().startswith("#"):
+                silent.append(f"{name}:{number}")
+            before = line
+
+    assert silent == []
+
+
 def test_every_module_says_what_it_is_in_its_first_line() -> None:
     silent = [
         name

@@ -76,7 +76,8 @@ class Page(ModelAdmin):
         )
         if number is not None:
             return redirect(self.page_of(number))
-        return super().changeform_view(request, object_id, *args, **kwargs)  # type: ignore[no-any-return]
+        page: HttpResponse = super().changeform_view(request, object_id, *args, **kwargs)
+        return page
 
     def page_of(self, key: Any) -> str:
         """Address of a row's page."""
@@ -132,7 +133,8 @@ class BigList(ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With what the rows point to."""
-        return super().get_queryset(request).prefetch_related(*self.list_fetched)  # type: ignore[no-any-return]
+        rows: QuerySet[Any] = super().get_queryset(request).prefetch_related(*self.list_fetched)
+        return rows
 
 
 def newest(queryset: QuerySet[M]) -> QuerySet[M]:
@@ -251,7 +253,7 @@ class Stepped(Page):
         try:
             return super().changeform_view(request, *args, **kwargs)
         except BrokerError as refused:
-            request.refused = refused  # type: ignore[attr-defined]
+            request.refused = refused  # type: ignore[attr-defined]  # a note of ours
         return super().changeform_view(request, *args, **kwargs)
 
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -283,7 +285,7 @@ class Stepped(Page):
 
 def show_once(request: HttpRequest, secrets: tuple[str, ...]) -> None:
     """Keep secrets for the answer to this very request: no session, no cookie, no message."""
-    request.shown_once = secrets  # type: ignore[attr-defined]
+    request.shown_once = secrets  # type: ignore[attr-defined]  # a note of ours
 
 
 def secret_dialog(request: HttpRequest, title: str, secrets: tuple[str, ...]) -> HttpResponse:

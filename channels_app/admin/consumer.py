@@ -15,6 +15,7 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from channels_app import inbound
 from channels_app.admin import base
+from channels_app.admin.acting import Acting, pausing, resuming
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import ConsumerForm
@@ -32,6 +33,8 @@ PAUSE = dialog(
 RESUME = dialog(
     "Resume this consumer?", "What waits is sent, oldest and most urgent first.", "Resume"
 )
+LIVE = (State.ACTIVE, State.PAUSED, State.DISABLED)
+
 RETIRE = dialog(
     "Retire this consumer?",
     "It gets nothing more: what waits for it is cancelled. Its history stays, and registering the "
@@ -59,7 +62,7 @@ ROTATE = dialog("Make a new secret?", "It is shown once.", "Make it", RotateForm
 
 
 @admin.register(Consumer)
-class ConsumerAdmin(base.Stepped):
+class ConsumerAdmin(Acting, base.Stepped):
     """Consumers: settings, pause and resume, secrets. Retired ones stay for their history."""
 
     form = ConsumerForm
@@ -147,28 +150,22 @@ class ConsumerAdmin(base.Stepped):
 
     def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Only what is active can be paused."""
-        return self._is(request, object_id, State.ACTIVE)
+        return self.is_now(request, object_id, state=State.ACTIVE)
 
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """What a person paused, or the broker disabled."""
-        return self._is(request, object_id, State.PAUSED, State.DISABLED)
+        return self.is_now(request, object_id, state__in=(State.PAUSED, State.DISABLED))
 
     def has_live_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """What is not retired."""
-        return self._is(request, object_id, State.ACTIVE, State.PAUSED, State.DISABLED)
+        return self.is_now(request, object_id, state__in=LIVE)
 
-    @action(description="Pause", icon="pause", permissions=["pause"], dialog=PAUSE)
+    @pausing(PAUSE)
     def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Stop sending to it."""
         return self._switch(request, form, object_id, switch_consumer.pause, "is paused")
 
-    @action(
-        description="Resume",
-        icon="play_arrow",
-        permissions=["resume"],
-        dialog=RESUME,
-        variant=ActionVariant.PRIMARY,
-    )
+    @resuming(RESUME)
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Send to it again."""
         return self._switch(request, form, object_id, switch_consumer.resume, "is active")
@@ -211,23 +208,18 @@ class ConsumerAdmin(base.Stepped):
         """Send to those selected again."""
         self._switch_all(request, queryset, switch_consumer.resume, "resumed")
 
-    def _is(self, request: HttpRequest, object_id: Any, *states: State) -> bool:
-        if not self.has_operate_permission(request):
-            return False
-        return not object_id or Consumer.objects.filter(pk=object_id, state__in=states).exists()
-
     def _switch(
         self, request: HttpRequest, form: Any, object_id: str, step: Callable[..., Any], done: str
     ) -> HttpResponse:
         consumer = Consumer.objects.select_related("channel").get(pk=object_id)
-        with base.telling(request, f"{consumer.client_id} {done}."):
-            step(
-                consumer.channel.slug,
-                consumer.client_id,
-                actor=base.actor(request),
-                reason=form.cleaned_data["reason"],
-            )
-        return base.leave_dialog(self.page_of(consumer.pk))
+        name = (consumer.channel.slug, consumer.client_id)
+        return self.carry_out(
+            request,
+            form,
+            object_id,
+            lambda actor, reason: step(*name, actor=actor, reason=reason),
+            f"{consumer.client_id} {done}.",
+        )
 
     def _switch_all(
         self,
@@ -261,7 +253,8 @@ class ConsumerSecretAdmin(base.ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ConsumerSecret]:
         """Without the sealed secret, which no page needs."""
-        return super().get_queryset(request).defer("sealed")  # type: ignore[no-any-return]
+        rows: QuerySet[ConsumerSecret] = super().get_queryset(request).defer("sealed")
+        return rows
 
     @display(description="Made", ordering="created_at")
     def made(self, secret: ConsumerSecret) -> str:

@@ -74,7 +74,7 @@ def _json(rows: int, text: str = "") -> forms.JSONField:
     return forms.JSONField(required=False, widget=widget, help_text=text)
 
 
-class Refusable(forms.ModelForm):  # type: ignore[type-arg]
+class Refusable(forms.ModelForm):  # type: ignore[type-arg]  # to the checker alone
     """A form that can show what a step refused."""
 
     refused: ClassVar[BrokerError | None] = None

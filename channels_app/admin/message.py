@@ -11,6 +11,7 @@ from unfold.contrib.filters.admin import TextFilter
 from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.choices import DropdownFilter, Since
+from channels_app.admin.surroundings import Surrounded
 from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids, times
 from channels_app.rules.encryption import Unreadable
@@ -67,7 +68,7 @@ class EventTypeFilter(TextFilter):
 
 
 @admin.register(Message)
-class MessageAdmin(base.BigList):
+class MessageAdmin(Surrounded, base.BigList):
     """What producers were told is stored."""
 
     id_prefix = ids.MESSAGE
@@ -123,27 +124,21 @@ class MessageAdmin(base.BigList):
         number = ids.from_public(ids.MESSAGE, term)
         return (queryset.filter(pk=number) if number else queryset.none()), False
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The message with its body and its deliveries."""
-        message = self.get_object(request, object_id)
-        more = {}
-        if message is not None:
-            first = message.deliveries.order_by("consumer_id").prefetch_related("consumer")
-            deliveries = list(first[:100])
-            waits = any(delivery.state == "queued" for delivery in deliveries)
-            shown = body.view(message)
-            more = {
-                "body": shown,
-                "curl": body.publishing(message, shown.data) if shown.data else "",
-                "curl_note": "Publishes it once more, with a key of yours in KEY.",
-                "deliveries": deliveries,
-                "may_move": self.has_operate_permission(request)
-                and (waits or message.state == State.ACCEPTED),
-                "due_at": request.GET.get("due_at", times.text(message.due_at)),
-            }
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def around_row(self, request: HttpRequest, row: Message) -> dict[str, Any]:
+        """Its body and its deliveries."""
+        first = row.deliveries.order_by("consumer_id").prefetch_related("consumer")
+        deliveries = list(first[:100])
+        waits = any(delivery.state == "queued" for delivery in deliveries)
+        shown = body.view(row)
+        return {
+            "body": shown,
+            "curl": body.publishing(row, shown.data) if shown.data else "",
+            "curl_note": "Publishes it once more, with a key of yours in KEY.",
+            "deliveries": deliveries,
+            "may_move": self.has_operate_permission(request)
+            and (waits or row.state == State.ACCEPTED),
+            "due_at": request.GET.get("due_at", times.text(row.due_at)),
+        }
 
     def get_urls(self) -> list[URLPattern]:
         """The usual ones, and the body as a file."""

@@ -26,10 +26,11 @@ TOO_MANY = "Too many bodies are on their way and come slowly; nothing of this on
 class Always(BaseContentNegotiation):
     """JSON, whatever the Accept header says: there is nothing else to choose."""
 
+    # The stubs have iterables where the framework hands lists.
     def select_parser(self, request: Request, parsers: list[BaseParser]) -> BaseParser | None:  # type: ignore[override]
         return None
 
-    def select_renderer(  # type: ignore[override]
+    def select_renderer(  # type: ignore[override]  # as above
         self, request: Request, renderers: list[BaseRenderer], format_suffix: str | None = None
     ) -> tuple[BaseRenderer, str]:
         return renderers[0], renderers[0].media_type

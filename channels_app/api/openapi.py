@@ -24,7 +24,7 @@ MAYBE_INSTANT: Schema = {"type": ["string", "null"], "format": "date-time"}
 JSON = "application/json"
 
 
-class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # registers itself
     """How callers prove who they are."""
 
     target_class = "channels_app.api.authentication.KeyAuthentication"

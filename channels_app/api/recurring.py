@@ -13,14 +13,13 @@ from channels_app.directory import ChannelView
 from channels_app.errors import Invalid
 from channels_app.models import Producer, Schedule
 from channels_app.rules import recurrence, times
-from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.encryption import Unreadable
 from channels_app.rules.fields import BadValues
 from channels_app.rules.recurrence import CONTENT, Content
 from channels_app.rules.registered import Registered
 from channels_app.steps import register_schedule
 from channels_app.steps.accept import Publication
-from channels_app.steps.register_schedule import ANYBODY, Owner
+from channels_app.steps.register_schedule import Order
 
 SHOWN = 5
 """Occurrences that are told ahead."""
@@ -29,28 +28,20 @@ _ANY_KEY = "schedule"
 
 
 def put(
-    channel: str,
-    name: str,
-    values: Mapping[str, Any],
-    *,
-    actor: str,
-    owner: Owner = ANYBODY,
-    condition: Condition = ALWAYS,
-    reason: str = "",
-    view: ChannelView | None = None,
+    order: Order, values: Mapping[str, Any], *, view: ChannelView | None = None
 ) -> Registered[Schedule]:
     """Register a schedule whose messages the channel would take; ``view`` is the directory's.
 
     Raises what the step raises, Invalid, and ApiProblem for a message that would be refused.
     """
-    view = view or publishing.channel_of(channel)
+    view = view or publishing.channel_of(order.channel)
     try:
-        cleaned = recurrence.clean(name, values)
+        cleaned = recurrence.clean(order.name, values)
     except BadValues as bad:
         raise Invalid.of(bad) from None
     item = {part: cleaned[part] for part in CONTENT} | {"idempotency_key": _ANY_KEY}
-    found = Schedule.objects.filter(channel_id=view.id, name=name).first()
-    producer = found.producer if found else owner.producer
+    found = Schedule.objects.filter(channel_id=view.id, name=order.name).first()
+    producer = found.producer if found else order.owner.producer
     read = publication.from_item(item, view, producer, clock.now())
     content = Content(
         body=read.body,
@@ -60,22 +51,15 @@ def put(
         ordering_key=read.ordering_key,
         headers=read.headers,
     )
-    return register_schedule.put(
-        channel,
-        name,
-        cleaned,
-        content,
-        actor=actor,
-        owner=owner,
-        condition=condition,
-        reason=reason,
-    )
+    return register_schedule.put(order, cleaned, content)
 
 
-def put_here(channel: str, name: str, values: Mapping[str, Any], **more: Any) -> Any:
+def put_here(
+    order: Order, values: Mapping[str, Any], *, view: ChannelView | None = None
+) -> Registered[Schedule]:
     """The same for callers that know no HTTP: whatever is refused is a BrokerError."""
     try:
-        return put(channel, name, values, **more)
+        return put(order, values, view=view)
     except ApiProblem as problem:
         raise Invalid("invalid_fields", str(problem.detail), field=problem.field) from None
 

@@ -147,11 +147,13 @@ def number(low: float, high: float) -> Described:
     """A finite number from ``low`` to ``high``."""
 
     def read(value: object) -> float:
-        usable = isinstance(value, int | float) and not isinstance(value, bool)
+        fault = f"A number from {low:g} to {high:g} is needed."
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError(fault)
         # Comparing before float(), which overflows for a huge int; NaN compares false.
-        if not usable or not low <= value <= high:  # type: ignore[operator]
-            raise ValueError(f"A number from {low:g} to {high:g} is needed.")
-        return float(value)  # type: ignore[arg-type]
+        if not low <= value <= high:
+            raise ValueError(fault)
+        return float(value)
 
     return Described(read, {"type": "number", "minimum": low, "maximum": high})
 

@@ -34,7 +34,7 @@ def check(schema: object) -> None:
     if kind is None:
         raise ValueError("$schema must name a published draft, or be left out.")
     try:
-        kind.check_schema(schema)  # type: ignore[arg-type]
+        kind.check_schema(schema)  # type: ignore[arg-type]  # typed without true and false
     except SchemaError as error:
         raise ValueError(f"This is no JSON Schema: at {_place(error)}: {_short(error)}") from None
     _check_inside(schema)
@@ -70,7 +70,7 @@ def _kind(schema: Any) -> type[Validator] | None:
         return Draft202012Validator
     if not isinstance(named, str):
         return None
-    return validator_for(schema, default=None)  # type: ignore[arg-type]
+    return validator_for(schema, default=None)  # type: ignore[arg-type]  # typed without None
 
 
 def _check_inside(schema: Any) -> None:

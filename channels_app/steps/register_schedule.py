@@ -36,19 +36,16 @@ class Owner:
         return self.tenant.owns(schedule.owner_team_id)
 
 
-ANYBODY = Owner()
-
-
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """One call, as it was asked for."""
+class Order:
+    """One call on a schedule: which one is meant, who asks, and what must hold."""
 
     channel: str
     name: str
     actor: str
-    owner: Owner
-    condition: Condition
-    reason: str
+    owner: Owner = Owner()
+    condition: Condition = ALWAYS
+    reason: str = ""
 
     def record(
         self,
@@ -69,88 +66,48 @@ class _Order:
         )
 
 
-def put(
-    channel: str,
-    name: str,
-    cleaned: Mapping[str, Any],
-    content: Content,
-    *,
-    actor: str,
-    owner: Owner = ANYBODY,
-    condition: Condition = ALWAYS,
-    reason: str = "",
-) -> Registered[Schedule]:
+def put(order: Order, cleaned: Mapping[str, Any], content: Content) -> Registered[Schedule]:
     """Create the schedule or replace its settings; the same values twice change nothing.
 
     ``cleaned`` is what rules/recurrence.py made of them. A pause stays. Raises NotFound (no such
     channel, or somebody else's schedule) and Stale.
     """
-    order = _Order(channel, name, actor, owner, condition, reason)
     return transactions.run(lambda: _write(order, cleaned, content), on_collision=lambda: None)
 
 
-def remove(
-    channel: str,
-    name: str,
-    *,
-    actor: str,
-    owner: Owner = ANYBODY,
-    condition: Condition = ALWAYS,
-    reason: str = "",
-) -> None:
+def remove(order: Order) -> None:
     """Forget a schedule; its messages stay. Raises NotFound and Stale."""
-    order = _Order(channel, name, actor, owner, condition, reason)
 
     def delete() -> None:
-        schedule = find(channel, name, owner, condition)
+        schedule = find(order)
         order.record("schedule.delete", schedule, _audited(schedule), None)
         schedule.delete()
 
     transactions.run(delete)
 
 
-def pause(
-    channel: str,
-    name: str,
-    *,
-    actor: str,
-    owner: Owner = ANYBODY,
-    condition: Condition = ALWAYS,
-    reason: str = "",
-) -> Registered[Schedule]:
+def pause(order: Order) -> Registered[Schedule]:
     """Publish nothing until it is resumed. Raises NotFound and Stale."""
-    order = _Order(channel, name, actor, owner, condition, reason)
-    return transactions.run(lambda: _switch(order, to_pause=True))
+    return transactions.run(lambda: _switch(order, State.PAUSED, "schedule.pause"))
 
 
-def resume(
-    channel: str,
-    name: str,
-    *,
-    actor: str,
-    owner: Owner = ANYBODY,
-    condition: Condition = ALWAYS,
-    reason: str = "",
-) -> Registered[Schedule]:
+def resume(order: Order) -> Registered[Schedule]:
     """Go on with the next occurrence from now; those of the pause do not happen.
 
     Raises NotFound and Stale.
     """
-    order = _Order(channel, name, actor, owner, condition, reason)
-    return transactions.run(lambda: _switch(order, to_pause=False))
+    return transactions.run(lambda: _switch(order, State.ACTIVE, "schedule.resume"))
 
 
-def find(
-    channel: str, name: str, owner: Owner = ANYBODY, condition: Condition = ALWAYS
-) -> Schedule:
+def find(order: Order) -> Schedule:
     """The schedule, locked until the transaction ends. Raises NotFound and Stale."""
     # Without a join: that would lock the channel too.
-    channel_ids = list(Channel.objects.filter(slug=channel).values_list("id", flat=True))
+    channel_ids = list(Channel.objects.filter(slug=order.channel).values_list("id", flat=True))
     mine = Schedule.objects.select_for_update()
-    schedule = mine.filter(channel_id__in=channel_ids, name=name).first()
-    if schedule is None or not owner.owns(schedule):
-        raise NotFound("unknown_schedule", f"The channel has no schedule {name}.")
-    if not condition.holds(schedule.version):
+    schedule = mine.filter(channel_id__in=channel_ids, name=order.name).first()
+    if schedule is None or not order.owner.owns(schedule):
+        raise NotFound("unknown_schedule", f"The channel has no schedule {order.name}.")
+    if not order.condition.holds(schedule.version):
         raise Stale("stale_version", "The schedule has changed since; read it again.")
     return schedule
 
@@ -180,13 +137,13 @@ def describe(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _write(order: _Order, cleaned: Mapping[str, Any], content: Content) -> Registered[Schedule]:
+def _write(order: Order, cleaned: Mapping[str, Any], content: Content) -> Registered[Schedule]:
     channel = Channel.objects.filter(slug=order.channel).first()
     if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
     exists = Schedule.objects.filter(channel=channel, name=order.name).exists()
     if exists:
-        schedule = find(order.channel, order.name, order.owner, order.condition)
+        schedule = find(order)
     else:
         if not order.condition.holds(None):
             raise Stale("stale_version", "There is no such schedule any more.")
@@ -232,16 +189,14 @@ def _plan(schedule: Schedule, now: datetime) -> None:
     schedule.state = State.ACTIVE if schedule.next_at else State.ENDED
 
 
-def _switch(order: _Order, *, to_pause: bool) -> Registered[Schedule]:
-    schedule = find(order.channel, order.name, order.owner, order.condition)
+def _switch(order: Order, wanted: Schedule.State, action: str) -> Registered[Schedule]:
+    schedule = find(order)
     before = {"state": schedule.state}
-    if (schedule.state == State.PAUSED) == to_pause:
+    if (schedule.state == State.PAUSED) == (wanted == State.PAUSED):
         return Registered(schedule)
-    schedule.state = State.PAUSED if to_pause else State.ACTIVE
-    schedule.next_at = None
+    schedule.state, schedule.next_at = wanted, None
     _plan(schedule, clock.now())
     schedule.save()
-    action = "schedule.pause" if to_pause else "schedule.resume"
     order.record(action, schedule, before, {"state": schedule.state})
     return Registered(schedule, changed=True)
 

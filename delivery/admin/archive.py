@@ -9,7 +9,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
 from django.db.models import Count, Sum
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 
 from channels_app.admin import base
 from channels_app.admin.base import display
+from channels_app.admin.surroundings import Surrounded
 from channels_app.rules import ids
 from delivery.models import Segment
 
@@ -52,7 +53,7 @@ class Day:
 
 
 @admin.register(Segment)
-class SegmentAdmin(base.BigList):
+class SegmentAdmin(Surrounded, base.BigList):
     """The ledger, newest first; over it the days."""
 
     list_display = ("number", "kind", "day", "state_now", "rows", "size", "run", "exported")
@@ -73,10 +74,9 @@ class SegmentAdmin(base.BigList):
         *("dead_before", "planned", "exported", "verified", "pruned", "held"),
     )
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The list, and over it what the lake has of each day."""
-        more = {"days": list(days()), "shown": DAYS, "lake": settings.ENVIRONMENT.lake}
-        return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+        """What the lake has of each day."""
+        return {"days": list(days()), "shown": DAYS, "lake": settings.ENVIRONMENT.lake}
 
     @display(description="Segment")
     def number(self, row: Segment) -> str:

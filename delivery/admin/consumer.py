@@ -5,44 +5,46 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.consumer import ConsumerAdmin
+from channels_app.admin.surroundings import Surrounded
 from channels_app.models import Consumer
 from delivery.admin import leases
+from delivery.admin.lane import state_of
 from delivery.admin.runtime import TONE, Circuit
-from delivery.models import ConsumerHealth, Counter
+from delivery.models import ConsumerHealth, Counter, Lane
 from delivery.rules.lifecycle import DeliveryState
 
 admin.site.unregister(Consumer)
 
+LANES_SHOWN = 5
+"""Ordering keys on the page; those that stand longest are the ones that matter."""
+
 
 @admin.register(Consumer)
-class WatchedConsumerAdmin(ConsumerAdmin):
+class WatchedConsumerAdmin(Surrounded, ConsumerAdmin):
     """Consumers: what they are set to, and how they do."""
 
     change_form_outer_before_template = "delivery/consumer.html"
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The consumer with its circuit and its counts."""
-        consumer = self.get_object(request, object_id)
-        more = {}
-        if consumer is not None:
-            health = ConsumerHealth.objects.filter(consumer=consumer).first()
-            more = {
-                "facts": _facts(health, clock.now()) if health else [],
-                "counts": _counts(consumer.pk),
-                "health": health,
-                "is_pull": consumer.mode == Consumer.Mode.PULL,
-                "leases": leases.of_consumer(consumer),
-            }
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def around_row(self, request: HttpRequest, row: Consumer) -> dict[str, Any]:
+        """Its circuit, its counts and its leases."""
+        health = ConsumerHealth.objects.filter(consumer=row).first()
+        return {
+            "facts": _facts(health, clock.now()) if health else [],
+            "counts": _counts(row.pk),
+            "health": health,
+            "is_pull": row.mode == Consumer.Mode.PULL,
+            "leases": leases.of_consumer(row),
+            "lanes": _lanes(row),
+            "lanes_url": _lanes_url(row),
+        }
 
 
 def _facts(health: ConsumerHealth, now: datetime) -> list[tuple[str, SafeString | str]]:
@@ -74,3 +76,15 @@ def _counts(consumer_id: int) -> list[tuple[str, str, str]]:
         (state.value.replace("_", " "), intcomma(counts[state]), f"{url}&state={state.value}")
         for state in DeliveryState
     ]
+
+
+def _lanes(consumer: Consumer) -> list[tuple[Lane, SafeString]]:
+    """Its ordering keys that have stood longest, with their states."""
+    rows = Lane.objects.filter(consumer=consumer).order_by("head_at")[:LANES_SHOWN]
+    return [(lane, state_of(lane)) for lane in rows]
+
+
+def _lanes_url(consumer: Consumer) -> str:
+    """All of them."""
+    query = urlencode({"q": f"{consumer.channel.slug}/{consumer.client_id}"})
+    return f"{reverse('admin:delivery_lane_changelist')}?{query}"

@@ -17,9 +17,10 @@ from django.views.decorators.http import require_POST
 from channels_app import clock
 from channels_app.admin import base, body
 from channels_app.admin.base import display
+from channels_app.admin.surroundings import Surrounded
 from channels_app.errors import BrokerError
 from channels_app.rules import curl, ids
-from delivery.admin import again, causes, leases, matching, waiting
+from delivery.admin import again, causes, lane, leases, matching, waiting
 from delivery.admin.filters import FILTERS, Deliveries
 from delivery.admin.request import headers
 from delivery.admin.timeline import MOST_SHOWN, moments
@@ -42,7 +43,7 @@ PAGES = {"matching": matching.page, "causes": causes.page}
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(base.BigList):
+class DeliveryAdmin(Surrounded, base.BigList):
     """Deliveries: nobody edits them; people replay or cancel them."""
 
     id_prefix = ids.DELIVERY
@@ -113,28 +114,23 @@ class DeliveryAdmin(base.BigList):
         """Those who only look have none."""
         return super().get_actions(request) if self.has_operate_permission(request) else {}
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The delivery with its timeline and what can be done about it."""
-        delivery = self.get_object(request, object_id)
-        more = {}
-        if delivery is not None:
-            may = self.has_operate_permission(request)
-            state = DeliveryState(delivery.state)
-            shown = body.shown_to(request, delivery.message)
-            more = {
-                "body": shown,
-                "curl": self._curl(delivery, shown.data or b""),
-                "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
-                "moments": moments(delivery, may_see=body.may_see(request)),
-                "most_shown": MOST_SHOWN,
-                "may_replay": may and state in FINISHED,
-                "may_cancel": may and state is DeliveryState.QUEUED,
-                "may_release": may and leases.is_pulled(delivery),
-                "holder": leases.holder(delivery),
-            }
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def around_row(self, request: HttpRequest, row: Delivery) -> dict[str, Any]:
+        """Its timeline and what can be done about it."""
+        may = self.has_operate_permission(request)
+        state = DeliveryState(row.state)
+        shown = body.shown_to(request, row.message)
+        return {
+            "body": shown,
+            "curl": self._curl(row, shown.data or b""),
+            "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
+            "moments": moments(row, may_see=body.may_see(request)),
+            "most_shown": MOST_SHOWN,
+            "may_replay": may and state in FINISHED,
+            "may_cancel": may and state is DeliveryState.QUEUED,
+            "may_release": may and leases.is_pulled(row),
+            "holder": leases.holder(row),
+            "lane_url": lane.url_of(row),
+        }
 
     def get_urls(self) -> list[URLPattern]:
         """The usual ones, and the buttons of a delivery."""
@@ -164,10 +160,9 @@ class DeliveryAdmin(base.BigList):
         ]
         return [*pages, *of_messages, *own, *super().get_urls()]
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The list, and over it what can be done about all of it."""
-        more = {"may_operate": self.has_operate_permission(request)}
-        return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+        """What can be done about all of it."""
+        return {"may_operate": self.has_operate_permission(request)}
 
     def _buttons(self) -> dict[str, Callable[..., HttpResponse]]:
         """What can be done about one delivery, by the end of its address."""

@@ -8,12 +8,13 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.humanize.templatetags.humanize import intcomma
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from channels_app.admin import base
 from channels_app.admin.base import display
+from channels_app.admin.surroundings import Surrounded
 from channels_app.models import Channel, Consumer, Message
 from channels_app.rules import ids
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding
@@ -63,7 +64,7 @@ class Tick:
 
 
 @admin.register(LakeAudit)
-class LakeAuditAdmin(base.ReadOnly):
+class LakeAuditAdmin(Surrounded, base.ReadOnly):
     """Newest first."""
 
     list_display = ("result", "from_", "to", "messages", "deliveries", "ended")
@@ -82,13 +83,9 @@ class LakeAuditAdmin(base.ReadOnly):
     )
     change_form_outer_after_template = "delivery/lake_audit.html"
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The audit with its ticks and findings."""
-        row = self.get_object(request, object_id)
-        more = _shown(row) if row is not None else {}
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def around_row(self, request: HttpRequest, row: LakeAudit) -> dict[str, Any]:
+        """Its ticks and findings."""
+        return _shown(row)
 
     @display(description="Result")
     def result(self, row: LakeAudit) -> SafeString:
@@ -212,7 +209,7 @@ def _card(row: LakeFinding, channel: str, consumer: str) -> Card:
     title = f"{name} in {where}" if where else name
     known = row.check_name not in (lake.DOUBLED, lake.UNASKED)
     text = lake.MEANINGS[row.check_name].way_out
-    return Card(title, way_out=way_out(row.check_name, channel, consumer) if known else text)  # type: ignore[arg-type]
+    return Card(title, way_out=way_out(row.check_name, channel, consumer) if known else text)  # type: ignore[arg-type]  # a name
 
 
 def _link(cards_: Iterable[Card]) -> None:

@@ -1,19 +1,24 @@
 """Admin page of ordering keys: who stands where and since when, and the buttons for one key."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils.safestring import SafeString
 from unfold.enums import ActionVariant
 
-from channels_app import clock
 from channels_app.admin import base
+from channels_app.admin.acting import Acting, resuming
 from channels_app.admin.base import action, dialog, display
+from channels_app.admin.surroundings import Surrounded
 from channels_app.models import Consumer
 from channels_app.rules import ids
-from delivery.models import Lane, LaneWaiter
+from delivery.admin.stopping import of
+from delivery.models import Delivery, Lane, LaneWaiter
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id
 from delivery.steps import lanes, pace
@@ -22,20 +27,55 @@ PARK = dialog(
     "Park this key?", "What is on its way still ends; nothing more of it is sent.", "Park"
 )
 RESUME = dialog("Let this key go on?", "The next delivery of it is sent at once.", "Resume")
+
+
+class SkipForm(base.ReasonForm):
+    """With the head as it was when somebody was asked: by the answer it may be another one."""
+
+    head = forms.IntegerField(required=False, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        lane = Lane.objects.filter(pk=self.object_id).first()
+        self.initial["head"] = lane.head_id if lane else None
+
+
 SKIP = dialog(
     "Pass over the head?",
     "A dead delivery stays dead, one that waits is cancelled; the next one goes.",
     "Skip",
+    SkipForm,
 )
 
 
+SHORT = 60
+"""Characters of a key in a list."""
+
+
+def state_of(lane: Lane) -> SafeString:
+    """Whether it flows, in colour."""
+    if lane.parked_at:
+        return base.label("parked", "wait")
+    return base.label("blocked", "bad") if lane.blocked_at else base.label("open", "good")
+
+
+def url_of(delivery: Delivery) -> str:
+    """The page of its ordering key, while that is open; '' for one without an order."""
+    key = delivery.message.ordering_key
+    number = lane_id(delivery.consumer_id, key) if key else 0
+    if not key or not Lane.objects.filter(pk=number).exists():
+        return ""
+    return reverse("admin:delivery_lane_change", args=[number])
+
+
 @admin.register(Lane)
-class LaneAdmin(base.BigList):
+class LaneAdmin(Surrounded, Acting, base.BigList):
     """Keys of ordered consumers that have something open."""
 
     id_prefix = ids.LANE
+    list_before_template = "delivery/lanes_top.html"
     list_fetched = ("consumer__channel",)
-    list_display = ("key", "route", "state_now", "waiting", "head", "stands")
+    list_display = ("key_short", "route", "state_now", "waiting", "head", "stands")
     list_filter = (
         ("parked_at", admin.EmptyFieldListFilter),
         ("blocked_at", admin.EmptyFieldListFilter),
@@ -45,6 +85,10 @@ class LaneAdmin(base.BigList):
     actions_detail = ("see_audit", "park", "resume", "skip")
     fields = (("key", "route"), ("state_now", "waiting"), ("head", "stands"), "most")
     readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands", "most")
+
+    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+        """What to do while there is none."""
+        return {"none": not Lane.objects.exists()}
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         """Of one consumer, those first that stand longest."""
@@ -69,25 +113,29 @@ class LaneAdmin(base.BigList):
 
     def has_park_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Only what flows can be parked."""
-        return self._is(request, object_id, parked_at=None)
+        return self.is_now(request, object_id, parked_at=None)
 
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Only what is parked can go on."""
-        return self._is(request, object_id, parked_at__isnull=False)
+        return self.is_now(request, object_id, parked_at__isnull=False)
 
     def has_skip_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Only what has a head."""
-        return self._is(request, object_id, head_id__isnull=False)
+        return self.is_now(request, object_id, head_id__isnull=False)
 
     @action(description="Park", icon="pause", permissions=["park"], dialog=PARK)
     def park(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Hold the key."""
-        return self._carry_out(request, form, object_id, lanes.park, "The key is parked.")
+        return self.carry_out(
+            request, form, object_id, of(object_id, lanes.park), "The key is parked."
+        )
 
-    @action(description="Resume", icon="play_arrow", permissions=["resume"], dialog=RESUME)
+    @resuming(RESUME)
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Let it go on."""
-        return self._carry_out(request, form, object_id, lanes.resume, "The key goes on.")
+        return self.carry_out(
+            request, form, object_id, of(object_id, lanes.resume), "The key goes on."
+        )
 
     @action(
         description="Skip the head",
@@ -97,35 +145,46 @@ class LaneAdmin(base.BigList):
         variant=ActionVariant.DANGER,
     )
     def skip(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        """Pass over its head."""
+        """Pass over the head that was seen; another one is left alone."""
+        head_id = form.cleaned_data["head"] or 0
 
-        def step(number: int, asker: Asker, *, now: Any) -> object:
-            row = Lane.objects.filter(pk=number).first()
-            return lanes.skip(number, (row and row.head_id) or 0, asker, now=now)
+        def step(number: int, asker: Asker, *, now: datetime) -> object:
+            return lanes.skip(number, head_id, asker, now=now)
 
-        return self._carry_out(request, form, object_id, step, "The head is passed over.")
+        return self.carry_out(
+            request, form, object_id, of(object_id, step), "The head is passed over."
+        )
 
     @display(description="Ordering key")
     def key(self, lane: Lane) -> str:
         """What its messages share."""
         return base.mono(lane.ordering_key)
 
+    @display(description="Ordering key")
+    def key_short(self, lane: Lane) -> str:
+        """The same in a narrow column."""
+        key = lane.ordering_key
+        return base.mono(key if len(key) <= SHORT else f"{key[: SHORT - 1]}…")
+
     @display(description="Channel / consumer")
     def route(self, lane: Lane) -> str:
-        """Whose it is."""
-        return f"{lane.consumer.channel.slug} / {lane.consumer.client_id}"
+        """Whose it is, a click away."""
+        url = reverse("admin:channels_app_consumer_change", args=[lane.consumer_id])
+        return base.linked(url, f"{lane.consumer.channel.slug} / {lane.consumer.client_id}")
 
     @display(description="State")
     def state_now(self, lane: Lane) -> str:
         """Whether it flows."""
-        if lane.parked_at:
-            return base.label("parked", "wait")
-        return base.label("blocked", "bad") if lane.blocked_at else base.label("open", "good")
+        return state_of(lane)
 
     @display(description="Waiting")
     def waiting(self, lane: Lane) -> str:
-        """How many stand behind the head."""
-        return f"{lane.waiting_count:,}"
+        """How many stand behind the head, a click away."""
+        if not lane.waiting_count:
+            return "0"
+        url = reverse("admin:delivery_lanewaiter_changelist")
+        name = ids.to_public(ids.LANE, lane.pk)
+        return base.linked(f"{url}?q={name}", f"{lane.waiting_count:,}")
 
     @display(description="Head")
     def head(self, lane: Lane) -> str:
@@ -155,26 +214,6 @@ class LaneAdmin(base.BigList):
         consumers = Consumer.objects.filter(channel__slug=slug, client_id=client_id)
         found = consumers.first()
         return (found, key) if found else None
-
-    def _is(self, request: HttpRequest, object_id: Any, **state: Any) -> bool:
-        if not self.has_operate_permission(request):
-            return False
-        return not object_id or Lane.objects.filter(pk=object_id, **state).exists()
-
-    def _carry_out(
-        self,
-        request: HttpRequest,
-        form: Any,
-        object_id: str,
-        step: Callable[..., object],
-        told: str,
-    ) -> HttpResponse:
-        asker = Asker(base.actor(request), form.cleaned_data["reason"])
-        with base.telling(request, told):
-            step(int(object_id), asker, now=clock.now())
-        gone = not Lane.objects.filter(pk=object_id).exists()
-        url = reverse("admin:delivery_lane_changelist") if gone else self.page_of(object_id)
-        return base.leave_dialog(url)
 
 
 @admin.register(LaneWaiter)

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.contrib import admin
+from django.http import HttpRequest
 from django.urls import reverse
 
 from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import display
+from channels_app.admin.surroundings import Surrounded
 from channels_app.models import Consumer
 from channels_app.models.hints import by_index
 from delivery.models import Delivery, PullWorker, PumpSlot
@@ -68,9 +71,10 @@ def of_consumer(consumer: Consumer) -> Sequence[Held]:
 
 
 @admin.register(PullWorker)
-class PullWorkerAdmin(base.ReadOnly):
+class PullWorkerAdmin(Surrounded, base.ReadOnly):
     """Who receives for pull consumers; what each one holds stands on its consumer's page."""
 
+    list_before_template = "delivery/workers_top.html"
     list_display = ("name", "consumer", "channel", "seen")
     list_select_related = ("consumer__channel",)
     search_fields = ("name", "consumer__client_id", "consumer__channel__slug")
@@ -78,6 +82,10 @@ class PullWorkerAdmin(base.ReadOnly):
     ordering = ("-seen_at", "id")
     fields = (("name", "seen"), ("consumer", "channel"), "keys")
     readonly_fields = ("channel", "seen", "keys")
+
+    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+        """What to do while there is none."""
+        return {"none": not PullWorker.objects.exists()}
 
     @display(description="Channel")
     def channel(self, worker: PullWorker) -> str:

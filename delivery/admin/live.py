@@ -1,14 +1,17 @@
 """Live: what goes on by itself is seen on its page, the same for replays, restores and runs."""
 
+from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Model
+from django.forms import MediaDefiningClass
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
 from channels_app.admin import base
+from channels_app.admin.surroundings import Surrounded
 from delivery.admin.stopping import Stoppable
 
 TEMPLATE = "delivery/live.html"
@@ -41,22 +44,22 @@ class Live:
         return [(name, f"{it:,}" if type(it) is int else it) for name, it in self.facts]
 
 
-class LivePage(Stoppable):
+class AbstractPage(ABCMeta, MediaDefiningClass):
+    """The class of pages that leave something to be told: without it none can be registered."""
+
+
+class LivePage(Surrounded, Stoppable, metaclass=AbstractPage):
     """A page whose upper part keeps itself up to date until the row has come to its end."""
 
     change_form_outer_before_template = TEMPLATE
 
+    @abstractmethod
     def live(self, row: Any) -> Live:
         """How far it is now."""
-        raise NotImplementedError
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The row with its bar."""
-        row = self.get_object(request, object_id)
-        more = self._shown(row) if row is not None else {}
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def around_row(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        """Its bar."""
+        return self._shown(row)
 
     def get_urls(self) -> list[URLPattern]:
         """The usual ones, and the live part by itself."""

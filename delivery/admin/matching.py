@@ -77,7 +77,7 @@ class Wanted(forms.Form):
         channel = str(data.get("channel", ""))
         if channel.isdecimal():
             theirs = Consumer.objects.filter(channel_id=channel)
-            self.fields["consumer"].queryset = theirs.order_by("client_id")  # type: ignore[attr-defined]
+            self.fields["consumer"].queryset = theirs.order_by("client_id")  # type: ignore[attr-defined]  # of rows
             self.fields["consumer"].help_text = ""
 
     def wanted(self) -> ReplayFilter:

@@ -54,14 +54,13 @@ class PipelineRunAdmin(LivePage, base.BigList):
     )
     open_states = (State.QUEUED, State.RUNNING)
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The list, and over it how each job stands."""
-        more = {
+    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+        """How each job stands."""
+        return {
             "jobs": standings(),
             "may_operate": self.has_operate_permission(request),
             "lake": settings.ENVIRONMENT.lake,
         }
-        return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
 
     def live(self, row: PipelineRun) -> Live:
         """Its stage, bar, result and log."""

@@ -8,16 +8,18 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from unfold.enums import ActionVariant
 
 from channels_app import clock
 from channels_app.admin import base
+from channels_app.admin.acting import Acting, pausing, resuming
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import ChoicesDropdownFilter, RelatedDropdownFilter
+from channels_app.admin.surroundings import Surrounded
 from channels_app.api import recurring
 from channels_app.models import Schedule, ScheduleBody
 from channels_app.rules import firings, ids
 from channels_app.steps import register_schedule
+from channels_app.steps.register_schedule import Order
 from delivery.admin.schedule_form import ScheduleForm, in_zone, preview
 from delivery.runtime.recurring import run_now
 
@@ -44,7 +46,7 @@ RUN = dialog(
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(base.Stepped):
+class ScheduleAdmin(Surrounded, Acting, base.Stepped):
     """Recurring messages: made and changed by a form, paused, resumed and run by hand."""
 
     form = ScheduleForm
@@ -65,7 +67,7 @@ class ScheduleAdmin(base.Stepped):
         (None, {"fields": ("seen", ("channel", "name"), "producer", "description")}),
         (
             "When",
-            {"fields": (("cron", "timezone"), "every_ms", ("start_at", "end_at"), "limit")},
+            {"fields": (("cron", "timezone"), ("every_ms", "limit"), "start_at", "end_at")},
         ),
         ("Late or too early", {"fields": (("misfire", "overlap"),)}),
         (
@@ -84,28 +86,24 @@ class ScheduleAdmin(base.Stepped):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
         """With the channel, which names it."""
-        return super().get_queryset(request).select_related("channel", "producer")  # type: ignore[no-any-return]
+        rows: QuerySet[Schedule] = super().get_queryset(request)
+        return rows.select_related("channel", "producer")
 
     def audit_target(self, obj: Schedule) -> str:
         """As the steps name it."""
         return f"schedule:{obj.channel.slug}/{obj.name}"
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The list, and what to do while there is none."""
-        more = {
+    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+        """What to do while there is none."""
+        return {
             "none": not Schedule.objects.exists(),
             "may_add": self.has_add_permission(request),
             "add_url": reverse("admin:channels_app_schedule_add"),
         }
-        return super().changelist_view(request, more | (extra_context or {}))  # type: ignore[no-any-return]
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
+    def around_row(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         """The schedule in words, its next occurrences and its last ones."""
-        schedule = self.get_object(request, object_id)
-        more = _shown(schedule) if schedule is not None else {}
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+        return _shown(row)
 
     def get_urls(self) -> list[URLPattern]:
         """The usual ones, and what a half-filled form would come to."""
@@ -129,7 +127,7 @@ class ScheduleAdmin(base.Stepped):
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
         """Remove one, through its step."""
-        register_schedule.remove(obj.channel.slug, obj.name, actor=base.actor(request))
+        register_schedule.remove(Order(obj.channel.slug, obj.name, base.actor(request)))
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         """Remove those selected, each through the step."""
@@ -138,24 +136,18 @@ class ScheduleAdmin(base.Stepped):
 
     def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """What is not paused."""
-        return self._is(request, object_id, State.ACTIVE, State.ENDED)
+        return self.is_now(request, object_id, state__in=(State.ACTIVE, State.ENDED))
 
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """What is."""
-        return self._is(request, object_id, State.PAUSED)
+        return self.is_now(request, object_id, state=State.PAUSED)
 
-    @action(description="Pause", icon="pause", permissions=["pause"], dialog=PAUSE)
+    @pausing(PAUSE)
     def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Publish nothing more."""
         return self._do(request, form, object_id, register_schedule.pause, "is paused")
 
-    @action(
-        description="Resume",
-        icon="play_arrow",
-        permissions=["resume"],
-        dialog=RESUME,
-        variant=ActionVariant.PRIMARY,
-    )
+    @resuming(RESUME)
     def resume(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Go on."""
         return self._do(request, form, object_id, register_schedule.resume, "goes on")
@@ -193,23 +185,18 @@ class ScheduleAdmin(base.Stepped):
         """How many it has published by the clock."""
         return f"{schedule.fired_count:,}"
 
-    def _is(self, request: HttpRequest, object_id: Any, *states: State) -> bool:
-        if not self.has_operate_permission(request):
-            return False
-        return not object_id or Schedule.objects.filter(pk=object_id, state__in=states).exists()
-
     def _do(
         self, request: HttpRequest, form: Any, object_id: str, step: Callable[..., Any], done: str
     ) -> HttpResponse:
         schedule = Schedule.objects.select_related("channel").get(pk=object_id)
-        with base.telling(request, f"{schedule.name} {done}."):
-            step(
-                schedule.channel.slug,
-                schedule.name,
-                actor=base.actor(request),
-                reason=form.cleaned_data["reason"],
-            )
-        return base.leave_dialog(self.page_of(schedule.pk))
+        name = (schedule.channel.slug, schedule.name)
+        return self.carry_out(
+            request,
+            form,
+            object_id,
+            lambda actor, reason: step(Order(*name, actor, reason=reason)),
+            f"{schedule.name} {done}.",
+        )
 
 
 @admin.register(ScheduleBody)
@@ -224,7 +211,8 @@ class ScheduleBodyAdmin(base.ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ScheduleBody]:
         """Without the bytes."""
-        return super().get_queryset(request).defer("data")  # type: ignore[no-any-return]
+        rows: QuerySet[ScheduleBody] = super().get_queryset(request).defer("data")
+        return rows
 
     @display(description="Size")
     def size(self, row: ScheduleBody) -> str:

@@ -18,7 +18,7 @@ from channels_app.rules.fields import BadValues
 from channels_app.rules.registered import Registered
 from channels_app.rules.timetable import Timetable
 from channels_app.steps import register_schedule
-from channels_app.steps.register_schedule import Owner
+from channels_app.steps.register_schedule import Order, Owner
 
 MOST_SHOWN = 64 * 1024
 """Bytes of a body that a form holds; a larger one is registered through the API."""
@@ -36,6 +36,7 @@ class ScheduleForm(ReasonedForm):
     )
     headers = forms.JSONField(
         required=False,
+        initial=dict,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, "class": "hs-mono"}),
         help_text="Forwarded to consumers, as a JSON object.",
     )
@@ -100,16 +101,15 @@ class ScheduleForm(ReasonedForm):
         schedule = self.instance
         if self.fields["body"].disabled:
             raise Invalid("invalid_fields", "Change this schedule through the API.", field="body")
-        done: Registered[Schedule] = recurring.put_here(
+        order = Order(
             schedule.channel.slug,
             schedule.name,
-            self.values(),
-            actor=actor,
-            owner=Owner(producer=schedule.producer),
-            condition=self.condition(),
-            reason=self.cleaned_data["reason"],
+            actor,
+            Owner(producer=schedule.producer),
+            self.condition(),
+            self.cleaned_data["reason"],
         )
-        return done
+        return recurring.put_here(order, self.values())
 
 
 def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:

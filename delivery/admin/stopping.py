@@ -10,18 +10,24 @@ from unfold.enums import ActionVariant
 
 from channels_app import clock
 from channels_app.admin import base
+from channels_app.admin.acting import Acting
 from channels_app.admin.base import action
 from delivery.rules.asker import Asker
 
 
-class Cancel(Protocol):
-    """A step that stops one of them."""
+class Step(Protocol):
+    """A step that does something with one row."""
 
     def __call__(self, number: int, asker: Asker, /, *, now: datetime) -> Any:
         """By its number."""
 
 
-class Stoppable(base.ReadOnly):
+def of(object_id: str, step: Step) -> Callable[[str, str], Any]:
+    """The step for this row, now, as `Acting.carry_out` does it."""
+    return lambda actor, reason: step(int(object_id), Asker(actor, reason), now=clock.now())
+
+
+class Stoppable(Acting, base.ReadOnly):
     """A page with the button, which stands there only while there is something to stop."""
 
     open_states: Collection[str] = ()
@@ -33,20 +39,15 @@ class Stoppable(base.ReadOnly):
 
     def has_stop_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Only what goes on can be stopped."""
-        if not self.has_operate_permission(request):
-            return False
-        mine = self.model._default_manager.filter(pk=object_id, state__in=self.open_states)
-        return not object_id or mine.exists()
+        return self.is_now(request, object_id, state__in=self.open_states)
 
 
-def button(question: Any, told: str, cancel: Cancel) -> Callable[..., HttpResponse]:
+def button(question: Any, told: str, cancel: Step) -> Callable[..., HttpResponse]:
     """The action ``stop`` of a page: asks for a reason, stops it, says so."""
 
     def stop(self: Any, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        asker = Asker(base.actor(request), form.cleaned_data["reason"])
-        with base.telling(request, told):
-            cancel(int(object_id), asker, now=clock.now())
-        return base.leave_dialog(self.page_of(object_id))
+        done: HttpResponse = self.carry_out(request, form, object_id, of(object_id, cancel), told)
+        return done
 
     made: Callable[..., HttpResponse] = action(
         description="Stop",

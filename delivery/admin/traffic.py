@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
 from channels_app.admin import base
 from channels_app.admin.base import display
+from channels_app.admin.surroundings import Surrounded
 from delivery.models import Traffic, TrafficMark
 from delivery.models.traffic import ALL
 from delivery.rules.latency import BOUNDS_MS, in_words, quantile_ms
@@ -24,7 +25,7 @@ class Bucket(NamedTuple):
 
 
 @admin.register(Traffic)
-class TrafficAdmin(base.BigList):
+class TrafficAdmin(Surrounded, base.BigList):
     """What the charts are drawn from."""
 
     list_display = ("begins", "span_s", "whose", "accepted", "delivered", "failed", "dead")
@@ -42,21 +43,15 @@ class TrafficAdmin(base.BigList):
             return queryset, False
         return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        """The span with its latencies as a picture."""
-        traffic = self.get_object(request, object_id)
-        more = {}
-        if traffic is not None:
-            more = {
-                "quantiles": [
-                    (f"p{percent}", in_words(quantile_ms(traffic.latency, percent / 100)))
-                    for percent in (50, 95, 99)
-                ],
-                "buckets": buckets(traffic.latency),
-            }
-        return super().change_view(request, object_id, form_url, more | (extra_context or {}))  # type: ignore[no-any-return]
+    def around_row(self, request: HttpRequest, row: Traffic) -> dict[str, Any]:
+        """Its latencies as a picture."""
+        return {
+            "quantiles": [
+                (f"p{percent}", in_words(quantile_ms(row.latency, percent / 100)))
+                for percent in (50, 95, 99)
+            ],
+            "buckets": buckets(row.latency),
+        }
 
     @display(description="Beginning")
     def begins(self, traffic: Traffic) -> str:

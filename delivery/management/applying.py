@@ -134,8 +134,7 @@ def _put_schedule(
 ) -> Registered[Schedule]:
     # Of this transaction, in which the channel may have been made.
     view = load_channels(slug=channel).get(channel)
-    done: Registered[Schedule] = recurring.put_here(channel, name, values, actor=actor, view=view)
-    return done
+    return recurring.put_here(register_schedule.Order(channel, name, actor), values, view=view)
 
 
 _KINDS = {

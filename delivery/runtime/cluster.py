@@ -38,7 +38,7 @@ _stopping = Stop()
 PR_SET_PDEATHSIG = 1
 
 
-class BrokerCluster(Cluster):  # type: ignore[misc]
+class BrokerCluster(Cluster):  # type: ignore[misc]  # it has no types
     """A cluster that tells its pumps to finish before it waits for its workers."""
 
     def stop(self) -> bool:

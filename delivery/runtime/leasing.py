@@ -5,11 +5,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
-from random import random
 
 from django.conf import settings
 
-from channels_app import clock, failpoints
+from channels_app import chance, clock, failpoints
 from channels_app.directory import ConsumerView, directory
 from channels_app.rules import backoff
 from delivery.rules import leases as rules
@@ -104,7 +103,7 @@ def _move(lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | N
         max_attempts=view.max_attempts,
         policy=backoff.parse_policy(view.retry),
         retry_after=None,
-        jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+        jitter=chance.jitter(),
     )
     if move.state is DeliveryState.DELIVERED:
         return replace(move, reason=Reason.ACKNOWLEDGED)

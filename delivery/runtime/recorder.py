@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from random import random
 
 from django.db import DataError, IntegrityError, close_old_connections
 from django.db import Error as DatabaseFailure
 
-from channels_app import clock, failpoints
+from channels_app import chance, clock, failpoints
 from delivery.conf import conf
 from delivery.rules import acks, correlation, lifecycle
 from delivery.rules.claimed import Claimed
@@ -62,7 +61,7 @@ class Recorder:
                 max_attempts=line.view.max_attempts,
                 policy=line.policy,
                 retry_after=answer.retry_after,
-                jitter=random(),  # noqa: S311 (spreads retries, keeps no secret)
+                jitter=chance.jitter(),
             )
         )
         left_s = (row.due_at - clock.now()).total_seconds()

@@ -11,15 +11,14 @@ from channels_app.api import publishing, recurring
 from channels_app.api.problems import ApiProblem
 from channels_app.directory import ChannelView, directory
 from channels_app.errors import Conflict
-from channels_app.models import AuditEntry, Schedule, new_id
+from channels_app.models import Schedule, new_id
 from channels_app.rules import firings, ids, misfires
-from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.encryption import Unreadable
 from channels_app.rules.misfires import Turn
 from channels_app.rules.recurrence import SKIP_IF_UNDELIVERED
 from channels_app.steps import accept, register_schedule
 from channels_app.steps.accept import Accepted, Publication
-from channels_app.steps.register_schedule import ANYBODY, Owner
+from channels_app.steps.register_schedule import Order
 from delivery import metrics
 from delivery.steps import firing
 
@@ -77,23 +76,12 @@ def fire_overdue() -> int:
     return fire_due(due_before=limit) if next_at is not None and next_at <= limit else 0
 
 
-def run_now(
-    channel: str,
-    name: str,
-    *,
-    actor: str,
-    owner: Owner = ANYBODY,
-    condition: Condition = ALWAYS,
-    reason: str = "",
-) -> dict[str, Any]:
+def run_now(order: Order) -> dict[str, Any]:
     """Publish its message once more, now, whatever its state; the answer to a publication.
 
     Raises NotFound, Stale, and Conflict for what the channel does not take (any more).
     """
-    return transactions.run(
-        lambda: _run_now(channel, name, actor, owner, condition, reason),
-        on_collision=new_id.reseed,
-    )
+    return transactions.run(lambda: _run_now(order), on_collision=new_id.reseed)
 
 
 def _fire(due_before: datetime | None, most: int) -> list[_Round]:
@@ -191,26 +179,17 @@ def _write_down(one: _Round, now: datetime) -> None:
     )
 
 
-def _run_now(
-    channel: str, name: str, actor: str, owner: Owner, condition: Condition, reason: str
-) -> dict[str, Any]:
-    schedule, now = register_schedule.find(channel, name, owner, condition), clock.now()
+def _run_now(order: Order) -> dict[str, Any]:
+    schedule, now = register_schedule.find(order), clock.now()
     try:
-        view, publication = _publication(schedule, firings.run_key(name, new_id()), now)
+        view, publication = _publication(schedule, firings.run_key(order.name, new_id()), now)
     except _Refused as refused:
         raise Conflict("schedule_refused", str(refused)) from None
     (accepted,) = accept.accept(view, schedule.producer_id, [publication])
     shown = publishing.show(view, publication, accepted)
-    line = firings.line(firings.RUN, now, message=shown["id"], detail=actor)
+    line = firings.line(firings.RUN, now, message=shown["id"], detail=order.actor)
     firing.note_run(schedule, line, accepted.message_id)
-    AuditEntry.record(
-        actor,
-        "schedule.run",
-        f"schedule:{channel}/{name}",
-        team_id=schedule.owner_team_id,
-        reason=reason,
-        after={"message": shown["id"]},
-    )
+    order.record("schedule.run", schedule, None, {"message": shown["id"]})
     metrics.OCCURRENCES.labels(firings.RUN).inc()
     return shown
 

@@ -8,6 +8,7 @@ nothing until then.
 from collections import Counter as Tally
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from random import sample
 
 from django.conf import settings
@@ -152,9 +153,7 @@ def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> 
             yield 0
             continue
         Pruned.note(cutoffs.channel_id, max(ripe.values()))
-        yield transactions.run(
-            lambda ripe=ripe, old=old: _delete(consumer_id, state, ripe, old, slot)  # type: ignore[misc]
-        )
+        yield transactions.run(partial(_delete, consumer_id, state, ripe, old, slot))
 
 
 def _delete(
@@ -193,7 +192,7 @@ def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
         page = list(rows.values_list("id", flat=True)[:BATCH])
         if not page:
             return
-        yield transactions.run(lambda page=page: _look(channel, page))  # type: ignore[misc]
+        yield transactions.run(partial(_look, channel, page))
 
 
 def _look(channel: Channel, page: list[int]) -> int:

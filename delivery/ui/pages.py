@@ -1,7 +1,7 @@
 """Pages of a webhook's deliveries: newest first, in index order, a bounded stretch at a time."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -170,5 +170,5 @@ def _public(number: int | None) -> str:
     return "" if number is None else ids.to_public(ids.DELIVERY, number)
 
 
-def _known(value: str, choices: object) -> str:
-    return value if value in choices else ""  # type: ignore[operator]
+def _known(value: str, choices: Container[object]) -> str:
+    return value if value in choices else ""

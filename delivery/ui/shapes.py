@@ -162,6 +162,8 @@ def timeline(row: Delivery, attempts: Sequence[Attempt]) -> list[Moment]:
         moments.append(Moment("busy", "Next attempt", row.next_at, note))
     elif row.state == DeliveryState.AWAITING_ACK:
         moments.append(Moment("busy", "Awaits its acknowledgement", row.due_at, "Until then."))
+    elif row.state == DeliveryState.IN_FLIGHT and (row.lease_owner or 0) < 0:
+        moments.append(Moment("busy", "A worker has it", row.due_at, "Its lease ends then."))
     elif row.state == DeliveryState.IN_FLIGHT:
         moments.append(Moment("busy", "On its way", None, "An attempt is under way."))
     elif row.state != DeliveryState.DELIVERED:
@@ -176,7 +178,8 @@ def condition(webhook: Consumer) -> tuple[str, str]:
         return webhook.state, "bad" if webhook.state == Consumer.State.DISABLED else "wait"
     health: ConsumerHealth | None = getattr(webhook, "health", None)
     if health is None or not (health.last_success_at or health.last_failure_at):
-        return "nothing sent yet", "calm"
+        is_pull = webhook.mode == Consumer.Mode.PULL
+        return f"nothing {'received' if is_pull else 'sent'} yet", "calm"
     if health.circuit == ConsumerHealth.Circuit.OPEN:
         return "failing", "bad"
     if health.failing_since is not None:

@@ -64,7 +64,7 @@ def test_bytes_are_stored_as_they_are() -> None:
 
 def test_what_is_not_a_whole_number_cannot_stand_in_a_statement() -> None:
     with pytest.raises(TypeError):
-        raw.listed(["1"])  # type: ignore[list-item]
+        raw.listed(["1"])  # type: ignore[list-item]  # the fault that is meant
 
 
 @pytest.mark.django_db(transaction=True)

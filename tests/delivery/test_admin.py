@@ -16,6 +16,7 @@ from django.utils import timezone
 from channels_app.models import AuditEntry
 from channels_app.rules import ids
 from delivery.admin import newest as newest_module
+from delivery.admin.live import LivePage
 from delivery.admin.newest import newest
 from delivery.models import Attempt, Counter, Delivery, Replay
 from delivery.steps import replay
@@ -449,3 +450,11 @@ def test_an_onlooker_repairs_nothing(values: dict[str, Any]) -> None:
     onlooker.post(console.list_url(Delivery), bulk)
     assert not Replay.objects.exists()
     assert "replay_selected" not in console.look(onlooker, console.list_url(Delivery))
+
+
+def test_a_page_that_does_not_say_how_far_it_is_cannot_be_registered() -> None:
+    class Silent(LivePage):
+        pass
+
+    with pytest.raises(TypeError, match="live"):
+        Silent(Replay, admin.site)

@@ -1,5 +1,6 @@
 """The console's page of ordering keys: found by their consumer, parked, resumed and skipped."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -31,9 +32,11 @@ def consumer() -> Consumer:
 
 
 def press(operator: Client, lane: Lane, button: str) -> None:
+    """Ask what the button asks, and say yes."""
     url = reverse(f"admin:delivery_lane_{button}", args=[lane.pk])
-    answer = operator.post(url, {"_form_submitted": "True", "reason": "a test"})
-    assert answer.status_code == 200
+    hidden = re.findall(r'name="head" value="(\d+)"', operator.get(url).content.decode())
+    typed = {"_form_submitted": "True", "reason": "a test", "head": "".join(hidden)}
+    assert operator.post(url, typed).status_code == 200
 
 
 def test_keys_are_found_by_their_consumer(operator: Client, consumer: Consumer) -> None:
@@ -76,11 +79,34 @@ def test_a_key_is_parked_resumed_and_skipped(operator: Client, consumer: Consume
     check()
 
 
+def test_only_the_head_that_was_seen_is_passed_over(operator: Client, consumer: Consumer) -> None:
+    lane = lane_of(consumer, "A")
+    url = reverse("admin:delivery_lane_skip", args=[lane.pk])
+    assert f'value="{lane.head_id}"' in operator.get(url).content.decode()
+    press(operator, lane, "skip")  # somebody else is faster
+    operator.post(url, {"_form_submitted": "True", "reason": "", "head": str(lane.head_id)})
+    assert Delivery.objects.filter(state="cancelled").count() == 1
+    assert lane_of(consumer, "A").waiting_count == 1
+
+
 def test_who_waits_is_told_for_whom(operator: Client, consumer: Consumer) -> None:
     behind = Delivery.objects.order_by("message_id")[1]
     text = console.look(operator, console.page_url(behind))
     assert "It waits for an earlier one of its ordering key." in text
     assert "9000" not in text
+    assert console.page_url(lane_of(consumer, "A")) in text
+
+
+def test_a_consumers_page_leads_to_its_keys(operator: Client, consumer: Consumer) -> None:
+    text = console.look(operator, console.page_url(consumer))
+    assert all(console.page_url(lane_of(consumer, key)) in text for key in "AB")
+    name = f"{consumer.channel.slug}%2F{consumer.client_id}"
+    assert f"{console.list_url(Lane)}?q={name}" in text
+    Lane.objects.all().delete()
+    assert "None is open." in console.look(operator, console.page_url(consumer))
+    assert "No key is open" in console.look(operator, console.list_url(Lane))
+    Consumer.objects.update(ordering=False)
+    assert 'id="lanes"' not in console.look(operator, console.page_url(consumer))
 
 
 def test_an_onlooker_holds_nothing(consumer: Consumer) -> None:

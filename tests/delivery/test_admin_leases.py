@@ -39,6 +39,15 @@ def test_a_consumers_page_says_who_holds_what_and_until_when(operator: Client) -
     assert "not known any more" in part(console.look(operator, page))
 
 
+def test_the_list_of_workers_says_how_one_becomes_one(operator: Client) -> None:
+    page = console.list_url(PullWorker)
+    assert "Nobody receives" in console.look(operator, page)
+    Worker(waiting(b"x")).receive(worker_id="printer")
+    text = console.look(operator, page)
+    assert "Nobody receives" not in text
+    assert "printer" in text
+
+
 def test_a_push_consumers_page_has_no_leases(operator: Client) -> None:
     delivery = DeliveryFactory.create(in_flight=True)
     assert part(console.look(operator, console.page_url(delivery.consumer))) == ""

@@ -163,7 +163,7 @@ class _Colliding:
     """Makes one key that exists already, then real ones."""
 
     def __init__(self, first: object) -> None:
-        self._first = iter(first)  # type: ignore[call-overload]
+        self._first = iter(first)  # type: ignore[call-overload]  # what has a first one
 
     def __call__(self) -> int:
         return next(self._first, 0) or new_id()

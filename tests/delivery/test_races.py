@@ -358,7 +358,7 @@ def test_batches_with_the_same_keys_store_each_once_whatever_their_order() -> No
         kept.append({result.message_id for result in accept.accept(view, None, mine)})
 
     orders = (items, items[::-1], items, items[::-1])
-    threads = [in_thread(lambda order=order: send(order)) for order in orders]  # type: ignore[misc]
+    threads = [in_thread(lambda order=order: send(order)) for order in orders]  # type: ignore[misc]  # a lambda with a default
     for thread in threads:
         thread.join()
     assert len(kept) == 4

@@ -22,6 +22,7 @@ from channels_app.models import (
 )
 from channels_app.rules import ids
 from channels_app.steps import register_producer, register_schedule
+from channels_app.steps.register_schedule import Order
 from delivery.models import Delivery
 from delivery.runtime import recurring, sweeps
 from delivery.runtime.clockwork import Clockwork
@@ -46,6 +47,11 @@ def due(late_s: float = 0.5, **values: Any) -> Schedule:
     at = clock.now() - timedelta(seconds=late_s)
     at = at.replace(microsecond=at.microsecond // 1000 * 1000)
     return ScheduleFactory.create(start_at=at, next_at=at, **values)
+
+
+def order(schedule: Schedule, actor: str = "test", reason: str = "") -> Order:
+    """A call on it."""
+    return Order(schedule.channel.slug, schedule.name, actor, reason=reason)
 
 
 def all_fired() -> None:
@@ -201,7 +207,7 @@ def test_what_the_channel_would_refuse_by_now_is_not_published(
     assert " " in moved.recent[0]["detail"]
     assert not Message.objects.exists()
     with pytest.raises(Conflict):
-        recurring.run_now(schedule.channel.slug, schedule.name, actor="test")
+        recurring.run_now(order(schedule))
     assert not AuditEntry.objects.filter(action="schedule.run").exists()
 
 
@@ -219,9 +225,9 @@ def test_a_paused_channel_takes_messages_and_a_paused_schedule_makes_none() -> N
     schedule.channel.save()
     assert recurring.fire_due() == 1
     Schedule.objects.update(next_at=clock.now())
-    register_schedule.pause(schedule.channel.slug, schedule.name, actor="test")
+    register_schedule.pause(order(schedule))
     assert recurring.fire_due() == 0
-    register_schedule.resume(schedule.channel.slug, schedule.name, actor="test")
+    register_schedule.resume(order(schedule))
     next_at = fresh(schedule).next_at
     assert next_at is not None
     assert next_at > clock.now()  # what the pause took is gone
@@ -240,8 +246,8 @@ def test_a_channel_takes_its_schedules_along() -> None:
 
 def test_by_hand() -> None:
     schedule = ScheduleFactory.create(paused=True)
-    shown = recurring.run_now(schedule.channel.slug, schedule.name, actor="user:mia", reason="why")
-    again = recurring.run_now(schedule.channel.slug, schedule.name, actor="user:mia")
+    shown = recurring.run_now(order(schedule, actor="user:mia", reason="why"))
+    again = recurring.run_now(order(schedule, actor="user:mia"))
     assert shown["id"] != again["id"]
     moved = fresh(schedule)
     assert (moved.fired_count, moved.state, moved.next_at) == (0, "paused", None)

@@ -34,7 +34,7 @@ def test_who_is_killed_while_waiting_is_not_waited_for(dies: bool) -> None:
     waiting = [FORK.Process(target=stop.wait, args=[60]) for _ in range(3)]
     for process in waiting:
         process.start()
-        wait_until(lambda pid=process.pid: _sleeps(pid), 10, "it does not wait")  # type: ignore[misc]
+        wait_until(lambda pid=process.pid: _sleeps(pid), 10, "it does not wait")  # type: ignore[misc]  # a lambda with a default
     if dies:
         os.kill(waiting[0].pid or 0, signal.SIGKILL)
         waiting[0].join()

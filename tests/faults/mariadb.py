@@ -149,7 +149,7 @@ class Server:
 def _execute(connection: Any, statement: str) -> Sequence[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
-        return cursor.fetchall()  # type: ignore[no-any-return]
+        return cursor.fetchall()  # type: ignore[no-any-return]  # MySQLdb has no types
 
 
 def _die_with_parent() -> None:

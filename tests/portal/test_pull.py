@@ -43,11 +43,14 @@ def test_a_pull_consumer_is_registered_and_shown_how_to_receive(
     listed = text(owner.get(f"{ROOT}/orders/printer/"))
     assert one["delivery_id"] in listed
     assert "Send a test" not in listed
+    detail = f"{ROOT}/orders/printer/deliveries/{one['delivery_id']}/"
+    assert "A worker has it" in text(owner.get(detail))
     assert "asks for its messages" in text(owner.get(f"{ROOT}/"))
     assert worker.say("ack", one["lease"])[0] == [one["lease"]]
-    detail = text(owner.get(f"{ROOT}/orders/printer/deliveries/{one['delivery_id']}/"))
-    assert "Attempt 1: delivered" in detail
-    assert "curl -isSg" not in detail
+    shown = text(owner.get(detail))
+    assert "Attempt 1: delivered" in shown
+    assert "curl -isSg" not in shown
+    assert "webhook-signature" not in shown  # nothing is sent to it
 
 
 @pytest.mark.parametrize("tab", ["", "dead/", "health/", "settings/", "secret/", "replays/"])
@@ -56,6 +59,7 @@ def test_every_tab_of_it_works(owner: Client, orders: Channel, team: Team, tab: 
     answer = owner.get(f"{ROOT}/orders/printer/{tab}")
     assert answer.status_code == 200
     assert ("leases/ack" in text(answer)) == (tab == "secret/")
+    assert "a test" not in text(answer)
 
 
 def test_its_settings_are_changed_without_an_address(

@@ -99,7 +99,7 @@ def undone() -> Iterator[None]:
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
-    directory.__init__()  # type: ignore[misc]
+    directory.__init__()  # type: ignore[misc]  # begins anew
 
 
 def rows(*, but: tuple[type[Model], ...] = ()) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from channels_app.models import Schedule
 from channels_app.rules import fields, firings
 from channels_app.rules.recurrence import CONTENT, FIELDS
 from channels_app.steps import register_schedule
-from channels_app.steps.register_schedule import Owner
+from channels_app.steps.register_schedule import Order, Owner
 
 STATES = Schedule.State.values
 SETTINGS = openapi.component("ScheduleSettings", fields.object_schema(FIELDS))
@@ -123,12 +123,7 @@ class ScheduleView(ApiView):
     def put(self, request: Request, channel: str, schedule: str) -> Response:
         """Create or replace the schedule; the same body twice changes nothing. A pause stays."""
         done = recurring.put(
-            channel,
-            schedule,
-            json_object(request),
-            actor=self.caller.actor,
-            owner=owner_of(self.caller),
-            condition=etags.condition_of(request),
+            order_of(self.caller, request, channel, schedule), json_object(request)
         )
         place = f"channels/{channel}/schedules/{schedule}"
         return etags.registered(done, recurring.shown_whole(done.row, clock.now()), place)
@@ -143,13 +138,7 @@ class ScheduleView(ApiView):
     def delete(self, request: Request, channel: str, schedule: str) -> Response:
         """Forget the schedule; its messages stay and are delivered."""
         publishing.channel_of(channel)
-        register_schedule.remove(
-            channel,
-            schedule,
-            actor=self.caller.actor,
-            owner=owner_of(self.caller),
-            condition=etags.condition_of(request),
-        )
+        register_schedule.remove(order_of(self.caller, request, channel, schedule))
         return Response(status=204)
 
 
@@ -167,13 +156,7 @@ class PauseScheduleView(ApiView):
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Publish nothing until it is resumed."""
-        done = register_schedule.pause(
-            channel,
-            schedule,
-            actor=self.caller.actor,
-            owner=owner_of(self.caller),
-            condition=etags.condition_of(request),
-        )
+        done = register_schedule.pause(order_of(self.caller, request, channel, schedule))
         return etags.registered(done, recurring.shown_whole(done.row, clock.now()))
 
 
@@ -191,19 +174,19 @@ class ResumeScheduleView(ApiView):
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Go on with the next occurrence from now; those of the pause do not happen."""
-        done = register_schedule.resume(
-            channel,
-            schedule,
-            actor=self.caller.actor,
-            owner=owner_of(self.caller),
-            condition=etags.condition_of(request),
-        )
+        done = register_schedule.resume(order_of(self.caller, request, channel, schedule))
         return etags.registered(done, recurring.shown_whole(done.row, clock.now()))
 
 
-def owner_of(caller: Caller) -> Owner:
-    """Whose schedules the caller may change."""
-    return Owner(caller.tenant, caller.producer)
+def order_of(caller: Caller, request: Request, channel: str, schedule: str) -> Order:
+    """What the caller asks for: its own schedules alone, and as ``If-Match`` wants them."""
+    return Order(
+        channel,
+        schedule,
+        caller.actor,
+        Owner(caller.tenant, caller.producer),
+        etags.condition_of(request),
+    )
 
 
 def _visible(caller: Caller, channel_id: int) -> QuerySet[Schedule]:

@@ -3,10 +3,10 @@
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import etags, openapi
+from channels_app.api import openapi
 from channels_app.api.base import ApiView
 from channels_app.api.views.publish import PUBLISHED
-from channels_app.api.views.schedules import PATH, WRITE, owner_of
+from channels_app.api.views.schedules import PATH, WRITE, order_of
 from delivery.runtime import recurring
 
 
@@ -24,11 +24,5 @@ class RunScheduleView(ApiView):
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Publish its message once more, now, paused or not. Timetable and limit stay."""
-        shown = recurring.run_now(
-            channel,
-            schedule,
-            actor=self.caller.actor,
-            owner=owner_of(self.caller),
-            condition=etags.condition_of(request),
-        )
+        shown = recurring.run_now(order_of(self.caller, request, channel, schedule))
         return Response(shown, status=202, headers={"Location": shown["url"]})

@@ -1,5 +1,6 @@
 """Timeline of a channel: what is going to be sent in the order of its time, and how much when."""
 
+import math
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -71,7 +72,11 @@ class HistogramView(ApiView):
         width_s = _width_s(page)
         begin, end = _span(page, clock.now(), timedelta(seconds=60 * width_s))
         if end - begin > timedelta(seconds=timeline.MOST_BUCKETS * width_s):
-            detail = f"From begin to end there may be {timeline.MOST_BUCKETS} stretches."
+            least = math.ceil((end - begin) / timedelta(seconds=timeline.MOST_BUCKETS))
+            detail = (
+                f"That would be more than {timeline.MOST_BUCKETS} stretches: make them {least} "
+                "seconds or more, or the span shorter."
+            )
             raise pages.refuse("width_s", detail)
         width = timedelta(seconds=width_s)
         if wanted := reach.messages_on(self.caller, view.id):

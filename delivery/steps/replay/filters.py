@@ -219,7 +219,8 @@ def _finished(value: object) -> str:
     # As stored, or as the API shows it ("Dead").
     if isinstance(value, str) and value.istitle():
         value = value.lower()
-    return fields.choice(*_FINISHED)(value)  # type: ignore[no-any-return]
+    name: str = fields.choice(*_FINISHED)(value)
+    return name
 
 
 _FINISHED = sorted(state.value for state in FINISHED)

@@ -40,7 +40,7 @@ Walk = Callable[[House], Stops]
 def wear(page: Page, form: str) -> None:
     """Look at the page in another form, without loading it anew."""
     viewport, scheme = FORMS[form]
-    page.set_viewport_size(viewport)  # type: ignore[arg-type]
+    page.set_viewport_size(viewport)  # type: ignore[arg-type]  # a dict has it all
     # Without motion: a picture is taken at once, and not of what is half way.
-    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]  # light or dark
     page.evaluate("scrollTo(0, 0)")

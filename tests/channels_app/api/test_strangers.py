@@ -88,7 +88,7 @@ def _address(route: str, addresses: dict[str, str]) -> str:
 
 def _state() -> list[object]:
     return [
-        sorted(str(row) for row in table.objects.values_list())  # type: ignore[attr-defined]
+        sorted(str(row) for row in table.objects.values_list())  # type: ignore[attr-defined]  # every model has them
         for table in TABLES
     ]
 

@@ -188,6 +188,6 @@ def test_keys_of_a_team_and_of_the_installation() -> None:
 )
 def test_values_that_are_none_are_invalid(values: object) -> None:
     with pytest.raises(Invalid) as refusal:
-        register_channel.put("orders", values, actor="x")  # type: ignore[arg-type]
+        register_channel.put("orders", values, actor="x")  # type: ignore[arg-type]  # the fault that is meant
     assert refusal.value.code == "invalid_fields"
     assert refusal.value.faults

@@ -62,13 +62,13 @@ def test_whatever_follows_is_an_arrow_of_the_table(
 ) -> None:
     mode = Mode("callback", 1.0, on_timeout)
     common = {"failure_count": failures, "max_attempts": 3, "policy": POLICY, "jitter": jitter}
-    timed_out = acks.timed_out(mode, **common)  # type: ignore[arg-type]
-    refused = acks.refused(**common, reason=R.RETRY)  # type: ignore[arg-type]
+    timed_out = acks.timed_out(mode, **common)  # type: ignore[arg-type]  # of several types
+    refused = acks.refused(**common, reason=R.RETRY)  # type: ignore[arg-type]  # as above
     for to in (timed_out, refused, acks.confirmed()):
         assert (S.AWAITING_ACK, to.state, to.reason) in ARROWS
         assert (to.due_in is None) == (to.state in FINISHED)
     assert (S.IN_FLIGHT, mode.answered.state, mode.answered.reason) in ARROWS
-    assert acks.timed_out(None, **common).state is S.DELIVERED  # type: ignore[arg-type]
+    assert acks.timed_out(None, **common).state is S.DELIVERED  # type: ignore[arg-type]  # as above
 
 
 class Words(RuleBasedStateMachine):

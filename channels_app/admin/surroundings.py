@@ -1,0 +1,35 @@
+"""Surroundings: what a page of the console shows around a row's fields, or over a list."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from unfold.admin import ModelAdmin
+
+
+class Surrounded(ModelAdmin):
+    """A page with templates of its own beside those of every table; this is what they show."""
+
+    def around_row(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        """What is told beside the fields of this row."""
+        return {}
+
+    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+        """What is told over the list."""
+        return {}
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The row, and what stands around it; nothing does where there is no such row."""
+        row = self.get_object(request, object_id)
+        more = self.around_row(request, row) if row is not None else {}
+        page: HttpResponse = super().change_view(
+            request, object_id, form_url, more | (extra_context or {})
+        )
+        return page
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """The list, and what stands over it."""
+        more = self.over_list(request)
+        page: HttpResponse = super().changelist_view(request, more | (extra_context or {}))
+        return page
