@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, StorageState, expect, sync_playwright
 
 from tests import broker as processes
 from tests.broker import Broker
-from tests.browser import person
+from tests.browser import person, standing
 from tests.browser.person import GUEST, ONLOOKER, OPERATOR, OWNER, Open, Person
 from tests.browser.tours import House
 from tests.receiver import Receiver
@@ -50,7 +50,7 @@ def consumer() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iterator[Broker]:
-    """A running broker with everything that `seed` makes."""
+    """A running broker with everything that `seed` and `standing` make."""
     folder = tmp_path_factory.mktemp("browser")
     with processes.fresh_database(folder) as url:
         made = Broker(folder, url, EMAIL_URL=f"filemail:///{folder / 'mail'}")
@@ -65,6 +65,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
         made.http.headers["Authorization"] = f"Bearer {seeded.stdout.split()[-1]}"
         try:
             made.start()
+            standing.fill(made)
             yield made
         finally:
             made.http.close()

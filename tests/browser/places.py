@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from django.contrib import admin
+from playwright.sync_api import Page
 
 from tests.browser.person import Person
+from tests.browser.standing import BLOCKED, LONG, PARKED, PRINTER, ROOMS, SENDER, STRICT
 
 SEVERAL = (
     "/admin/",
@@ -19,6 +21,12 @@ SEVERAL = (
     "/admin/channels_app/message/?state=accepted",
     "/admin/timeline/",
     "/admin/timeline/?span=year",
+    "/admin/timeline/?span=hour",
+    "/admin/channels_app/schedule/?state__exact=paused",
+    "/admin/channels_app/schedule/?q=nothing-like-it",
+    f"/admin/delivery/lane/?q={ROOMS}/{SENDER}",
+    "/admin/delivery/lane/?parked_at__isempty=0",
+    f"/admin/delivery/lane/?q={ROOMS}/nobody",
     "/admin/delivery/traffic/1/change/",
     "/admin/usage/",
     "/admin/usage/?month=2025-01",
@@ -26,6 +34,18 @@ SEVERAL = (
     "/admin/delivery/healthday/worst/?day=2025-01-01",
 )
 """Pages that are of no table alone, or look otherwise in a certain state."""
+ROWS = (
+    "/admin/channels_app/schedule/?q=failing",
+    f"/admin/channels_app/schedule/?q={LONG}",
+    "/admin/channels_app/schedule/?q=once-more",
+    "/admin/channels_app/schedule/?q=picture",
+    f"/admin/channels_app/consumer/?q={PRINTER}",
+    f"/admin/channels_app/consumer/?q={SENDER}",
+    f"/admin/delivery/lane/?q={ROOMS}/{SENDER}/{PARKED}",
+    f"/admin/delivery/lane/?q={ROOMS}/{STRICT}/{BLOCKED}",
+    "/admin/delivery/delivery/?state=in_flight",
+)
+"""Lists whose first row is in a state that the first of its table is not."""
 MODELS = sorted(model._meta.label_lower.replace(".", "/") for model in admin.site._registry)
 
 
@@ -33,10 +53,21 @@ def pages(person: Person) -> Iterator[str]:
     """Opens the list of every table, its first row and the form of a new one."""
     for model in MODELS:
         page = person.open(f"/admin/{model}/")
-        row = page.locator("#result_list tr.data-row th a").first
-        found = [str(row.get_attribute("href"))] if row.count() else []
+        found = _first(page)
         if page.locator(f"a[href^='/admin/{model}/add/']").count():
             found.append(f"/admin/{model}/add/")
         yield page.url
         for place in found:
             yield person.open(place).url
+
+
+def rows(person: Person) -> Iterator[str]:
+    """Opens the first row of each of ROWS."""
+    for place in ROWS:
+        (found,) = _first(person.open(place))
+        yield person.open(found).url
+
+
+def _first(page: Page) -> list[str]:
+    row = page.locator("#result_list tr.data-row th a").first
+    return [str(row.get_attribute("href"))] if row.count() else []

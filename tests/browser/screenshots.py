@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 from tests.browser import tours
 from tests.browser.conftest import Sessions
 from tests.browser.person import OPERATOR, Open
-from tests.browser.places import SEVERAL, pages
+from tests.browser.places import SEVERAL, pages, rows
 from tests.browser.tours import FORMS, House, accounts, team, webhooks
 
 FOLDER = settings.BASE_DIR / "data" / "screenshots"
@@ -26,10 +26,10 @@ def test_every_page_of_the_console_is_drawn(
 ) -> None:
     viewport, scheme = FORMS[form]
     person = open_window(storage_state=sessions[OPERATOR], viewport=viewport, color_scheme=scheme)
-    opened = chain(pages(person), (person.open(place).url for place in SEVERAL))
+    opened = chain(pages(person), (person.open(place).url for place in SEVERAL), rows(person))
     for url in opened:
         place = url.removeprefix(f"{person.base}/")
-        title = re.sub(r"[^a-z0-9]+", "-", place.partition("&_")[0]).strip("-")
+        title = re.sub(r"[^a-z0-9]+", "-", place.partition("&_")[0]).strip("-")[:100]
         draw(person.page, FOLDER / form / f"{title}.png")
 
 

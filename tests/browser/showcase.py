@@ -31,6 +31,8 @@ STEADY, FAILING, PAUSED, DISABLED, FRESH = (
     "customs-and-excise-declarations-gateway",
     "homepage",
 )
+PULLED = "label-printers-of-the-second-floor"
+"""Asks for its messages."""
 PILE = 60
 EXAMPLE = {
     "shipment": "shp_8f2c1d",
@@ -76,6 +78,9 @@ def fill(receiver: str) -> None:
     _webhook(channel, team, DISABLED, f"https://customs.example/{'declarations/' * 6}incoming",
              state="disabled", state_reason="it answered 410 Gone")  # fmt: skip
     _webhook(channel, team, FRESH, f"{receiver}/homepage")
+    pulled = _webhook(channel, team, PULLED, "", mode="pull")
+    DeliveryFactory.create(consumer=pulled, message__event_type="shipment.arrived")
+    DeliveryFactory.create(consumer=pulled, retrying=True, message__event_type="shipment.moved")
 
 
 def channels() -> Channel:

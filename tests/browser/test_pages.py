@@ -4,17 +4,20 @@ That nothing is asked for from elsewhere, that no script fails and that the cont
 is kept is looked at by every window (`person.window`).
 """
 
+from itertools import chain
+
 import pytest
 
 from tests.browser import axe
 from tests.browser.conftest import Sessions
 from tests.browser.person import OPERATOR, Open, Person
-from tests.browser.places import SEVERAL, pages
+from tests.browser.places import SEVERAL, pages, rows
 
 
 def test_every_page_is_there_for_everybody(operator: Person) -> None:
     # All in one window: each new one would load the style sheets again.
-    faults = [fault for _ in pages(operator) for fault in axe.faults(operator.page, colours=False)]
+    opened = chain(pages(operator), rows(operator))
+    faults = [fault for _ in opened for fault in axe.faults(operator.page, colours=False)]
     assert faults == []
 
 

@@ -12,6 +12,7 @@ from tests.browser.showcase import (
     FOREIGN,
     FRESH,
     PAUSED,
+    PULLED,
     STEADY,
     TEAM,
 )
@@ -67,12 +68,22 @@ def registering(owner: Person, url: str) -> Stops:
     page.get_by_role("button", name="Register", exact=True).click()
     page.locator("#secret").wait_for()
     yield "registered", page
+    page = owner.open(f"{PLACE}-/new/{CHANNEL}/")
+    page.get_by_label("Name", exact=True).fill("stock-keepers")
+    page.get_by_label("It asks for them").check()
+    yield "register-pull", page
+    page.get_by_role("button", name="Register", exact=True).click()
+    page.get_by_role("heading", name="2. Receive").wait_for()
+    yield "registered-pull", page
 
 
 def one(owner: Person) -> Stops:
     """A webhook's tabs, and how it looks in each condition."""
     for name in (PAUSED, DISABLED):
         yield f"webhook-{name.partition('-')[0]}", owner.open(f"{PLACE}{CHANNEL}/{name}/")
+    for tab in ("", "health/", "settings/", "secret/"):
+        name = f"webhook-pull-{tab.strip('/') or 'deliveries'}"
+        yield name, owner.open(f"{PLACE}{CHANNEL}/{PULLED}/{tab}")
     place = f"{PLACE}{CHANNEL}/{FAILING}/"
     page = owner.open(place)
     page.get_by_text("Pause", exact=True).first.click()
