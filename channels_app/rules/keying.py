@@ -6,12 +6,10 @@ import math
 import re
 from dataclasses import dataclass
 
-import jmespath
-from jmespath.exceptions import JMESPathTypeError
+from channels_app.rules import paths
 
 SHARED = "*"
 """The key of all messages without one, on a channel that keeps the order of all."""
-LONGEST_PATH = 200
 _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 _EXACT = 2**53
 """Up to here a number of JSON is the same number to everybody who reads it."""
@@ -22,7 +20,7 @@ class Keying:
     """How a channel makes keys."""
 
     path: str = ""
-    """Where in a JSON body the key stands (JMESPath); '' for nowhere."""
+    """Where in a JSON body the key stands (rules/paths); '' for nowhere."""
     is_fifo: bool = False
     """What has no key otherwise goes under SHARED."""
 
@@ -38,29 +36,21 @@ def of(ordering: str, path: str) -> Keying | None:
 
 
 def path_fault(path: str) -> str | None:
-    """What is wrong with a path; None when it will do."""
-    try:
-        if path:
-            jmespath.search(_expression(path), {})
-    except (JMESPathTypeError, TypeError, ArithmeticError):
-        return None  # a function that wants more than an empty body has
-    except (ValueError, RecursionError):
-        return "This is no path into a JSON body, like user.id (JMESPath)."
-    return None
+    """What is wrong with a path; None when it will do, or when there is none."""
+    return paths.check(_plain(path)) if path else None
 
 
-def _expression(path: str) -> str:
+def _plain(path: str) -> str:
     # As JSONPath writes it; the sign means nothing else here.
     return path.removeprefix("$.")
 
 
 def _found(path: str, body: bytes) -> str:
     try:
-        found = jmespath.search(_expression(path), json.loads(body))
-    except (ValueError, TypeError, ArithmeticError, RecursionError):
-        # No JSON, or a function of the path does not take what stands there.
+        value = json.loads(body)
+    except (ValueError, RecursionError):
         return ""
-    return _text(found)
+    return _text(next(paths.found(_plain(path), value), None))
 
 
 def _text(found: object) -> str:

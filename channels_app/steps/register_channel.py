@@ -7,7 +7,7 @@ from channels_app import transactions
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel, Message
-from channels_app.rules import fields, keying, names, settings
+from channels_app.rules import fields, keying, names, paths, settings
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.fields import BadValues, Described, Fault, Field
 from channels_app.rules.registered import Registered
@@ -44,9 +44,9 @@ FIELDS: dict[str, Field] = {
         "without a key share one. For consumers with ordering.",
     ),
     "ordering_key_path": Field(
-        fields.text(keying.LONGEST_PATH, check=keying.path_fault),
+        fields.text(paths.LONGEST, check=keying.path_fault),
         default="",
-        help="Where in a JSON body the ordering key stands (JMESPath, like user.id) when the "
+        help="Where in a JSON body the ordering key stands, like user.id or items[0].sku, when the "
         "publisher sends none.",
     ),
     "paused": Field(
