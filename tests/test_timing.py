@@ -13,6 +13,7 @@ SECRET = re.compile(r"(?:^|_)(?:digest|hash|hmac|mac|password|secret|signature|t
 HARMLESS = {
     "record.body_digest == body_digest": "of a body that the caller sent itself",
     "_opened(consumer, row) == secret": "asked by the operator's own command line",
+    "secret == MASK": "whether its owner sends the mask that everybody knows",
 }
 """Comparisons of what is no secret to who could measure them, and why."""
 

@@ -4,7 +4,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from channels_app import clock, failpoints
@@ -101,7 +101,7 @@ def receive_patiently(
         while not handed and (left := end - time.monotonic()) > 0:
             watch.wait(view.id, left)
             now = directory.consumers().get(view.id)
-            if now is None or watch.is_over:
+            if now is None or now.mode != "pull" or watch.is_over:
                 break
             handed = receive(now, wish)
             if wish.sticky and not handed:
@@ -126,8 +126,7 @@ class Watch:
         """Let go all who wait, and whoever would: they get what there is, which is nothing."""
         self.is_over = True
         with self._lock:
-            for event in itertools.chain.from_iterable(self._waiting.values()):
-                event.set()
+            self._wake(itertools.chain.from_iterable(self._waiting.values()))
 
     def wait(self, consumer_id: int, seconds: float) -> None:
         """Until the consumer has something due, as far as one can see, or ``seconds`` are over."""
@@ -153,15 +152,22 @@ class Watch:
             with self._lock:
                 waiting = {key: list(events) for key, events in self._waiting.items()}
             views = directory.consumers()
+            for key in waiting:
+                if key not in views or views[key].mode != "pull":
+                    self._wake(waiting[key])  # nothing will come any more: its place is free
             # Of a halted one much may be due; it would wake them for nothing again and again.
             able = [key for key in waiting if key in views and not views[key].halted]
             now = clock.now()
             for consumer_id, due_at in horizon.next_due(able).items():
                 if due_at <= now:
-                    for event in waiting[consumer_id]:
-                        event.set()
+                    self._wake(waiting[consumer_id])
         finally:
             self._asking.release()
+
+    @staticmethod
+    def _wake(events: Iterable[threading.Event]) -> None:
+        for event in events:
+            event.set()
 
 
 watch = Watch()

@@ -525,6 +525,30 @@ def test_who_waits_gets_the_message_when_it_comes() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [("DELETE", None), ("PATCH", {"mode": "push", "url": "http://127.0.0.1:9/"})],
+)
+def test_who_waits_for_what_will_never_come_gives_the_place_back(method: str, change: Any) -> None:
+    consumer = waiting()
+    worker = Worker(consumer)
+    received: list[Any] = []
+
+    def wait() -> None:
+        received.append(worker.receive(wait_s=20))
+        connection.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not receiving.watch._waiting:
+        assert thread.is_alive()
+    assert Api(scopes=["admin"]).call(method, worker.path, change).status_code < 300
+    thread.join(15)
+    assert not thread.is_alive()
+    assert received == [[]]
+
+
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.seed("S2-04")
 def test_workers_of_one_consumer_share_its_messages() -> None:
     """Each message goes to exactly one of them."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from channels_app import clock
 from channels_app.models import ApiKey, Consumer, Producer, Team
 from channels_app.rules import ids
+from channels_app.rules.correlation import correlation
 from delivery.models import Delivery, Lane, Replay
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id
@@ -40,7 +41,11 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
     key = factories.ApiKeyFactory.create(producer=producer, scopes=["publish"])
     schema = {"type": "object", "required": ["id"]}
     kind = factories.EventTypeFactory.create(channel=channel, schema=schema, example={"id": 1})
-    consumer = factories.ConsumerFactory.create(channel=channel, team=team)
+    ack = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "retry"}
+    called = correlation({"preset": "whatsapp-cloud"})
+    consumer = factories.ConsumerFactory.create(
+        channel=channel, team=team, ack=ack | {"correlation": called}
+    )
     other = factories.ConsumerFactory.create(channel=channel, team=team)
     message = factories.MessageFactory.create(
         channel=channel, producer=producer, event_type=kind.name, dispatched=True, consumer_count=2
