@@ -66,8 +66,9 @@ def test_the_next_of_a_key_goes_when_this_one_was_acknowledged(receiver: Receive
         assert heard_by(receiver)[-1] == "A2"
         assert say_it(first) == "double"
         assert are("delivered", "awaiting_ack", "awaiting_ack")(), "it lets nobody else go"
-        for one in receiver.requests()[1:]:
-            say_it(one, "ok")
+        for one in receiver.requests():
+            if one.body != b"A1":
+                say_it(one, "ok")
     assert set(Delivery.objects.values_list("reason", flat=True)) == {"acknowledged"}
     assert not Lane.objects.exists()
     check()
