@@ -1,15 +1,19 @@
 """Leasing: what the holder of leases says of them: done, failed, not now, a little longer."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+import itertools
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
+from typing import NamedTuple
 
 from django.conf import settings
 
-from channels_app import chance, clock, failpoints
+from channels_app import chance, clock, failpoints, transactions
 from channels_app.directory import ConsumerView, directory
+from channels_app.group_commit import GroupCommit
 from channels_app.rules import backoff
 from delivery.rules import leases as rules
 from delivery.rules import lifecycle
@@ -21,6 +25,8 @@ from delivery.steps import leases as steps
 from delivery.steps import settle
 from delivery.steps.settle import Result
 
+MOST_SHARED = 200
+"""Leases of several callers that are ended in one transaction; one caller may bring more."""
 LONGEST = timedelta(hours=12)
 """A lease ends so long after it was taken, however often it is extended."""
 
@@ -39,7 +45,6 @@ def end(
     leases: Collection[Lease],
     outcome: Outcome,
     *,
-    slot: int,
     delay_s: float | None = None,
     error: str = "",
 ) -> set[Lease]:
@@ -47,28 +52,27 @@ def end(
 
     What follows is what follows for a push consumer (`rules.lifecycle`), budget and backoff
     included; ``delay_s`` takes the backoff's place. A lease that has lapsed counts as long as
-    nobody else took the delivery. Doing it twice is harmless.
+    nobody else took the delivery. Doing it twice is harmless. Threads that end leases at the same
+    time share a transaction.
     """
     now, views = clock.now(), _Views()
-    results: dict[str, list[tuple[Lease, Result]]] = {}
+    results = []
     for lease in leases:
         view = views.get(lease.consumer_id)
         if view is not None:
-            move = _move(lease, view, outcome, delay_s)
-            result = Result(
-                claimed=_claimed(lease, now),
-                transition=move,
-                outcome=outcome,
-                started_at=lease.taken_at,
-                error=error,
-                total_ms=int((now - lease.taken_at) / timedelta(milliseconds=1)),
+            results.append(
+                Result(
+                    claimed=_claimed(lease, now),
+                    transition=_move(lease, view, outcome, delay_s),
+                    outcome=outcome,
+                    started_at=lease.taken_at,
+                    error=error,
+                    total_ms=int((now - lease.taken_at) / timedelta(milliseconds=1)),
+                    worker=lease.worker,
+                )
             )
-            results.setdefault(lease.worker, []).append((lease, result))
-    ended: set[Lease] = set()
-    for worker, pairs in results.items():
-        closed = settle.close([it for _, it in pairs], now=now, slot=slot, worker=worker)
-        ours = {(it.claimed.id, it.claimed.attempt) for it in closed}
-        ended |= {lease for lease, _ in pairs if (lease.delivery_id, lease.attempt) in ours}
+    closed = _together.run(results, len(results)) if results else set()
+    ended = {lease for lease in leases if _End(lease.delivery_id, lease.attempt, outcome) in closed}
     failpoints.reach("after_end")
     return ended | steps.ended_so(set(leases) - ended, outcome)
 
@@ -80,6 +84,30 @@ def extend(leases: Iterable[Lease], lease_ms: int) -> tuple[set[Lease], set[Leas
     ends = {lease: min(wanted, lease.taken_at + LONGEST) for lease in leases}
     done = steps.extend({lease: at for lease, at in ends.items() if at > now})
     return done, {lease for lease, at in ends.items() if at <= now}
+
+
+class _End(NamedTuple):
+    """How an attempt came to its end."""
+
+    delivery_id: int
+    attempt: int
+    outcome: Outcome
+
+
+def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
+    closed = settle.close(
+        list(itertools.chain.from_iterable(orders)), now=clock.now(), slot=os.getpid(), worker=""
+    )
+    ends = {_End(it.claimed.id, it.claimed.attempt, it.outcome) for it in closed}
+    return [ends] * len(orders)
+
+
+_together = GroupCommit(
+    _close,
+    alone=lambda error: not transactions.is_away(error),
+    most=MOST_SHARED,
+    most_size=MOST_SHARED,
+)
 
 
 class _Views:

@@ -1,7 +1,6 @@
 """Receiving: what a pull consumer takes, and the waiting for it while there is nothing."""
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Hashable, Iterable
@@ -15,13 +14,14 @@ from delivery.rules import leases
 from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
 from delivery.rules.outcome import Outcome
-from delivery.runtime import leasing
+from delivery.runtime import handout, leasing
 from delivery.runtime.circles import circles
+from delivery.runtime.handout import Share
 from delivery.runtime.line import GUARD_EVERY
-from delivery.steps import claim, horizon, parcels, sharing
+from delivery.steps import horizon, parcels, sharing
 from delivery.steps import leases as steps
-from delivery.steps.claim import Claim, Want
-from delivery.steps.parcels import Parcel, Shelf
+from delivery.steps.claim import Want
+from delivery.steps.parcels import Parcel
 
 POLL_S = 0.05
 """How often the tables are asked, by one of all who wait in this process."""
@@ -64,19 +64,20 @@ def receive(view: ConsumerView, wish: Wish) -> list[Handed]:
     if view.halted or view.mode != "pull":
         return []
     owner = leases.owner_of(view.id, wish.worker)
-    rows = _claimed(view, wish, owner)
+    share = _claimed(view, wish, owner)
+    rows = share.rows
     if not rows:
         return []
     _note(owner, view.id, wish.worker)
     held = {row.id: _lease(row, wish.worker) for row in rows}
-    contents = _contents(rows)
+    contents = _contents(share)
     broken = [row for row in rows if contents[row.message_id].error]
     for row in broken:
         error = contents[row.message_id].error
-        leasing.end([held[row.id]], Outcome.BODY_UNREADABLE, slot=os.getpid(), error=error)
+        leasing.end([held[row.id]], Outcome.BODY_UNREADABLE, error=error)
     whole = [row for row in rows if row not in broken]
     if wish.settled:
-        leasing.end([held[row.id] for row in whole], Outcome.DELIVERED, slot=os.getpid())
+        leasing.end([held[row.id] for row in whole], Outcome.DELIVERED)
     failpoints.reach("before_handout")
     metrics.RECEIVED.inc(len(whole))
     return [Handed(row, contents[row.message_id], leasing.token(held[row.id])) for row in whole]
@@ -175,29 +176,29 @@ _turns = itertools.count(1)
 _noted: dict[int, float] = {}
 
 
-def _claimed(view: ConsumerView, wish: Wish, owner: int) -> list[Claimed]:
+def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:
     for _ in range(EMPTY_TRIES):
-        oldest_first = next(_turns) % GUARD_EVERY == 0
-        want = Want(view.id, wish.most, wish.lease_ms, oldest_first)
-        taken = _shared(want, wish, owner) if wish.sticky else _any(want, owner)
-        metrics.SWEPT.labels("lease").inc(taken.rescued_count)
-        if taken.rows or not taken.expired_count:
-            return taken.rows
-    return []
+        want = Want(
+            view.id,
+            wish.most,
+            wish.lease_ms,
+            oldest_first=next(_turns) % GUARD_EVERY == 0,
+            owner=owner,
+            spare=wish.most,
+        )
+        share = _own(want, wish, owner) if wish.sticky else handout.take(want)
+        if share.rows or not share.has_expired:
+            break
+    return share
 
 
-def _any(want: Want, owner: int) -> Claim:
-    return claim.claim([want], now=clock.now(), owner=owner, slot=os.getpid())
-
-
-def _shared(want: Want, wish: Wish, owner: int) -> Claim:
+def _own(want: Want, wish: Wish, owner: int) -> Share:
     """Of keys that are the worker's, and without one; joins the others by asking."""
     workers = circles.around(owner, want.consumer_id, wish.worker, wish.lease_ms)
-    now, oldest_first = clock.now(), want.oldest_first
     chosen = sharing.choose(
-        want.consumer_id, want.limit, owner, workers, now, oldest_first=oldest_first
+        want.consumer_id, want.limit, owner, workers, clock.now(), oldest_first=want.oldest_first
     )
-    return claim.claim_chosen(chosen, want, now=now, owner=owner, slot=os.getpid())
+    return handout.take_chosen(chosen, want)
 
 
 def _lease(row: Claimed, worker: str) -> Lease:
@@ -214,11 +215,10 @@ def _lease(row: Claimed, worker: str) -> Lease:
     )
 
 
-def _contents(rows: list[Claimed]) -> dict[int, Parcel]:
+def _contents(share: Share) -> dict[int, Parcel]:
     """What each message carries, large bodies as long as there is room."""
     missing = Parcel("", {}, None, 0, "The stored message is missing.")
-    wanted = [row.message_id for row in rows]
-    found = dict.fromkeys(wanted, missing) | Shelf().load(wanted)
+    found = {row.message_id: share.parcels.get(row.message_id, missing) for row in share.rows}
     room = MOST_BYTES - sum(parcel.size for parcel in found.values() if not parcel.is_left)
     for message_id, parcel in found.items():
         if parcel.is_left and (parcel.size <= room or len(found) == 1):

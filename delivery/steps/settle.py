@@ -48,6 +48,8 @@ class Result(NamedTuple):
     remote_address: str = ""
     provider_id: str = ""
     """What the consumer calls the delivery, where it calls back about that."""
+    worker: str = ""
+    """Who made the attempt, if not the one who settles it."""
 
 
 def _nobody(consumer_id: int, due_at: datetime) -> None:
@@ -242,6 +244,7 @@ def _attempt(result: Result, worker: str) -> raw.Row:
         (
             *(raw.text(result.started_at), result.outcome.value, result.status),
             *(result.error[:300], result.answer_headers, result.excerpt),
-            *(result.connect_ms, result.first_byte_ms, result.remote_address, worker[:100]),
+            *(result.connect_ms, result.first_byte_ms, result.remote_address),
+            (result.worker or worker)[:100],
         ),
     )

@@ -1,6 +1,5 @@
 """Leases: what the holder says of what it received; each lease of a request has its own result."""
 
-import os
 from collections.abc import Collection
 from typing import Any, ClassVar
 
@@ -86,7 +85,6 @@ def _ended(caller: Caller, asked: dict[str, Any], outcome: Outcome) -> Response:
     done = leasing.end(
         known,
         outcome,
-        slot=os.getpid(),
         delay_s=asked.get("delay_s"),
         error=asked.get("error", ""),
     )

@@ -1,17 +1,14 @@
-"""Claim: take due deliveries of chosen consumers under a lease, in index order (S0-34, S0-40).
-
-One short range per consumer and priority level finds candidates without locking anything; only
-those rows are then locked, by primary key. A consumer that may not be called now is never read,
-so its pile costs its neighbours nothing.
-"""
+"""Taking: lock what was chosen, end what is not to be sent any more, lease the rest."""
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from itertools import chain
+from typing import NamedTuple, Protocol, TypeVar
 
-from channels_app import failpoints, transactions
+from channels_app import failpoints
 from channels_app.directory import directory
 from channels_app.models import new_id, raw
 from delivery import acks, lanes
@@ -20,13 +17,8 @@ from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
+from delivery.steps.claim.choosing import Choice, Want
 
-T = TypeVar("T")
-
-AT_ONCE = timedelta(0)
-LEVELS = range(9, -1, -1)
-CONSUMERS_PER_QUERY = 40
-"""SQLite allows 500 terms of a union; 10 levels each."""
 TABLE = Delivery._meta.db_table
 LAPSED = raw.Insert(
     Attempt,
@@ -36,15 +28,15 @@ LAPSED = raw.Insert(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
-    """How much of one consumer's work to take."""
+class Holding(NamedTuple):
+    """Who takes, and when."""
 
-    consumer_id: int
-    limit: int
-    lease_ms: int
-    oldest_first: bool = False
-    """Ignore priority this time: the guard against starvation (S0-42)."""
+    wants: Sequence[Want]
+    now: datetime
+    owner: int
+    """Of the wants that name none."""
+    slot: int
+    ahead: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,76 +52,25 @@ class Claim:
     """Consumers that had no more due rows than were asked for."""
 
 
-def claim(
-    wants: Sequence[Want], *, now: datetime, owner: int, slot: int, ahead: timedelta = AT_ONCE
-) -> Claim:
-    """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
-
-    ``owner`` is the pump's generation, ``slot`` its counter share. Rows that another worker holds
-    are skipped, never waited for. What waits and is due within ``ahead`` is taken too, for a
-    worker that keeps it until then (``Claimed.due_at``); no lease ends sooner by it.
-    """
-    parts = [_claim_group(group, now, owner, slot, ahead) for group in _groups(wants)]
-    return Claim(
-        rows=[row for part in parts for row in part.rows],
-        expired_count=sum(part.expired_count for part in parts),
-        rescued_count=sum(part.rescued_count for part in parts),
-        drained=frozenset[int]().union(*(part.drained for part in parts)),
-    )
+class _OfConsumer(Protocol):
+    @property
+    def consumer_id(self) -> int: ...
 
 
-def claim_chosen(chosen: list[int], want: Want, *, now: datetime, owner: int, slot: int) -> Claim:
-    """The same for rows of one consumer that the caller chose among those that are due."""
-    if not chosen:
-        return Claim([])
-    leases = {want.consumer_id: want.lease_ms}
-    part = transactions.run(
-        lambda: _take(chosen, leases, now, owner, slot, AT_ONCE), on_collision=new_id.reseed
-    )
-    failpoints.reach("after_claim")
-    return part
+R = TypeVar("R", bound=_OfConsumer)
 
 
-def candidates_sql(wants: Sequence[Want], now: datetime) -> tuple[str, list[Any]]:
-    """The query that finds what is due: one range per consumer and level, each in index order."""
-    terms = [(want.consumer_id, level, want.limit + 1) for want in wants for level in LEVELS]
-    sql = " UNION ALL ".join(
-        f"SELECT * FROM (SELECT id, consumer_id, priority, due_at FROM {TABLE} "
-        f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
-        f"ORDER BY due_at, id LIMIT {limit:d}) AS t{place}"
-        for place, (consumer_id, level, limit) in enumerate(terms)
-    )
-    return sql, [raw.text(now)] * len(terms)
-
-
-def _claim_group(
-    wants: Sequence[Want], now: datetime, owner: int, slot: int, ahead: timedelta
-) -> Claim:
-    chosen, drained = _choose(wants, now + ahead)
-    if not chosen:
-        return Claim([], drained=drained)
-    leases = {want.consumer_id: want.lease_ms for want in wants}
-    part = transactions.run(
-        lambda: _take(chosen, leases, now, owner, slot, ahead), on_collision=new_id.reseed
-    )
-    failpoints.reach("after_claim")
-    return replace(part, drained=drained)
-
-
-def _choose(wants: Sequence[Want], now: datetime) -> tuple[list[int], frozenset[int]]:
-    """Ids to lock: the highest levels first, or the oldest where the guard says so."""
-    found: dict[int, list[tuple[int, Any, int]]] = {want.consumer_id: [] for want in wants}
-    for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(wants, now)):
-        found[consumer_id].append((-priority, due_at, delivery_id))
-    chosen: list[int] = []
-    drained: set[int] = set()
+def shared(rows: Iterable[R], wants: Sequence[Want]) -> list[list[R]]:
+    """What of the rows is each want's: its limit, unless those before it left less."""
+    left: dict[int, deque[R]] = {}
+    for row in rows:
+        left.setdefault(row.consumer_id, deque()).append(row)
+    nothing: deque[R] = deque()
+    shares = []
     for want in wants:
-        rows = found[want.consumer_id]
-        rows.sort(key=(lambda row: row[1:]) if want.oldest_first else None)
-        chosen += (row[2] for row in rows[: want.limit])
-        if len(rows) <= want.limit:
-            drained.add(want.consumer_id)
-    return chosen, frozenset(drained)
+        mine = left.get(want.consumer_id, nothing)
+        shares.append([mine.popleft() for _ in range(min(want.limit, len(mine)))])
+    return shares
 
 
 class _Due(NamedTuple):
@@ -157,23 +98,11 @@ _COLUMNS = ", ".join(
 )
 
 
-def _take(
-    chosen: list[int],
-    leases: dict[int, int],
-    now: datetime,
-    owner: int,
-    slot: int,
-    ahead: timedelta,
-) -> Claim:
-    instant = raw.text(now)
-    found = raw.read(
-        f"SELECT {_COLUMNS} FROM {TABLE} "
-        f"WHERE id IN ({raw.listed(chosen)}) AND due_at <= %s{raw.skip_locked()}",
-        [raw.text(now + ahead)],
-    )
-    place = {delivery_id: place for place, delivery_id in enumerate(chosen)}
-    rows = sorted(map(_Due._make, found), key=lambda row: place[row.id])
-    if ahead:
+def take(choice: Choice, holding: Holding) -> Claim:
+    """Inside the caller's transaction: lease what nobody else holds of the choice."""
+    now, instant = holding.now, raw.text(holding.now)
+    rows = _locked(choice, now + holding.ahead)
+    if holding.ahead:
         waiting = DeliveryState.QUEUED.value
         rows = [row for row in rows if row.state == waiting or row.due_at <= instant]
     tally: Tally[tuple[int, str]] = Tally()
@@ -190,23 +119,57 @@ def _take(
         finished = {row.id for row in (*expired, *worn)}
         rows = [row for row in rows if row.id not in finished]
         _leave((*expired, *worn), {row.id for row in worn}, now)
-    by_lease: dict[int, list[_Due]] = {}
-    for row in rows:
-        by_lease.setdefault(leases[row.consumer_id], []).append(row)
-    ends = {lease_ms: now + timedelta(milliseconds=lease_ms) for lease_ms in by_lease}
-    for lease_ms, some in by_lease.items():
-        _lease(some, ends[lease_ms], owner)
-    for (consumer_id, state), count in Tally((row.consumer_id, row.state) for row in rows).items():
-        tally[consumer_id, state] -= count
-        tally[consumer_id, DeliveryState.IN_FLIGHT.value] += count
-    Counter.add(tally, slot)
+    claimed = _lease(rows, holding, tally)
     failpoints.reach("in_claim")
-    claimed = [_claimed(row, ends[leases[row.consumer_id]]) for row in rows]
     return Claim(claimed, len(expired), len(lapsed))
 
 
-def _lease(rows: list[_Due], until: datetime, owner: int) -> None:
-    raw.execute(
+def _locked(choice: Choice, now: datetime) -> list[_Due]:
+    """The first ones, and of the spare ones as many as others hold of those."""
+    rows = _lock(list(chain.from_iterable(choice.first.values())), now)
+    got = Tally(row.consumer_id for row in rows)
+    instead = [
+        delivery_id
+        for consumer_id, spare in choice.spare.items()
+        for delivery_id in spare[: len(choice.first[consumer_id]) - got[consumer_id]]
+    ]
+    return rows + _lock(instead, now) if instead else rows
+
+
+def _lock(chosen: Sequence[int], now: datetime) -> list[_Due]:
+    found = raw.read(
+        f"SELECT {_COLUMNS} FROM {TABLE} "
+        f"WHERE id IN ({raw.listed(chosen)}) AND due_at <= %s{raw.skip_locked()}",
+        [raw.text(now)],
+    )
+    place = {delivery_id: place for place, delivery_id in enumerate(chosen)}
+    return sorted(map(_Due._make, found), key=lambda row: place[row.id])
+
+
+def _lease(rows: list[_Due], holding: Holding, tally: Tally[tuple[int, str]]) -> list[Claimed]:
+    """One UPDATE for all that one holder takes for the same time, and the counters with them."""
+    by_holder: dict[tuple[int, int], list[_Due]] = {}
+    for want, mine in zip(holding.wants, shared(rows, holding.wants), strict=True):
+        owner = holding.owner if want.owner is None else want.owner
+        by_holder.setdefault((owner, want.lease_ms), []).extend(mine)
+    claimed: dict[int, Claimed] = {}
+    statements = []
+    for (owner, lease_ms), some in by_holder.items():
+        until = holding.now + timedelta(milliseconds=lease_ms)
+        claimed |= {row.id: _claimed(row, until) for row in some}
+        if some:
+            statements.append(_leasing(some, until, owner))
+    for (consumer_id, state), count in Tally((row.consumer_id, row.state) for row in rows).items():
+        tally[consumer_id, state] -= count
+        tally[consumer_id, DeliveryState.IN_FLIGHT.value] += count
+    statements += Counter.adding(tally, holding.slot)
+    if statements:
+        raw.execute_all(statements)
+    return [claimed[row.id] for row in rows]
+
+
+def _leasing(rows: list[_Due], until: datetime, owner: int) -> raw.Statement:
+    return (
         f"UPDATE {TABLE} SET state = %s, reason = %s, attempt_count = attempt_count + 1, "
         "due_at = %s, lease_owner = %s, version = version + 1 "
         f"WHERE id IN ({raw.listed(row.id for row in rows)})",
@@ -289,8 +252,3 @@ def _claimed(row: _Due, lease_until: datetime) -> Claimed:
         replayed=row.replay_id is not None,
         lease_until=lease_until,
     )
-
-
-def _groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), CONSUMERS_PER_QUERY):
-        yield items[start : start + CONSUMERS_PER_QUERY]

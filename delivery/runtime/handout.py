@@ -1,0 +1,58 @@
+"""Handout: what several workers ask for at the same time is one claim and one look for bodies."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from channels_app import clock, transactions
+from channels_app.group_commit import GroupCommit
+from delivery import metrics
+from delivery.rules.claimed import Claimed
+from delivery.steps import claim
+from delivery.steps.claim import Want
+from delivery.steps.parcels import Parcel, Shelf
+
+NOBODY = 0
+"""Each want says whose it is."""
+MOST_ROWS = 200
+"""Of several workers in one claim; one of them may ask for more."""
+
+
+class Share(NamedTuple):
+    """What one worker gets."""
+
+    rows: list[Claimed]
+    parcels: dict[int, Parcel]
+    """By message, also others'; a large body is left where it is."""
+    has_expired: bool
+    """Whether the claim met rows whose last instant had passed: perhaps there are others."""
+
+
+def take(want: Want) -> Share:
+    """Claim what is due; threads that do it at the same time share a transaction."""
+    return _together.run(want, want.limit)
+
+
+def take_chosen(chosen: list[int], want: Want) -> Share:
+    """The same of rows that the caller chose."""
+    taken = claim.claim_chosen(chosen, want, now=clock.now(), owner=NOBODY, slot=os.getpid())
+    return _shares([taken.rows], taken)[0]
+
+
+def _take(wants: Sequence[Want]) -> Sequence[Share]:
+    taken = claim.claim(wants, now=clock.now(), owner=NOBODY, slot=os.getpid())
+    return _shares(claim.shared(taken.rows, wants), taken)
+
+
+def _shares(shares: list[list[Claimed]], taken: claim.Claim) -> list[Share]:
+    metrics.SWEPT.labels("lease").inc(taken.rescued_count)
+    parcels = Shelf().load([row.message_id for row in taken.rows]) if taken.rows else {}
+    return [Share(rows, parcels, taken.expired_count > 0) for rows in shares]
+
+
+_together = GroupCommit(
+    _take,
+    alone=lambda error: not transactions.is_away(error),
+    most=MOST_ROWS,
+    most_size=MOST_ROWS,
+)

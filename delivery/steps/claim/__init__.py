@@ -1,0 +1,96 @@
+"""Claim: take due deliveries of chosen consumers under a lease, in index order (S0-34, S0-40).
+
+One short range per consumer and priority level finds candidates without locking anything; only
+those rows are then locked, by primary key. A consumer that may not be called now is never read,
+so its pile costs its neighbours nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from channels_app import failpoints, transactions
+from channels_app.models import new_id
+from delivery.steps.claim.choosing import LEVELS, TABLE, Choice, Want, candidates_sql, choose
+from delivery.steps.claim.taking import Claim, Holding, shared, take
+
+__all__ = [
+    "LEVELS",
+    "TABLE",
+    "Claim",
+    "Want",
+    "candidates_sql",
+    "claim",
+    "claim_chosen",
+    "shared",
+]
+T = TypeVar("T")
+
+AT_ONCE = timedelta(0)
+CONSUMERS_PER_QUERY = 40
+"""SQLite allows 500 terms of a union; 10 levels each."""
+
+
+def claim(
+    wants: Sequence[Want], *, now: datetime, owner: int, slot: int, ahead: timedelta = AT_ONCE
+) -> Claim:
+    """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
+
+    ``owner`` is the pump's generation, ``slot`` its counter share. Rows that another worker holds
+    are skipped, never waited for. What waits and is due within ``ahead`` is taken too, for a
+    worker that keeps it until then (``Claimed.due_at``); no lease ends sooner by it. Of several
+    wants of one consumer the first is served first; `shared` tells what is whose.
+    """
+    holding = Holding(wants, now, owner, slot, ahead)
+    parts = [_claim_group(group, holding) for group in _groups(_merged(wants))]
+    return Claim(
+        rows=[row for part in parts for row in part.rows],
+        expired_count=sum(part.expired_count for part in parts),
+        rescued_count=sum(part.rescued_count for part in parts),
+        drained=frozenset[int]().union(*(part.drained for part in parts)),
+    )
+
+
+def claim_chosen(chosen: list[int], want: Want, *, now: datetime, owner: int, slot: int) -> Claim:
+    """The same for rows of one consumer that the caller chose among those that are due."""
+    if not chosen:
+        return Claim([])
+    choice = Choice({want.consumer_id: chosen}, {}, frozenset())
+    return _take(choice, Holding([want], now, owner, slot, AT_ONCE))
+
+
+def _claim_group(wants: Sequence[Want], holding: Holding) -> Claim:
+    choice = choose(wants, holding.now + holding.ahead)
+    if not choice.first:
+        return Claim([], drained=choice.drained)
+    return replace(_take(choice, holding), drained=choice.drained)
+
+
+def _take(choice: Choice, holding: Holding) -> Claim:
+    part = transactions.run(lambda: take(choice, holding), on_collision=new_id.reseed)
+    failpoints.reach("after_claim")
+    return part
+
+
+def _merged(wants: Sequence[Want]) -> Sequence[Want]:
+    """One for each consumer."""
+    by_consumer: dict[int, Want] = {}
+    for want in wants:
+        known = by_consumer.get(want.consumer_id)
+        by_consumer[want.consumer_id] = (
+            replace(
+                want,
+                limit=known.limit + want.limit,
+                spare=known.spare + want.spare,
+                oldest_first=known.oldest_first or want.oldest_first,
+            )
+            if known
+            else want
+        )
+    return list(by_consumer.values())
+
+
+def _groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), CONSUMERS_PER_QUERY):
+        yield items[start : start + CONSUMERS_PER_QUERY]
