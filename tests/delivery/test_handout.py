@@ -1,9 +1,10 @@
 """Handout: workers that ask and settle at the same time share transactions, and nothing else."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -18,12 +19,11 @@ from delivery.runtime import leasing
 from delivery.steps import claim
 from delivery.steps.claim import Want
 from tests.delivery.books import assert_counters_are_true
-from tests.delivery.pulling import Worker, bring, waiting
+from tests.delivery.pulling import Worker, waiting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ANNA, BEN, CLEO = -1, -2, -3
 LEASE_MS = 30_000
-LONG_FROM_NOW = datetime(2100, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 
 
@@ -102,21 +102,35 @@ def together(*works: Callable[[], T]) -> list[T]:
         return list(pool.map(run, works))
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_of_two_words_about_one_lease_said_at_once_one_counts() -> None:
     """Who said the same hears that it is done, who said otherwise that it is not."""
-    consumer = waiting()
+    consumer = waiting(b"x", b"y")
     worker = Worker(consumer)
-    for _ in range(5):
-        bring(consumer, b"x")
-        (one,) = worker.receive()
-        lease = leasing.lease_of(one["lease"])
-        assert lease is not None
-        words = [Outcome.DELIVERED, Outcome.REJECTED] * 4
-        said = together(*[partial(leasing.end, [lease], word) for word in words])
-        row = Delivery.objects.get(id=lease.delivery_id)
-        assert [lease in done for done in said] == [word.value == row.outcome for word in words]
-        assert Attempt.objects.filter(delivery=row).count() == 1
-        Delivery.objects.filter(id=row.id).exclude(due_at=None).update(due_at=LONG_FROM_NOW)
+    lease, other = (leasing.lease_of(one["lease"]) for one in worker.receive())
+    assert lease is not None
+    assert other is not None
+    words = [Outcome.DELIVERED, Outcome.REJECTED] * 4
+    ends = [partial(leasing.end, [lease], word) for word in words]
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            # The first waits for this row, and the others for the first.
+            Delivery.objects.filter(id=other.delivery_id).update(event_type="held")
+            first = pool.submit(together, partial(leasing.end, [other], Outcome.DELIVERED))
+            wait_until(lambda: leasing._together._has_leader)
+            saying = pool.submit(together, *ends)
+            wait_until(lambda: len(leasing._together._waiting) == len(words))
+        said = saying.result(60)
+    assert first.result() == [{other}]
+    row = Delivery.objects.get(id=lease.delivery_id)
+    assert [lease in done for done in said] == [word.value == row.outcome for word in words]
+    assert Attempt.objects.filter(delivery=row).count() == 1
     assert_counters_are_true()
 
 
