@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from channels_app import clock, sealing, transactions
-from channels_app.errors import Invalid, NotFound
+from channels_app import clock, held, sealing, transactions
+from channels_app.errors import Invalid
 from channels_app.models import AuditEntry, Consumer, ConsumerSecret
 from channels_app.rules import secrets
 from channels_app.rules.encryption import Unreadable
@@ -32,10 +32,7 @@ def adopt(
 def _adopt(
     channel: str, client_id: str, secret: bytes, actor: str, overlap_s: int
 ) -> Registered[Consumer]:
-    mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
-    consumer = mine.exclude(state=Consumer.State.RETIRED).first()
-    if consumer is None:
-        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+    consumer = held.consumer(channel, client_id)
     current = list(consumer.secrets.filter(scheme=ConsumerSecret.Scheme.V1, expires_at=None))
     if any(_opened(consumer, row) == secret for row in current):
         return Registered(consumer)

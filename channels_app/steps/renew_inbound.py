@@ -1,7 +1,7 @@
 """Renew the address at which a consumer's provider calls back: the former one ends at once."""
 
-from channels_app import inbound, transactions
-from channels_app.errors import Conflict, NotFound, Stale
+from channels_app import held, inbound, transactions
+from channels_app.errors import Conflict
 from channels_app.models import AuditEntry, Consumer
 from channels_app.rules import correlation
 from channels_app.rules.conditions import ALWAYS, Condition
@@ -25,12 +25,7 @@ def renew(
 def _renew(
     channel: str, client_id: str, actor: str, tenant: Tenant, condition: Condition, reason: str
 ) -> Registered[Consumer]:
-    mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
-    consumer = mine.exclude(state=Consumer.State.RETIRED).first()
-    if consumer is None or not tenant.owns(consumer.team_id):
-        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
-    if not condition.holds(consumer.version):
-        raise Stale("stale_version", "The consumer has changed since; read it again.")
+    consumer = held.consumer(channel, client_id, tenant=tenant, condition=condition)
     if correlation.of(consumer.ack) is None:
         raise Conflict("no_inbound", "Its ack has no correlation: nobody calls back for it.")
     inbound.renew(consumer)

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from channels_app import clock, sealing, transactions
-from channels_app.errors import Invalid, NotFound, Stale
+from channels_app import clock, held, sealing, transactions
+from channels_app.errors import Invalid
 from channels_app.models import AuditEntry, Consumer, ConsumerSecret
 from channels_app.rules import fields
 from channels_app.rules.conditions import ALWAYS, Condition
@@ -52,12 +52,7 @@ def _rotate(
     condition: Condition,
     reason: str,
 ) -> Registered[Consumer]:
-    mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
-    consumer = mine.exclude(state=Consumer.State.RETIRED).first()
-    if consumer is None or not tenant.owns(consumer.team_id):
-        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
-    if not condition.holds(consumer.version):
-        raise Stale("stale_version", "The consumer has changed since; read it again.")
+    consumer = held.consumer(channel, client_id, tenant=tenant, condition=condition)
     _expire(consumer, overlap_s)
     secret = sealing.mint_secret(consumer)
     if "v1a" in consumer.signing:

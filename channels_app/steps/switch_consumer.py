@@ -1,7 +1,7 @@
 """Switch a consumer: pause, resume or retire it; its backlog and its history stay (S0-76)."""
 
-from channels_app import clock, transactions
-from channels_app.errors import Conflict, NotFound, Stale
+from channels_app import clock, held, transactions
+from channels_app.errors import Conflict
 from channels_app.models import AuditEntry, Consumer
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.registered import Registered
@@ -79,12 +79,7 @@ def _switch(
     condition: Condition,
     reason: str,
 ) -> Registered[Consumer]:
-    mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
-    consumer = mine.exclude(state=State.RETIRED).first()
-    if consumer is None or not tenant.owns(consumer.team_id):
-        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
-    if not condition.holds(consumer.version):
-        raise Stale("stale_version", "The consumer has changed since; read it again.")
+    consumer = held.consumer(channel, client_id, tenant=tenant, condition=condition)
     if state == consumer.state:
         return Registered(consumer)
     if state == State.PAUSED and consumer.state == State.DISABLED:
