@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from django.http import HttpRequest
+from rest_framework.authentication import BaseAuthentication
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import BaseParser
+from rest_framework.permissions import BasePermission
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -86,12 +88,32 @@ class ApiView(APIView):
         return caller_of(self.request)
 
 
+class OpenView(ApiView):
+    """A view that needs no key: who knows its address may call it."""
+
+    scopes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        """None: the address is enough."""
+        return []
+
+    def get_permissions(self) -> list[BasePermission]:
+        """None."""
+        return []
+
+
 class Sender(Protocol):
     """Who sends a body; nobody may take the places of all others (places.py)."""
 
     @property
     def owner(self) -> Hashable:
         """Whose it is."""
+
+
+class Knower(NamedTuple):
+    """Who sends a body without a key, and knows the address of a row of ours."""
+
+    owner: int
 
 
 def json_object(

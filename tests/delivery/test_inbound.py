@@ -149,14 +149,14 @@ def now() -> datetime:
 
 
 @pytest.mark.seed("S3-39")
-def test_a_wrong_signature_is_401_and_changes_nothing(consumer: Consumer, now: datetime) -> None:
+def test_a_wrong_signature_is_403_and_changes_nothing(consumer: Consumer, now: datetime) -> None:
     row = answered(consumer, "wamid.1", now)
     body = statuses(("wamid.1", "delivered"))
     wrong = call_back(consumer, body, secret="another")
-    assert (wrong.status, wrong.json["code"]) == (401, "wrong_signature")
+    assert (wrong.status, wrong.json["code"]) == (403, "wrong_signature")
     assert wrong.is_problem
     unsigned = Api().call("POST", path_of(consumer), body)
-    assert (unsigned.status, unsigned.json["code"]) == (401, "wrong_signature")
+    assert (unsigned.status, unsigned.json["code"]) == (403, "wrong_signature")
     assert Delivery.objects.get(id=row.id).state == "awaiting_ack"
     assert Correlation.objects.count() == 1
     assert call_back(consumer, b"{").status == 400

@@ -1,6 +1,6 @@
 """Consumers: what a service calls at each start, and the switches on what it registered (S1-15)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.db.models import QuerySet
@@ -51,6 +51,7 @@ WITH_SECRET = openapi.component(
 )
 READ, WRITE = ("read", "register"), ("register",)
 PATH = (openapi.CHANNEL, openapi.CLIENT_ID)
+Step = Callable[..., Registered[Consumer]]
 
 
 class ConsumerListView(ApiView):
@@ -176,10 +177,25 @@ class ConsumerView(ApiView):
         return Response(status=204)
 
 
-class PauseView(ApiView):
-    """The switch that holds a consumer's deliveries back."""
+class DoneView(ApiView):
+    """Something that is done to a consumer and needs no body."""
 
     scopes = {"POST": WRITE}
+
+    def done(self, step: Step, request: Request, channel: str, client_id: str) -> Response:
+        """Do it in the caller's name; the consumer as it is then."""
+        done = step(
+            channel,
+            client_id,
+            actor=self.caller.actor,
+            tenant=self.caller.tenant,
+            condition=etags.condition_of(request),
+        )
+        return etags.registered(done, shown(done.row))
+
+
+class PauseView(DoneView):
+    """The switch that holds a consumer's deliveries back."""
 
     @openapi.operation(
         "pause_consumer",
@@ -190,20 +206,11 @@ class PauseView(ApiView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Send it nothing until it is resumed; what arrives meanwhile waits."""
-        done = switch_consumer.pause(
-            channel,
-            client_id,
-            actor=self.caller.actor,
-            tenant=self.caller.tenant,
-            condition=etags.condition_of(request),
-        )
-        return etags.registered(done, shown(done.row))
+        return self.done(switch_consumer.pause, request, channel, client_id)
 
 
-class ResumeView(ApiView):
+class ResumeView(DoneView):
     """The way back from a pause."""
-
-    scopes = {"POST": WRITE}
 
     @openapi.operation(
         "resume_consumer",
@@ -214,14 +221,7 @@ class ResumeView(ApiView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Send what waits, after a pause or after the broker disabled it."""
-        done = switch_consumer.resume(
-            channel,
-            client_id,
-            actor=self.caller.actor,
-            tenant=self.caller.tenant,
-            condition=etags.condition_of(request),
-        )
-        return etags.registered(done, shown(done.row))
+        return self.done(switch_consumer.resume, request, channel, client_id)
 
 
 class SecretsView(ApiView):

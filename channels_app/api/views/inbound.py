@@ -3,16 +3,13 @@
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app.api import etags, openapi
-from channels_app.api.base import ApiView
-from channels_app.api.views.consumers import CONSUMER, PATH, WRITE, shown
+from channels_app.api import openapi
+from channels_app.api.views.consumers import CONSUMER, PATH, DoneView
 from channels_app.steps import renew_inbound
 
 
-class InboundAddressView(ApiView):
+class InboundAddressView(DoneView):
     """The address at which its provider calls back."""
-
-    scopes = {"POST": WRITE}
 
     @openapi.operation(
         "renew_inbound_address",
@@ -23,11 +20,4 @@ class InboundAddressView(ApiView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Make another address; at the former one nobody is heard any more."""
-        done = renew_inbound.renew(
-            channel,
-            client_id,
-            actor=self.caller.actor,
-            tenant=self.caller.tenant,
-            condition=etags.condition_of(request),
-        )
-        return etags.registered(done, shown(done.row))
+        return self.done(renew_inbound.renew, request, channel, client_id)

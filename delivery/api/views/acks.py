@@ -1,16 +1,13 @@
 """Acknowledgement by a later call: the address that a delivery brought is the whole secret."""
 
 import os
-from typing import ClassVar, NamedTuple
 
 from drf_spectacular.utils import extend_schema
-from rest_framework.authentication import BaseAuthentication
-from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app import clock
-from channels_app.api.base import ApiView
+from channels_app.api.base import Knower, OpenView
 from channels_app.rules import fields
 from channels_app.rules.fields import Field
 from delivery.api import bodies, reach, shapes
@@ -22,31 +19,15 @@ BODY: dict[str, Field] = {
 }
 
 
-class _Holder(NamedTuple):
-    """Who has the token of a delivery."""
-
-    owner: int
-
-
-class AckView(ApiView):
-    """One delivery, by the token that it brought; no key is needed."""
-
-    scopes: ClassVar = {}
-
-    def get_authenticators(self) -> list[BaseAuthentication]:
-        """None: the token is enough."""
-        return []
-
-    def get_permissions(self) -> list[BasePermission]:
-        """None."""
-        return []
+class AckView(OpenView):
+    """One delivery, by the token that it brought."""
 
     @extend_schema(exclude=True)
     def post(self, request: Request, token: str) -> Response:
         """The consumer has it, or has failed after all."""
         # Looked at first: of a stranger no body is waited for.
         number = acknowledge.opened(token)
-        values = bodies.read(request, BODY, optional=True, sender=_Holder(number))
+        values = bodies.read(request, BODY, optional=True, sender=Knower(number))
         ok = values.get("status", "ok") == "ok"
         answered = acknowledge.acknowledge(number, ok=ok, now=clock.now(), slot=os.getpid())
         if answered.due:

@@ -4,17 +4,15 @@ import os
 import re
 from collections import Counter as Tally
 from datetime import datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
-from rest_framework.authentication import BaseAuthentication
-from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app import clock, inbound
-from channels_app.api.base import ApiView, parse_json, read_body
+from channels_app.api.base import Knower, OpenView, parse_json, read_body
 from channels_app.api.problems import ApiProblem
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
@@ -30,24 +28,8 @@ MOST_BYTES = 3 * 1024 * 1024
 _CHALLENGE = re.compile(r"[A-Za-z0-9._~-]{1,200}")
 
 
-class _Provider(NamedTuple):
-    """Who calls a consumer's address."""
-
-    owner: int
-
-
-class InboundView(ApiView):
-    """What a consumer's provider says of its own accord; no key is needed."""
-
-    scopes: ClassVar = {}
-
-    def get_authenticators(self) -> list[BaseAuthentication]:
-        """None: the address, and the provider's signature, are enough."""
-        return []
-
-    def get_permissions(self) -> list[BasePermission]:
-        """None."""
-        return []
+class InboundView(OpenView):
+    """What a consumer's provider says of its own accord, signed by it where that is wanted."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request, token: str) -> HttpResponse:
@@ -78,14 +60,15 @@ class InboundView(ApiView):
 
     def _words(self, request: Request, consumer: Consumer) -> list[Word]:
         meta, read = request.META, request._request.read
-        body = read_body(_Provider(consumer.id), meta, read, MOST_BYTES)
+        body = read_body(Knower(consumer.id), meta, read, MOST_BYTES)
         setting: Any = settings.of(consumer.ack)
         if setting["signature"]:
             known = inbound.opened(consumer)
             signature = meta.get("HTTP_X_HUB_SIGNATURE_256", "")
             if known is None or not settings.is_signed(signature, body, known.secret):
                 detail = "X-Hub-Signature-256 is not that of this body with the consumer's secret."
-                raise ApiProblem(401, "wrong_signature", detail, field="X-Hub-Signature-256")
+                # Not 401, which has to name a way to sign in (RFC 9110, 11.6.1).
+                raise ApiProblem(403, "wrong_signature", detail, field="X-Hub-Signature-256")
         try:
             return list(correlation.words(setting, parse_json(body)))
         except ValueError as error:
