@@ -11,6 +11,7 @@ away, and the other way round.
 
 from delivery.lanes.birth import born, in_turn
 from delivery.lanes.entering import Entered, Entrant, enter, enter_rows
+from delivery.lanes.expired import expired_behind
 from delivery.lanes.leaving import (
     Leaver,
     advance,
@@ -32,6 +33,7 @@ __all__ = [
     "born",
     "enter",
     "enter_rows",
+    "expired_behind",
     "in_turn",
     "leave",
     "leave_rows",

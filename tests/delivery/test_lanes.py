@@ -13,12 +13,14 @@ from channels_app.directory import directory
 from channels_app.errors import Conflict, NotFound
 from channels_app.models import Consumer, Message
 from channels_app.steps import switch_consumer
+from delivery.lanes import expired
 from delivery.models import Counter, Delivery, Lane, LaneWaiter
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import BEHIND, lane_id
-from delivery.steps import cancel, dispatch, lanes, release, replay, reschedule, retention
+from delivery.steps import cancel, claim, dispatch, lanes, release, replay, reschedule, retention
+from delivery.steps.claim import Want
 from tests import pumping
-from tests.delivery.laning import check, end, lane_of, say, take, words
+from tests.delivery.laning import LEASE_MS, check, end, lane_of, say, take, words
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.receiver import Receiver, Reply
 
@@ -240,8 +242,25 @@ def test_those_that_expired_while_they_waited_are_passed_over(
     fan_out()
     end(take(consumer, now - timedelta(seconds=1)), "delivered", now)
     assert not take(consumer, now)
-    assert not take(consumer, now)
     assert deliver_all(consumer, now) == ["A4"]
+
+
+def test_one_claim_ends_a_batch_of_those_that_expired(
+    consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads, and behind them as many as it may look at; what lives stays in its place."""
+    monkeypatch.setattr(expired, "MOST", 6)
+    say(consumer, "A1 A2 A3 B1 B2 C1", expires_at=now)
+    say(consumer, "A4 B3")
+    say(consumer, "A5 B4 B5", expires_at=now)
+    fan_out()
+    made = claim.claim([Want(consumer.id, 100, LEASE_MS)], now=now, owner=1, slot=0)
+    assert (made.expired_count, made.rows) == (7, [])
+    check()
+    queued = Delivery.objects.filter(state="queued")
+    assert sorted(queued.values_list("event_type", flat=True)) == ["A4", "A5", "B3", "B5"]
+    assert deliver_all(consumer, now) == ["A4 B3"]
+    assert not Lane.objects.exists()
 
 
 def test_a_head_that_is_scheduled_holds_its_key(consumer: Consumer, now: datetime) -> None:

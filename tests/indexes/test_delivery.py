@@ -8,6 +8,7 @@ from django.test import Client
 from channels_app import clock
 from channels_app.models import Consumer
 from channels_app.rules import ids
+from delivery.lanes import expired
 from delivery.models import Delivery, LaneWaiter, Replay
 from delivery.rules.acks import Bounds
 from delivery.rules.asker import Asker
@@ -86,6 +87,8 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock.now()
     consumer = ConsumerFactory.create(ordering=True)
     publish(consumer.channel, *[b"x"] * MOST, ordering_key="crowded")
+    soon = now + timedelta(hours=1)
+    publish(consumer.channel, *[b"x"] * MOST, ordering_key="stale", expires_at=soon)
     for n in range(60):
         publish(consumer.channel, b"x", ordering_key=f"room {n}")
     while dispatch.dispatch(500, slot=0).message_count:
@@ -99,8 +102,9 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
         assert dispatch.dispatch(100, slot=0).message_count == 60
         judge.where = "claim of heads"
         want = Want(consumer.id, 100, 30_000)
-        rows = claim.claim([want], now=now + timedelta(hours=2), owner=7, slot=0).rows
-        assert len(rows) == 61
+        made = claim.claim([want], now=now + timedelta(hours=2), owner=7, slot=0)
+        assert (len(made.rows), made.expired_count) == (61, 1 + expired.MOST)
+        rows = made.rows
         judge.where = "settle of heads"
         results = [Result(row, DELIVERED, Outcome.DELIVERED, started_at=now) for row in rows]
         assert settle.settle(results, now=now, slot=0, worker="test") == 61

@@ -111,7 +111,9 @@ def take(choice: Choice, holding: Holding) -> Claim:
     if unheard := [row for row in rows if row.state == DeliveryState.AWAITING_ACK]:
         rows = [row for row in rows if row.state != DeliveryState.AWAITING_ACK]
         _go_on(unheard, now, tally)
-    expired = [row for row in rows if row.expires_at and row.expires_at <= instant]
+    if expired := [row for row in rows if row.expires_at and row.expires_at <= instant]:
+        heads = ((row.consumer_id, row.ordering_key) for row in expired)
+        expired += map(_Due._make, lanes.expired_behind(heads, _COLUMNS, instant))
     _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, instant, tally)
     worn = [row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired]
     _finish(worn, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, instant, tally)
