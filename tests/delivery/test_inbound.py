@@ -241,7 +241,7 @@ def test_another_secret_keeps_the_address(consumer: Consumer) -> None:
     assert done.changed
     consumer.refresh_from_db()
     assert path_of(consumer) == before
-    assert call_back(consumer, b"{}").status == 401
+    assert call_back(consumer, b"{}").status == 403
     assert call_back(consumer, b"{}", secret="new").status == 200
 
 
