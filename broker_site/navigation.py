@@ -111,6 +111,7 @@ NAVIGATION = (
                 "delivery.lane",
                 kin=("delivery.lanewaiter", "delivery.earlyack", "delivery.correlation"),
             ),
+            Place("Sequences", "sort", "channels_app.sequence", kin=("channels_app.earlynumber",)),
         ),
     ),
     Group(

@@ -47,6 +47,7 @@ class ChannelView:
     kind: str
     keying: Keying | None
     """How it makes keys for messages that bring none; None where it does not."""
+    reorder_window_ms: int
     paused: bool
     encrypt_bodies: bool
     require_idempotency_key: bool
@@ -215,6 +216,7 @@ def _channel_view(
         exposure=channel.exposure,
         kind=channel.kind,
         keying=keying.of(channel.ordering, channel.ordering_key_path),
+        reorder_window_ms=channel.reorder_window_ms,
         paused=channel.paused,
         encrypt_bodies=channel.encrypt_bodies,
         require_idempotency_key=channel.require_idempotency_key,

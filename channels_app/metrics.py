@@ -6,6 +6,11 @@ ACCEPTED = Counter("hookstation_messages_accepted_total", "Messages stored and a
 DUPLICATES = Counter(
     "hookstation_duplicates_total", "Requests answered from their idempotency key."
 )
+NUMBERS = Counter(
+    "hookstation_numbered_messages_total",
+    "Numbers of producers' sequences that came early, were passed already, or were skipped.",
+    ["outcome"],
+)
 THROTTLED = Counter(
     "hookstation_throttled_total", "Publish requests refused over their producer's rate."
 )

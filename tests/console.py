@@ -14,9 +14,11 @@ from django.utils import timezone
 from channels_app.models import (
     AuditEntry,
     DirectoryVersion,
+    EarlyNumber,
     IdempotencyRecord,
     Membership,
     ProducerRate,
+    Sequence,
     new_id,
 )
 from channels_app.rules import firings, ids
@@ -135,6 +137,12 @@ def fill() -> None:
         blocked_at=now,
     )
     LaneWaiter.objects.create(delivery_id=1, lane_id=key, place=1, due_at=now)
+    row = Sequence.objects.create(
+        **{"id": 1, "channel": channel, "producer": producer, "ordering_key": "room-7"},
+        **{"expected": 4, "skipped_count": 2, "skipped_from": 2, "skipped_to": 3},
+        **{"skipped_at": now, "touched_at": now},
+    )
+    EarlyNumber.objects.create(id=1, sequence_id=row.id, number=6, until=now + timedelta(minutes=1))
     EarlyAck.objects.create(delivery_id=1, ok=True, said_at=now)
     Correlation.objects.create(id=1, delivery_id=dead.id, noted_at=now)
     fired = ids.to_public(ids.MESSAGE, dead.message_id)

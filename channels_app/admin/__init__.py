@@ -1,5 +1,5 @@
 """The console's pages of configuration and messages; importing them registers them."""
 
-from channels_app.admin import channel, consumer, message, people, producer
+from channels_app.admin import channel, consumer, message, people, producer, sequence
 
-__all__ = ["channel", "consumer", "message", "people", "producer"]
+__all__ = ["channel", "consumer", "message", "people", "producer", "sequence"]

@@ -35,6 +35,7 @@ class ChannelAdmin(base.Stepped):
                     ("max_body_bytes", "idempotency_window_s"),
                     "content_types",
                     ("ordering", "ordering_key_path"),
+                    "reorder_window_ms",
                 )
             },
         ),

@@ -13,7 +13,7 @@ from channels_app.api.problems import ApiProblem
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
 from channels_app.directory import ChannelView
 from channels_app.models import Producer
-from channels_app.rules import headers, names, schemas, times
+from channels_app.rules import headers, names, schemas, times, turns
 from channels_app.rules.fields import whole_number
 from channels_app.steps.accept import Publication
 
@@ -41,6 +41,7 @@ _HEADER_OF = {
     "spread_ms": "Hookstation-Spread",
     "expires_at": "Hookstation-Expires-At",
     "ordering_key": "Hookstation-Ordering-Key",
+    "producer_seq": "Hookstation-Producer-Seq",
 }
 """The options, and the headers that carry them outside of a batch."""
 _META = {
@@ -123,6 +124,7 @@ def _read(
         expires_at=times_of.expires_at,
         ordering_key=_printable(options, "ordering_key", MAX_ORDERING_KEY),
         headers=forwarded,
+        producer_seq=_number(options) if "producer_seq" in options else None,
     )
 
 
@@ -172,6 +174,17 @@ def _priority(options: Mapping[str, Any], producer: Producer | None) -> int:
         detail = f"The producer may ask for {producer.max_priority} at most."
         raise ApiProblem(422, "priority_too_high", detail, field="priority")
     return level
+
+
+def _number(options: Mapping[str, Any]) -> int:
+    value = options["producer_seq"]
+    digits = isinstance(value, str) and len(value) <= 16 and value.isascii() and value.isdecimal()
+    number = int(value) if digits else whole_number(value)
+    if number is None or not 0 <= number <= turns.LARGEST:
+        raise _refuse("producer_seq", f"A whole number from 0 to {turns.LARGEST} is needed.")
+    if not options.get("ordering_key"):
+        raise _refuse("producer_seq", "Numbers count within an ordering key: send one as well.")
+    return number
 
 
 class _Times(NamedTuple):

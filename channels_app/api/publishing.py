@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rest_framework.exceptions import NotAuthenticated
 
 from channels_app import clock
-from channels_app.api import authentication, publication
+from channels_app.api import authentication, publication, turns
 from channels_app.api.authentication import Caller
 from channels_app.api.base import read_body
 from channels_app.api.problems import ApiProblem
@@ -61,11 +61,25 @@ def publish(
     check_rate(producer, 1)
     body = read_body(caller, meta, read, view.max_body_bytes)
     message = publication.with_body(message, body, view)
-    (result,) = accept.accept(view, producer.id if producer else None, [message])
+    producer_id = producer.id if producer else None
+    if message.producer_seq is None:
+        (result,) = accept.accept(view, producer_id, [message])
+    else:
+        result = _in_turn(view, producer_id, message, caller)
     if result.conflict:
         raise ApiProblem(409, "idempotency_conflict", CONFLICT, field="Idempotency-Key")
     shown = show(view, message, result)
     return Published(200 if result.duplicate else 202, shown["url"], _compact(shown).encode())
+
+
+def _in_turn(
+    view: ChannelView, producer_id: int | None, message: Publication, caller: Caller
+) -> Accepted:
+    (result,) = turns.accept_in_turn(view, producer_id, [message], caller.owner)
+    if isinstance(result, ApiProblem):
+        result.field = "Hookstation-Producer-Seq"
+        raise result
+    return result
 
 
 def channel_of(slug: str, *, look: bool = True) -> ChannelView:

@@ -7,6 +7,7 @@ from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.models.message import IdempotencyRecord, Message, MessageBody
 from channels_app.models.producer import ApiKey, Producer, ProducerRate
 from channels_app.models.schedule import Schedule, ScheduleBody
+from channels_app.models.sequence import EarlyNumber, Sequence
 from channels_app.models.team import Invitation, Membership, Team
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Consumer",
     "ConsumerSecret",
     "DirectoryVersion",
+    "EarlyNumber",
     "EventType",
     "IdempotencyRecord",
     "Invitation",
@@ -26,6 +28,7 @@ __all__ = [
     "ProducerRate",
     "Schedule",
     "ScheduleBody",
+    "Sequence",
     "Team",
     "Versioned",
     "new_id",

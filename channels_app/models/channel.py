@@ -31,6 +31,8 @@ class Channel(Versioned):
     ordering = models.CharField(max_length=10, choices=Ordering.choices, default=Ordering.KEYED)
     ordering_key_path = models.CharField(max_length=200, blank=True, default="")
     """Where in a JSON body the key stands when the publisher sends none (rules/keying.py)."""
+    reorder_window_ms = models.PositiveIntegerField(default=500)
+    """How long a numbered message waits for those before it (rules/turns.py)."""
     paused = models.BooleanField(default=False)
     encrypt_bodies = models.BooleanField(default=True)
     require_idempotency_key = models.BooleanField(default=False)

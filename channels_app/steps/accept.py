@@ -55,6 +55,8 @@ class Publication(NamedTuple):
     expires_at: datetime | None = None
     ordering_key: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
+    producer_seq: int | None = None
+    """Its producer's number of it within the key; who accepts those in turn is api/turns.py."""
 
 
 class Accepted(NamedTuple):
@@ -103,6 +105,22 @@ def accept(
         _announce([order], [results])
         return results
     return _together.run(order, size)
+
+
+def known(
+    channel: ChannelView, producer_id: int | None, publication: Publication
+) -> Accepted | None:
+    """What its idempotency key stands for already; None for a key that is free, or none."""
+    digest = _digest(_Order(channel, producer_id, [publication]), publication)
+    if not digest:
+        return None
+    now = clock.now()
+    record = _taken({digest}, now)[0].get(digest)
+    if record is None:
+        return None
+    found = _repeated(record, hashlib.sha256(publication.body).hexdigest(), now)
+    metrics.DUPLICATES.inc(found.duplicate)
+    return found
 
 
 def _keyed(keying: Keying, publications: Sequence[Publication]) -> list[Publication]:

@@ -13,6 +13,8 @@ from channels_app.rules.fields import BadValues, Described, Fault, Field
 from channels_app.rules.registered import Registered
 
 MOST_DAYS = 3650
+MOST_WINDOW_MS = 5_000
+"""A request waits for so long, and holds a thread."""
 LONGEST_WINDOW_S = 31 * 86_400
 """Idempotency records are kept this long at most: one row per key (S0-70)."""
 
@@ -48,6 +50,11 @@ FIELDS: dict[str, Field] = {
         default="",
         help="Where in a JSON body the ordering key stands, like user.id or items[0].sku, when the "
         "publisher sends none.",
+    ),
+    "reorder_window_ms": Field(
+        fields.whole(0, MOST_WINDOW_MS),
+        default=500,
+        help="How long a message with a Hookstation-Producer-Seq waits for earlier numbers.",
     ),
     "paused": Field(
         fields.boolean,

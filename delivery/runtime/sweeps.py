@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from channels_app import clock, failpoints
+from channels_app.steps import turns
 from delivery.conf import conf
 from delivery.runtime import audits, notices, recurring, slots
 from delivery.runtime.rounds import Rounds, Sweep
@@ -103,6 +104,7 @@ SWEEPS = (
     Sweep("counters", 60.0, _once(recount.mend)),
     Sweep("traffic", 15.0, lambda: traffic.fold(clock.now())),
     Sweep("old traffic", 3600.0, _once(lambda: traffic.forget(clock.now()))),
+    Sweep("sequences", 3600.0, lambda: turns.forget(clock.now())),
     Sweep("old workers", 3600.0, _until_none(lambda: leases.forget_workers(clock.now()))),
     Sweep("pipeline", 15.0, _once(lambda: pipeline_runs.bury(clock.now()))),
     Sweep("old runs", 3600.0, lambda: pipeline_runs.forget(clock.now())),

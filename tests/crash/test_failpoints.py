@@ -58,11 +58,15 @@ class Place:
     def puller(self) -> str:
         return f"{self.path}/consumers/puller"
 
-    def publish(self, key: str, delay_ms: int = 0, ordering_key: str = "") -> str:
+    def publish(
+        self, key: str, delay_ms: int = 0, ordering_key: str = "", number: int | None = None
+    ) -> str:
         """One message, sent until it is acknowledged; its id."""
         headers = {"Idempotency-Key": key, "Hookstation-Delay": str(delay_ms)}
         if ordering_key:
             headers["Hookstation-Ordering-Key"] = ordering_key
+        if number is not None:
+            headers["Hookstation-Producer-Seq"] = f"{number}"
         path = f"{self.path}/messages"
         answer, _ = insist(self.broker, "POST", path, data=key, headers=headers)
         return str(answer["id"])
@@ -137,6 +141,23 @@ def test_requests_that_share_a_commit_are_each_stored_once(place: Place, name: s
     assert len(ids) >= len(threads)
     place.settle()
     assert place.heard() == Counter(ids)
+    assert Books(place.broker).message_count(place.channel) == len(ids)
+
+
+@pytest.mark.seed("S2-65")
+@pytest.mark.parametrize("name", ["in_turn", "after_turn"])
+def test_numbered_messages_whose_process_dies_are_stored_once_in_their_order(
+    place: Place, name: str
+) -> None:
+    place.register(ordering=True)
+    ids = [place.publish("1", ordering_key="A", number=1)]
+    with place.point.armed(place.broker, name):
+        ids.append(place.publish("2", ordering_key="A", number=2))
+    ids.append(place.publish("3", ordering_key="A", number=3))
+    place.settle()
+    assert ids == sorted(ids)
+    assert place.heard() == Counter(ids)
+    assert list(place.heard()) == ids, "they came in another order"
     assert Books(place.broker).message_count(place.channel) == len(ids)
 
 

@@ -7,15 +7,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app import clock
-from channels_app.api import openapi, problems, publication, publishing
+from channels_app.api import openapi, problems, publication, publishing, turns
 from channels_app.api.authentication import caller_of
 from channels_app.api.base import ApiView, parse_json, read_body
 from channels_app.api.problems import ApiProblem
+from channels_app.api.turns import Result
 from channels_app.api.views.publish import RECORD
 from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
 from channels_app.directory import ChannelView
-from channels_app.steps import accept
-from channels_app.steps.accept import Accepted, Publication
+from channels_app.rules.turns import LARGEST
+from channels_app.steps.accept import Publication
 
 LINES = {"application/x-ndjson", "application/jsonl", "application/ndjson"}
 
@@ -38,6 +39,7 @@ ITEM = openapi.component(
             "spread_ms": {"type": ["integer", "null"], "minimum": 0},
             "expires_at": {"type": ["string", "integer", "null"]},
             "ordering_key": _MAYBE_TEXT | {"minLength": 1, "maxLength": MAX_ORDERING_KEY},
+            "producer_seq": {"type": ["integer", "null"], "minimum": 0, "maximum": LARGEST},
             "headers": {
                 "type": ["object", "null"],
                 "additionalProperties": {"type": "string"},
@@ -49,7 +51,7 @@ ITEM = openapi.component(
 _REFUSED = {
     "type": "object",
     "properties": {
-        "status": {"type": "integer", "enum": [409, 422]},
+        "status": {"type": "integer", "enum": [409, 422, 429]},
         "code": openapi.TEXT,
         "detail": openapi.TEXT,
         "field": openapi.TEXT,
@@ -105,7 +107,9 @@ class BatchView(ApiView):
                 read.append(problem)
         messages = [one for one in read if isinstance(one, Publication)]
         publishing.check_rate(producer, len(messages))
-        results = iter(accept.accept(view, producer.id if producer else None, messages))
+        producer_id = producer.id if producer else None
+        stored = turns.accept_in_turn(view, producer_id, messages, self.caller.owner)
+        results = iter(stored)
         items = [
             _refused(one) if isinstance(one, ApiProblem) else _shown(view, one, next(results))
             for one in read
@@ -143,7 +147,9 @@ def _line(line: bytes) -> Any:
         return problem
 
 
-def _shown(channel: ChannelView, message: Publication, result: Accepted) -> dict[str, Any]:
+def _shown(channel: ChannelView, message: Publication, result: Result) -> dict[str, Any]:
+    if isinstance(result, ApiProblem):
+        return _problem(result.status_code, result.code, str(result.detail), result.field)
     if result.conflict:
         return _problem(409, "idempotency_conflict", publishing.CONFLICT, "idempotency_key")
     status = 200 if result.duplicate else 202

@@ -10,6 +10,7 @@ from channels_app.api import openapi, publishing
 from channels_app.api.base import ApiView
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.rules import times
+from channels_app.rules.turns import LARGEST
 
 RECORD = openapi.record(
     id={"type": "string", "pattern": "^msg_[0-7][0-9a-hjkmnp-tv-z]{12}$"},
@@ -53,6 +54,11 @@ PARAMETERS = (
         "Hookstation-Ordering-Key",
         "Sent along with the message.",
         {"type": "string", "minLength": 1, "maxLength": MAX_ORDERING_KEY},
+    ),
+    openapi.header(
+        "Hookstation-Producer-Seq",
+        "Stored in the order of these numbers within the key, from 1; 0 begins anew.",
+        {"type": "integer", "minimum": 0, "maximum": LARGEST},
     ),
     openapi.header("traceparent", "Forwarded, as tracestate, baggage and Hookstation-Header-*."),
     OpenApiParameter(

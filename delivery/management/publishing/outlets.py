@@ -9,11 +9,10 @@ import requests
 from django.db import DatabaseError
 
 from channels_app import clock
-from channels_app.api import publication
+from channels_app.api import publication, turns
 from channels_app.api.problems import ApiProblem
 from channels_app.directory import directory
 from channels_app.models import Producer
-from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 
 TIMEOUT_S = 120.0
@@ -144,13 +143,15 @@ class Direct:
         wanted = [one for one in read if isinstance(one, Publication)]
         owner = self.producer.id if self.producer else None
         try:
-            accepted = iter(accept.accept(view, owner, wanted))
+            accepted = iter(turns.accept_in_turn(view, owner, wanted, "command"))
         except DatabaseError as error:
             raise Refused(f"The database took nothing of this batch: {error}.") from None
         return [one if isinstance(one, Result) else _stored(next(accepted)) for one in read]
 
 
-def _stored(result: accept.Accepted) -> Result:
+def _stored(result: turns.Result) -> Result:
+    if isinstance(result, ApiProblem):
+        return Result(False, detail=str(result.detail))
     if result.conflict:
         return Result(False, detail="The idempotency key stands for another body already.")
     return Result(True, duplicate=result.duplicate)

@@ -1,0 +1,122 @@
+"""Admin page of producers' sequences: which number a key waits for, who waits, what was skipped."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.urls import reverse
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.admin.base import display
+from channels_app.admin.surroundings import Surrounded
+from channels_app.models import Channel, EarlyNumber, Sequence
+
+SHORT = 60
+"""Characters of a key in a list."""
+MOST_SHOWN = 20
+
+
+@admin.register(Sequence)
+class SequenceAdmin(Surrounded, base.BigList):
+    """Keys whose messages a producer numbers."""
+
+    list_before_template = "channels_app/sequences_top.html"
+    list_fetched = ("channel", "producer")
+    list_display = ("key_short", "channel_name", "producer_name", "expected", "skipped", "heard")
+    search_fields = ("id",)
+    search_help_text = "name of a channel"
+    fields = (
+        ("key", "epoch"),
+        ("channel_name", "producer_name"),
+        ("expected", "waiting"),
+        ("skipped", "gap"),
+        "heard",
+    )
+    readonly_fields = (
+        *("key", "channel_name", "producer_name", "waiting", "skipped", "gap", "heard"),
+    )
+
+    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+        """What to do while there is none."""
+        return {"none": not Sequence.objects.exists()}
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """Those of a channel."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        channel = Channel.objects.filter(slug=term).first()
+        return (queryset.filter(channel_id=channel.pk) if channel else queryset.none()), False
+
+    @display(description="Ordering key")
+    def key(self, row: Sequence) -> str:
+        """What its messages share."""
+        return base.mono(row.ordering_key)
+
+    @display(description="Ordering key")
+    def key_short(self, row: Sequence) -> str:
+        """The same in a narrow column."""
+        key = row.ordering_key
+        return base.mono(key if len(key) <= SHORT else f"{key[: SHORT - 1]}…")
+
+    @display(description="Channel")
+    def channel_name(self, row: Sequence) -> str:
+        """Where, a click away."""
+        url = reverse("admin:channels_app_channel_change", args=[row.channel_id])
+        return base.linked(url, row.channel.slug)
+
+    @display(description="Producer")
+    def producer_name(self, row: Sequence) -> str:
+        """Whose numbers they are, a click away."""
+        if row.producer is None:
+            return base.NONE
+        url = reverse("admin:channels_app_producer_change", args=[row.producer_id])
+        return base.linked(url, str(row.producer))
+
+    @display(description="Waiting numbers")
+    def waiting(self, row: Sequence) -> str:
+        """Numbers that came before their turn."""
+        rows = EarlyNumber.objects.filter(sequence_id=row.pk).order_by("number")
+        now = clock.now()
+        found = [one.number for one in rows[:MOST_SHOWN] if one.until > now]
+        return ", ".join(f"{number:,}" for number in found) or base.NONE
+
+    @display(description="Skipped")
+    def skipped(self, row: Sequence) -> str:
+        """How many numbers it went on without."""
+        return f"{row.skipped_count:,}"
+
+    @display(description="Last gap")
+    def gap(self, row: Sequence) -> str:
+        """Which ones were skipped last."""
+        if row.skipped_from is None or row.skipped_to is None:
+            return base.NONE
+        many = f" to {row.skipped_to:,}" if row.skipped_to > row.skipped_from else ""
+        at = row.skipped_at.strftime("%Y-%m-%d %H:%M:%S") if row.skipped_at else ""
+        return f"{row.skipped_from:,}{many}, {at}"
+
+    @display(description="Last message")
+    def heard(self, row: Sequence) -> str:
+        """When a number came last."""
+        return base.instant(row.touched_at, exact=False)
+
+
+@admin.register(EarlyNumber)
+class EarlyNumberAdmin(base.BigList):
+    """Messages that wait for earlier numbers of their key."""
+
+    list_display = ("number", "sequence", "over")
+    fields = (("number", "sequence"), "over")
+    readonly_fields = ("sequence", "over")
+
+    @display(description="Sequence")
+    def sequence(self, row: EarlyNumber) -> str:
+        """Of which key, a click away."""
+        url = reverse("admin:channels_app_sequence_change", args=[row.sequence_id])
+        return base.linked(url, str(row.sequence_id))
+
+    @display(description="Waits until")
+    def over(self, row: EarlyNumber) -> str:
+        """Then it goes without those that are missing."""
+        return base.instant(row.until)
