@@ -27,14 +27,15 @@ class SequenceAdmin(Surrounded, base.BigList):
     search_fields = ("id",)
     search_help_text = "name of a channel"
     fields = (
-        ("key", "epoch"),
+        ("key", "restarts"),
         ("channel_name", "producer_name"),
         ("expected", "waiting"),
         ("skipped", "gap"),
         "heard",
     )
     readonly_fields = (
-        *("key", "channel_name", "producer_name", "waiting", "skipped", "gap", "heard"),
+        *("key", "restarts", "channel_name", "producer_name"),
+        *("waiting", "skipped", "gap", "heard"),
     )
 
     def over_list(self, request: HttpRequest) -> dict[str, Any]:
@@ -73,6 +74,11 @@ class SequenceAdmin(Surrounded, base.BigList):
             return base.NONE
         url = reverse("admin:channels_app_producer_change", args=[row.producer_id])
         return base.linked(url, str(row.producer))
+
+    @display(description="Begun anew")
+    def restarts(self, row: Sequence) -> str:
+        """How often its producer sent a 0."""
+        return f"{row.epoch:,}"
 
     @display(description="Waiting numbers")
     def waiting(self, row: Sequence) -> str:
