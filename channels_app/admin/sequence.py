@@ -31,11 +31,11 @@ class SequenceAdmin(Surrounded, base.BigList):
         ("channel_name", "producer_name"),
         ("expected", "waiting"),
         ("skipped", "gap"),
-        "heard",
+        ("gap_at", "heard"),
     )
     readonly_fields = (
         *("key", "restarts", "channel_name", "producer_name"),
-        *("waiting", "skipped", "gap", "heard"),
+        *("waiting", "skipped", "gap", "gap_at", "heard"),
     )
 
     def over_list(self, request: HttpRequest) -> dict[str, Any]:
@@ -99,8 +99,12 @@ class SequenceAdmin(Surrounded, base.BigList):
         if row.skipped_from is None or row.skipped_to is None:
             return base.NONE
         many = f" to {row.skipped_to:,}" if row.skipped_to > row.skipped_from else ""
-        at = row.skipped_at.strftime("%Y-%m-%d %H:%M:%S") if row.skipped_at else ""
-        return f"{row.skipped_from:,}{many}, {at}"
+        return f"{row.skipped_from:,}{many}"
+
+    @display(description="Skipped at")
+    def gap_at(self, row: Sequence) -> str:
+        """When that was."""
+        return base.instant(row.skipped_at)
 
     @display(description="Last message")
     def heard(self, row: Sequence) -> str:
