@@ -23,8 +23,8 @@ BROWSER := tests/browser
 PIPELINE := tests/pipeline
 # What depends on how a server answers: reading, writing and deleting. Reports that are made of the
 # same rows in the same way, rules, kills and the command line run on SQLite alone.
-PIPELINE_ON_MARIADB := $(addprefix tests/pipeline/test_,source.py archive.py usage.py audit.py \
-	replay.py erase.py)
+PIPELINE_ON_MARIADB := $(addprefix tests/pipeline/test_,source.py archive.py archive_attempts.py \
+	usage.py audit.py replay.py erase.py)
 PYTEST := $(BIN)/python -m pytest -n 2 --ignore=$(BROWSER) --ignore=$(PIPELINE)
 # What fails beside others is run once more by itself: real processes on a busy machine miss a
 # moment now and then. What fails again has failed; what passes then is unsteady, and stands in the

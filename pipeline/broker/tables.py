@@ -142,6 +142,8 @@ ATTEMPTS = Table(
     (*ATTEMPT_COLUMNS, *WHOSE),
 )
 """By their own keys, with whose they are."""
+ATTEMPTS_ALONE = Table("attempts", "delivery_attempt a", "a.id", ATTEMPT_COLUMNS)
+"""The same without whose they are."""
 ATTEMPTS_OF_DELIVERIES = Table("attempts", ATTEMPTS.source, "d.id", ATTEMPTS.columns)
 """By the keys of their deliveries: with these they are archived."""
 

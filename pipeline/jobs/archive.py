@@ -12,14 +12,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import timedelta
 from typing import Any
 
-from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark import SparkContext
 
 from pipeline import failpoints
-from pipeline.broker import source
 from pipeline.broker.database import Database
 from pipeline.broker.runs import RUNS
-from pipeline.lake import amend, export, places, planning, ripe, totals
+from pipeline.lake import amend, export, places, planning, ripe
 from pipeline.lake.ledger import (
     AMENDING,
     EXPORTED,
@@ -36,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 PART_ROWS = 1_000
 """What the broker deletes in one transaction."""
-READ_BACK = 500
-"""Files that one question of Spark reads."""
 LATE = timedelta(days=2)
 """For how long a run that was killed may have written files that nobody waits for."""
 READING = timedelta(seconds=30)
@@ -82,6 +78,7 @@ def _plan(context: Context, ledger: Ledger) -> list[Range]:
     """What is ripe and in no segment yet."""
     limits = ripe.cutoffs(context.database, context.settings)
     under_way = ledger.having(*OPEN)
+    is_due = any(segment.state in (PLANNED, EXPORTED) for segment in under_way)
     # Else it has rows of segments that came to their end, and they would go to the lake once more.
     context.catch_up()
     found: list[Range] = []
@@ -93,6 +90,9 @@ def _plan(context: Context, ledger: Ledger) -> list[Range]:
             for place, day in enumerate(days):
                 context.report(f"planning {kind}", place, len(days))
                 found += planning.of_day(database, kind, day, limits, under_way)
+                if (found or is_due) and not context.options.dry_run:
+                    # The database counts the other days meanwhile.
+                    context.begin_workers()
     finally:
         database.close()
     return found
@@ -160,49 +160,16 @@ def _export(context: Context, ledger: Ledger) -> int:
 
 
 def _verify(context: Context, ledger: Ledger) -> tuple[list[Segment], int]:
-    """Read files back and compare them with what was written and with the tables."""
-    whole: list[Segment] = []
+    """Have files read back and compared with what was written and with the tables."""
+    verified: list[Segment] = []
     segments = ledger.having(EXPORTED)
     for segment, answer in _on_executors(context, segments, "checking"):
         if "differs" in answer:
             logger.warning("segment %d again: %s", segment.id, answer["differs"])
             ledger.again(segment)
-        else:
-            whole.append(segment)
-    verified: list[Segment] = []
-    for start in range(0, len(whole), READ_BACK):
-        some = whole[start : start + READ_BACK]
-        context.report("reading back", start, len(whole))
-        found = _read_back(context, [file for segment in some for file in segment.files])
-        for segment in some:
-            if all(found.get(file.path) == file.totals for file in segment.files):
-                if ledger.verified(segment):
-                    verified.append(segment)
-            else:
-                logger.warning("segment %d again: Spark reads other rows", segment.id)
-                ledger.again(segment)
+        elif ledger.verified(segment):
+            verified.append(segment)
     return verified, len(segments) - len(verified)
-
-
-def _read_back(context: Context, files: Sequence[File]) -> dict[str, dict[str, int]]:
-    """By path: what the rows of each file come to, as Spark reads them."""
-    found: dict[str, dict[str, int]] = {}
-    for table in dict.fromkeys(file.table for file in files):
-        paths = {file.path for file in files if file.table == table}
-        schema: StructType = source.spark_schema(totals.ARCHIVED[table])
-        rows = context.spark.read.schema(schema)
-        frame = rows.parquet(*(str(context.lake / path) for path in sorted(paths)))
-        sums = {name: f.sum(f.expr(it.lake)) for name, it in totals.TOTALS[table].items()}
-        grouped = frame.groupBy(f.input_file_name().alias("name")).agg(
-            f.count("*").alias(totals.ROWS),
-            *(f.coalesce(total, f.lit(0)).alias(name) for name, total in sums.items()),
-        )
-        known = {file.path: file.totals for file in files}
-        for row in grouped.collect():
-            path = "/".join(row["name"].rsplit("/", 3)[1:]).replace("%3D", "=")
-            if path in known:
-                found[path] = {name: int(row[name]) for name in known[path]}
-    return found
 
 
 def _on_executors(
@@ -216,9 +183,11 @@ def _on_executors(
     if not segments:
         return
     asked = export.export if stage == "exporting" else export.check
-    spark, rows = context.spark, 0
+    workers, rows = context.workers, 0
     with ThreadPoolExecutor(context.settings.partitions) as pool:
-        futures = {pool.submit(_ask, spark, asked, _task(context, each)): each for each in segments}
+        futures = {
+            pool.submit(_ask, workers, asked, _task(context, each)): each for each in segments
+        }
         try:
             for place, future in enumerate(as_completed(futures)):
                 segment, answer = futures[future], future.result()
@@ -231,10 +200,9 @@ def _on_executors(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ask(spark: Any, asked: Callable[..., Any], task: str) -> dict[str, Any]:
-    rows = spark.createDataFrame([(task,)], "task string")
-    (row,) = rows.mapInArrow(asked, "answer string").collect()
-    answer: dict[str, Any] = json.loads(row["answer"])
+def _ask(workers: SparkContext, asked: Callable[[str], str], task: str) -> dict[str, Any]:
+    (said,) = workers.parallelize([task], 1).map(asked).collect()
+    answer: dict[str, Any] = json.loads(said)
     return answer
 
 

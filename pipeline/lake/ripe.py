@@ -84,7 +84,7 @@ def where(kind: str, low: int, high: int, limits: Cutoffs) -> str:
     instant in an expression is a text to one database and not to the other.
     """
     if kind == DELIVERIES:
-        return f"d.id >= {low:d} AND d.id < {high:d} AND ({_by_channel('d', limits, _finished)})"
+        return f"{_between(low, high)} AND ({_by_channel('d', limits, _finished)})"
     return (
         f"m.id >= {low:d} AND m.id < {high:d} AND m.state <> 'accepted' "
         f"AND ({_by_channel('m', limits, _accepted)}) AND NOT EXISTS "
@@ -92,6 +92,15 @@ def where(kind: str, low: int, high: int, limits: Cutoffs) -> str:
         # Brought back from the lake, which has it.
         "(SELECT 1 FROM delivery_restoredmessage y WHERE y.message_id = m.id)"
     )
+
+
+def others(low: int, high: int, limits: Cutoffs) -> str:
+    """The deliveries between the same keys that are no rows of the segment."""
+    return f"{_between(low, high)} AND ({_by_channel('d', limits, _finished)}) IS NOT TRUE"
+
+
+def _between(low: int, high: int) -> str:
+    return f"d.id >= {low:d} AND d.id < {high:d}"
 
 
 def _finished(ends: Ends) -> str:

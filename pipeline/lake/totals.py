@@ -3,14 +3,16 @@
 Keys are added up by their remainder: sums of keys would leave 64 bits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline.broker import tables, worker
 
@@ -29,8 +31,8 @@ class Total:
     sql: str | None
     """Of one row, in the tables; None where they are not asked: no row ever changes in this, and
     to fetch each one would take longer than to archive it. Their keys stand in an index."""
-    lake: str
-    """The same as Spark asks a file."""
+    column: str
+    """In a file."""
     of: Callable[[pa.RecordBatch], int]
 
 
@@ -39,9 +41,7 @@ def _sum(column: str, sql: str | None) -> Total:
 
 
 def _keys(sql: str) -> Total:
-    return Total(
-        f"{sql} % {PRIME}", f"id % {PRIME}", lambda batch: int((numbers(batch, "id") % PRIME).sum())
-    )
+    return Total(f"{sql} % {PRIME}", "id", lambda batch: int((numbers(batch, "id") % PRIME).sum()))
 
 
 TOTALS: Mapping[str, Mapping[str, Total]] = {
@@ -57,7 +57,7 @@ TOTALS: Mapping[str, Mapping[str, Total]] = {
         "body_bytes": _sum("body_bytes", "m.body_bytes"),
         BODIES: Total(
             "LENGTH(b.data)",
-            "LENGTH(body)",
+            "body",
             lambda batch: int(pc.sum(pc.binary_length(batch.column("body"))).as_py() or 0),
         ),
     },
@@ -82,8 +82,25 @@ def of_batch(table: str, batch: pa.RecordBatch) -> dict[str, int]:
     return {ROWS: batch.num_rows, **sums}
 
 
-def of_tables(table: str, where: str) -> dict[str, int]:
-    """Of rows in the database, as far as it is asked; on an executor."""
+def of_file(table: str, path: Path, names: Collection[str]) -> dict[str, int]:
+    """Of the rows that a file gives back, those totals alone that are named."""
+    asked = {name: total for name, total in TOTALS[table].items() if name in names}
+    columns = sorted({total.column for total in asked.values()})
+    found = dict.fromkeys(names, 0)
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            for batch in file.read_row_group(group, columns).to_batches():
+                found[ROWS] += batch.num_rows
+                for name, total in asked.items():
+                    found[name] += total.of(batch)
+    return found
+
+
+def of_tables(table: str, where: str, source: str = "") -> dict[str, int]:
+    """Of rows in the database, as far as it is asked; on an executor.
+
+    ``source`` is a FROM clause in the place of the one by which the table is archived.
+    """
     sums = {name: f"SUM({total.sql})" for name, total in TOTALS[table].items() if total.sql}
     every = {ROWS: "COUNT(*)", **sums}
     # Sums are decimals to MySQL. SQLite takes any word for a type, and leaves whole numbers whole.
@@ -91,7 +108,7 @@ def of_tables(table: str, where: str) -> dict[str, int]:
         f"CAST(COALESCE({sql}, 0) AS SIGNED) AS of_{name}" for name, sql in every.items()
     )
     schema = pa.schema([(name, pa.int64()) for name in every])
-    sql = f"SELECT {shown} FROM {ARCHIVED[table].source} WHERE {where}"
+    sql = f"SELECT {shown} FROM {source or ARCHIVED[table].source} WHERE {where}"
     (batch,) = worker.read(sql, schema)
     (row,) = batch.to_pylist()
     return {name: int(value) for name, value in row.items()}

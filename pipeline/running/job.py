@@ -2,12 +2,14 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pipeline.broker import replica
@@ -31,17 +33,38 @@ class Context:
         self.run = run
         self.report = run.report
         self.database = Database(settings.database_url)
-        self._session: AbstractContextManager[SparkSession] | None = None
+        self._session: AbstractContextManager[SparkSession | SparkContext] | None = None
+        self._starting: Future[SparkContext] | None = None
 
     @cached_property
     def spark(self) -> SparkSession:
         """Started when it is first needed."""
         self.report("starting Spark")
-        self._session = session.start(self.settings, self.run.job)
-        spark = self._session.__enter__()
+        self._session = started = session.start(self.settings, self.run.job)
+        spark = started.__enter__()
         self.run.on_cancel = spark.sparkContext.cancelAllJobs
         self.run.check()
         return spark
+
+    def begin_workers(self) -> None:
+        """Have them start while the job does something else; may be said repeatedly."""
+        if self._starting is None and "workers" not in self.__dict__:
+            self._session = started = session.workers(self.settings, self.run.job)
+            pool = ThreadPoolExecutor(1, "spark")
+            self._starting = pool.submit(started.__enter__)
+            pool.shutdown(wait=False)
+
+    @cached_property
+    def workers(self) -> SparkContext:
+        """Spark without SQL, in the place of ``spark``; raises what its start raised."""
+        self.begin_workers()
+        assert self._starting is not None
+        if not self._starting.done():
+            self.report("starting Spark")
+        found = self._starting.result()
+        self.run.on_cancel = found.cancelAllJobs
+        self.run.check()
+        return found
 
     @cached_property
     def frames(self) -> Frames:
@@ -62,6 +85,8 @@ class Context:
     def close(self) -> None:
         """End the session and the connection."""
         self.run.on_cancel = lambda: None
+        if self._starting is not None:
+            wait([self._starting])  # what is not there yet cannot be ended
         if self._session is not None:
             self._session.__exit__(None, None, None)
         self.database.close()

@@ -44,6 +44,18 @@ def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
 
     Raises java.Unusable.
     """
+    with workers(settings, name, **more) as context:
+        spark = SparkSession.builder.getOrCreate()
+        try:
+            spark.dataSource.register(source.BrokerTable)
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext]:
+    """The same without SQL, which Java takes seconds to load: for work that is done in Python."""
     java.ensure(settings.folder)
     # Each call into Java is a line to it.
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -59,15 +71,12 @@ def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
         # Not among the options: those are words of a command, which everybody here may read.
         context = SparkContext(conf=conf, environment=_environment(settings))
         stack.callback(context.stop)
-        spark = SparkSession.builder.config(conf=conf).getOrCreate()
-        stack.callback(spark.stop)
         # spark-submit has sent it already, and takes no second file of the same name.
         if not _is_local(str(context.master)) and not _is_submitted():
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hookstation-"))
             # Before the source is registered: it remembers the files that there are then.
             context.addPyFile(str(pack(Path(folder))))
-        spark.dataSource.register(source.BrokerTable)
-        yield spark
+        yield context
 
 
 def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:

@@ -22,7 +22,7 @@ from pipeline.jobs import JOBS, archive
 from pipeline.running import session
 from pipeline.running.job import Context
 from pipeline.settings import Settings
-from tests.pipeline.elsewhere import Elsewhere, read_back
+from tests.pipeline.elsewhere import Elsewhere
 
 RunJob = Callable[..., dict[str, Any]]
 RunArchive = Callable[..., dict[str, Any]]
@@ -87,7 +87,6 @@ def archive_job(
 ) -> RunArchive:
     """The job `archive` without Spark, which takes most of a test's time."""
     monkeypatch.setattr(archive, "_ask", elsewhere.ask)
-    monkeypatch.setattr(archive, "_read_back", read_back)
 
     def run(**options: Any) -> dict[str, Any]:
         return run_with(chosen, None, "archive", **options)
@@ -111,6 +110,7 @@ def run_with(chosen: Settings, spark: Any, name: str, **options: Any) -> dict[st
     )
     context = Context(chosen, wanted, mine)
     context.__dict__["spark"] = spark
+    context.__dict__["workers"] = spark and spark.sparkContext
     state, result = "failed", {}
     try:
         result = job.work(context)

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,10 +20,17 @@ ON_EXECUTORS = {"in_export"}
 
 
 class Process:
-    """`python -m pipeline JOB` on the test's database."""
+    """`python -m pipeline JOB` on the test's database, or another command that is like it."""
 
-    def __init__(self, address: str, chosen: Settings, folder: Path, *words: str) -> None:
-        self.words = words
+    def __init__(
+        self,
+        address: str,
+        chosen: Settings,
+        folder: Path,
+        *words: str,
+        command: Sequence[str] = ("-m", "pipeline"),
+    ) -> None:
+        self.words = (*command, *words)
         self.point = folder / "failpoint"
         self.log = folder / "log"
         self.environment = os.environ | {
@@ -37,7 +44,7 @@ class Process:
     @contextmanager
     def started(self) -> Iterator[subprocess.Popen[bytes]]:
         """One run; it ends with the block."""
-        command = [sys.executable, "-m", "pipeline", *self.words]
+        command = [sys.executable, *self.words]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 command, cwd=ROOT, env=self.environment, stdout=log, stderr=log

@@ -18,6 +18,7 @@ from pipeline.broker.database import Database
 from pipeline.jobs import archive
 from pipeline.lake import places, planning
 from pipeline.lake.frames import Frames
+from pipeline.running.job import Context
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module
@@ -161,6 +162,27 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert told["messages_rows"] == 0  # they still have their deliveries
     assert not Segment.objects.exists()
     assert not files.folder.exists()
+
+
+def test_spark_starts_while_the_plan_is_made_if_there_is_something_to_do(
+    archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[str, int]] = []
+
+    def begin(context: Context) -> None:
+        begun.append((context.run.stage, Segment.objects.count()))
+
+    monkeypatch.setattr(Context, "begin_workers", begin)
+    archive_job(dry_run=True)
+    assert begun == []
+    archive_job()
+    assert begun[0] == ("planning deliveries", 0)
+    begun.clear()
+    archive_job()
+    assert begun == []
+    Segment.objects.filter(id=Segment.objects.earliest("id").id).update(state="exported")
+    archive_job()
+    assert begun[0][0] == "planning deliveries"
 
 
 def test_a_segment_never_crosses_midnight_nor_meets_one_under_way(

@@ -21,6 +21,7 @@ from pipeline.lake import planning
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module
+from tests.pipeline import without_spark
 from tests.pipeline.conftest import RunArchive
 from tests.pipeline.process import ON_EXECUTORS, PATIENCE_S, Process
 from tests.pipeline.test_erase_kills import WHILE_ERASING
@@ -43,6 +44,9 @@ WHILE_AMENDING = (
     "after_amend_publish",
     "after_amend",
 )
+
+KILLED_WITH_SPARK = ("after_plan", "in_export", "after_publish")
+"""While it starts; in one of its workers; while it works."""
 
 
 class Died(BaseException):
@@ -192,12 +196,13 @@ def test_the_broker_may_end_between_any_two_of_its_deletions(
 def test_a_process_that_is_killed_at_every_step(
     address: str, chosen: Settings, archive_job: RunArchive, files: Lake, tmp_path: Path
 ) -> None:
+    """Each run goes on where the one before was killed, in turns with Spark and without."""
     before = in_tables()
-    pipeline = Process(address, chosen, tmp_path, "archive")
+    with_spark = Process(address, chosen, tmp_path, "archive")
+    without = Process(address, chosen, tmp_path, "archive", command=without_spark.COMMAND)
     for name in ("after_plan", "in_export", *WHILE_EXPORTING[1:]):
-        pipeline.dies_at(name)
-    finish_by = pipeline.run()
-    assert finish_by == 0
+        (with_spark if name in KILLED_WITH_SPARK else without).dies_at(name)
+    assert with_spark.run() == 0
     before["deliveries"] |= {}
     replayed = []
     for segment in Segment.objects.filter(kind="deliveries", state="verified"):
@@ -208,8 +213,8 @@ def test_a_process_that_is_killed_at_every_step(
     before["deliveries"] |= {key: in_tables()["deliveries"][key] for key in replayed}
     prune()
     for name in WHILE_AMENDING:
-        pipeline.dies_at(name)
-    assert pipeline.run() == 0
+        without.dies_at(name)
+    assert without.run() == 0
     finish(archive_job)
     assert_once(before, files)
 

@@ -1,0 +1,137 @@
+"""Attempts: those of a segment's deliveries, read and counted in the order in which they lie.
+
+A database that joins looks up each delivery's attempts in an index, and then each of them in their
+table. Nearly all are made soon after their delivery, so that they lie in their table as deliveries
+do in theirs: these are read in one go, and matched here. Those that came later are looked up.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.broker import tables, worker
+from pipeline.lake import ripe, totals
+from pipeline.lake.ripe import DELIVERIES, Cutoffs
+from pipeline.lake.totals import Numbers
+
+NEARLY_ALL = 0.99
+"""Of the deliveries have ended when reading ends."""
+FARTHEST = 4
+"""It goes on after the last delivery for such a part of the time between first and last."""
+SLACK_MS = 1000
+"""Between a delivery's end and the key of its last attempt."""
+STRANGERS = 2
+"""Times as many rows as are wanted may lie there; else the database joins."""
+LOOKED_UP = 1000
+"""Deliveries in one question."""
+COLUMNS = ("id", "attempt_count", "finished_at", *(column.name for column in tables.WHOSE))
+EPOCH_MS = int(tables.EPOCH.timestamp()) * 1000
+
+
+class Owners:
+    """Deliveries of a segment, in the order of their keys, and how many attempts each has."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Those that come next; before anything else is asked."""
+        self._batches.append(batch.select(COLUMNS))
+
+    @cached_property
+    def _all(self) -> pa.RecordBatch:
+        (batch,) = pa.Table.from_batches(self._batches).combine_chunks().to_batches()
+        return batch
+
+    @cached_property
+    def _keys(self) -> Numbers:
+        return totals.numbers(self._all, "id")
+
+    @cached_property
+    def _wanted(self) -> Numbers:
+        """How many attempts they have."""
+        return totals.numbers(self._all, "attempt_count")
+
+    @cached_property
+    def _found(self) -> Numbers:
+        """How many of them came by."""
+        return np.zeros(len(self._keys), np.int64)
+
+    @property
+    def attempts(self) -> int:
+        """Of all together."""
+        return int(self._wanted.sum())
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Between which keys nearly all of their attempts are, without the second one."""
+        first, last = int(self._keys[0]), int(self._keys[-1])
+        ended_ms = self._all.column("finished_at").cast(pa.int64()).to_numpy() // 1000
+        took_ms = ended_ms - EPOCH_MS - (self._keys >> tables.TIME_SHIFT)
+        farthest_ms = ((last - first) >> tables.TIME_SHIFT) // FARTHEST
+        more_ms = min(max(int(np.quantile(took_ms, NEARLY_ALL)), 0), farthest_ms) + SLACK_MS
+        return first, min(last + (more_ms << tables.TIME_SHIFT), tables.LARGEST_KEY)
+
+    def theirs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Of these attempts their own, with whose they are."""
+        wanted = totals.numbers(batch, "delivery_id")
+        places = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
+        is_own = self._keys[places] == wanted
+        if not is_own.all():
+            batch, places = batch.filter(pa.array(is_own)), places[is_own]
+        self._found += np.bincount(places, minlength=len(self._keys))
+        whose = [self._all.column(column.name).take(pa.array(places)) for column in tables.WHOSE]
+        return pa.RecordBatch.from_arrays([*batch.columns, *whose], schema=tables.ATTEMPTS.schema)
+
+    def waiting(self) -> Iterator[list[int]]:
+        """Deliveries of which not all attempts came by, some at a time."""
+        missing = self._keys[self._found != self._wanted].tolist()
+        for start in range(0, len(missing), LOOKED_UP):
+            yield missing[start : start + LOOKED_UP]
+
+
+def read(owners: Owners, where: str) -> Iterator[pa.RecordBatch]:
+    """All attempts of these deliveries, each once. ``where`` says in SQL which ones they are."""
+    low, high = owners.span
+    span = f"a.id >= {low:d} AND a.id < {high:d}"
+    if _count(tables.ATTEMPTS_ALONE, span) > STRANGERS * owners.attempts:
+        yield from joined(where)
+        return
+    alone = tables.ATTEMPTS_ALONE
+    for batch in worker.read(alone.select(f"{span} ORDER BY a.id"), alone.schema):
+        yield owners.theirs(batch)
+    for some in owners.waiting():
+        listed = ", ".join(map(str, some))
+        yield from joined(f"d.id IN ({listed}) AND (a.id < {low:d} OR a.id >= {high:d})")
+
+
+def joined(where: str) -> Iterator[pa.RecordBatch]:
+    """As the database brings them together with their deliveries."""
+    table = tables.ATTEMPTS_OF_DELIVERIES
+    yield from worker.read(table.select(f"{where} ORDER BY d.id"), table.schema)
+
+
+def counted(low: int, high: int, limits: Cutoffs, deliveries: int) -> Iterator[dict[str, int]]:
+    """What a segment's attempts come to, in the quicker way first, of which there may be none.
+
+    All between two entries of the index by delivery, without those of deliveries that are not
+    ripe: as good as the other one where there are no attempts without a delivery.
+    """
+    there = _count(tables.DELIVERIES, f"d.id >= {low:d} AND d.id < {high:d}")
+    if there <= STRANGERS * deliveries:
+        own = f"a.delivery_id >= {low:d} AND a.delivery_id < {high:d}"
+        found = totals.of_tables("attempts", own, tables.ATTEMPTS_ALONE.source)
+        if there > deliveries:
+            others = totals.of_tables("attempts", ripe.others(low, high, limits))
+            found = {name: value - others[name] for name, value in found.items()}
+        yield found
+    yield totals.of_tables("attempts", ripe.where(DELIVERIES, low, high, limits))
+
+
+def _count(table: tables.Table, where: str) -> int:
+    schema = pa.schema([("found", pa.int64())])
+    sql = f"SELECT COUNT(*) AS found FROM {table.source} WHERE {where}"
+    (batch,) = worker.read(sql, schema)
+    return int(batch.column("found")[0].as_py())

@@ -1,0 +1,64 @@
+"""Spark that starts while a job does something else."""
+
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event, Timer
+from typing import Any
+
+import pytest
+
+from pipeline.broker import runs
+from pipeline.running import java, session
+from pipeline.running.job import Context
+from pipeline.settings import Settings
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def context(chosen: Settings) -> Iterator[Context]:
+    """A run's."""
+    run = runs.begin(chosen.database_url, "archive", {}, run_id=None, requested_by="tests")
+    yield Context(chosen, Namespace(), run)
+    run.end("finished", {})
+
+
+def test_a_start_that_fails_is_told_when_spark_is_wanted(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    context.begin_workers()
+    with pytest.raises(java.Unusable, match="/nowhere"):
+        _ = context.workers
+    context.close()
+
+
+def test_a_start_that_fails_unseen_does_not_hold_the_end_up(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    context.begin_workers()
+    context.close()
+
+
+def test_who_ends_early_ends_a_spark_that_is_still_starting(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, may_start = [], Event()
+
+    @contextmanager
+    def start(*_: Any) -> Iterator[None]:
+        told.append("begun")
+        may_start.wait(60)
+        time.sleep(0.1)
+        yield
+        told.append("ended")
+
+    monkeypatch.setattr(session, "workers", start)
+    context.begin_workers()
+    context.begin_workers()
+    Timer(0.2, may_start.set).start()
+    context.close()
+    assert told == ["begun", "ended"]
