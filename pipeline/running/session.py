@@ -44,7 +44,7 @@ def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
 
     Raises java.Unusable.
     """
-    with workers(settings, name, **more) as context:
+    with workers(settings, name, **more):
         spark = SparkSession.builder.getOrCreate()
         try:
             spark.dataSource.register(source.BrokerTable)
