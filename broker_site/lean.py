@@ -17,6 +17,7 @@ from django.utils.log import log_response
 from broker_site import security
 from channels_app.api import publishing
 from channels_app.api.authentication import Caller
+from channels_app.api.base import NOW, now_text
 from channels_app.api.places import bodies
 from channels_app.api.views.publish import RefusalView
 
@@ -80,7 +81,8 @@ class LeanHandler:
                 error.__traceback__ = None
         _keep_usable(connections[DEFAULT_DB_ALIAS])
         length = ("Content-Length", str(len(done.body)))
-        start_response(STORED[done.status], [("Location", done.url), length, *STORED_HEADERS])
+        own = ("Location", done.url), (NOW, now_text()), length
+        start_response(STORED[done.status], [*own, *STORED_HEADERS])
         return [done.body]
 
 

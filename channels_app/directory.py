@@ -28,7 +28,7 @@ from channels_app.models import (
 from channels_app.rules import keying
 from channels_app.rules.consumers import ConsumerView, Signer
 from channels_app.rules.keying import Keying
-from channels_app.rules.limits import Rate
+from channels_app.rules.limits import Rate, within
 
 __all__ = ["ChannelView", "ConsumerView", "Directory", "KeyView", "Signer", "directory"]
 
@@ -54,6 +54,8 @@ class ChannelView:
     max_body_bytes: int
     content_types: tuple[str, ...]
     idempotency_window_s: int
+    max_future_days: int
+    """How far ahead its messages may be scheduled."""
     retention_days: int
     dead_retention_days: int
     schemas: dict[str, Any]
@@ -209,7 +211,7 @@ def load_channels(**chosen: str) -> dict[str, ChannelView]:
 def _channel_view(
     channel: Channel, consumers: Sequence[Consumer], schemas: dict[str, Any]
 ) -> ChannelView:
-    defaults, most_bytes = conf(), conf().max_body_bytes
+    defaults = conf()
     return ChannelView(
         id=channel.id,
         slug=channel.slug,
@@ -220,9 +222,10 @@ def _channel_view(
         paused=channel.paused,
         encrypt_bodies=channel.encrypt_bodies,
         require_idempotency_key=channel.require_idempotency_key,
-        max_body_bytes=min(channel.max_body_bytes or most_bytes, most_bytes),
+        max_body_bytes=within(channel.max_body_bytes, defaults.max_body_bytes),
         content_types=tuple(channel.content_types),
         idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,
+        max_future_days=within(channel.max_future_days, defaults.max_future_days),
         retention_days=channel.retention_days or defaults.retention_days,
         dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
         schemas=schemas,

@@ -112,6 +112,13 @@ def refused(consumer_id: int, failure_count: int) -> Transition:
     )
 
 
+def wait_of(consumer_id: int) -> timedelta:
+    """How long a word of the consumer is waited for; no time where it gives none (any more)."""
+    view = directory.consumers().get(consumer_id)
+    mode = acks.mode_of(view.ack) if view else None
+    return timedelta(seconds=mode.wait_s if mode else 0.0)
+
+
 def move(moves: Sequence[Move], now: datetime) -> None:
     """Write where locked deliveries go; counters and lanes are the caller's."""
     alike: dict[tuple[DeliveryState, Reason, bool, bool], list[Move]] = {}

@@ -100,6 +100,17 @@ def test_every_metric_is_documented() -> None:
     assert set(rows) == counted | read
 
 
+@pytest.mark.seed("S3-44", "S4-12")
+def test_every_facet_is_held_by_a_test() -> None:
+    rows = re.findall(r"^\| [^|]+ \| [^|]+ \| (.*?) \|$", page("facets.md"), re.MULTILINE)
+    named = [re.fullmatch(r"`(\S+)::(\w+)`", row) for row in rows if row not in ("Test", "---")]
+    assert len(named) > 10
+    for found in named:
+        assert found is not None
+        source = (DOCS.parent / found[1]).read_text(encoding="utf-8")
+        assert re.search(rf"^(def |class )?{found[2]}\b", source, re.MULTILINE), found[0]
+
+
 def test_every_route_is_documented() -> None:
     text = page("api.md")
     missing = [route for route in _routes() if f"`{route}`" not in text]

@@ -33,6 +33,7 @@ class ChannelAdmin(base.Stepped):
                 "fields": (
                     ("encrypt_bodies", "require_idempotency_key"),
                     ("max_body_bytes", "idempotency_window_s"),
+                    "max_future_days",
                     "content_types",
                     ("ordering", "ordering_key_path"),
                     "reorder_window_ms",

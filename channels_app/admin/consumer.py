@@ -1,6 +1,5 @@
 """Admin pages of consumers and their secrets."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import ConsumerForm
 from channels_app.errors import BrokerError
 from channels_app.models import Consumer, ConsumerSecret
-from channels_app.steps import rotate_secret, switch_consumer
+from channels_app.steps import renew_inbound, rotate_secret, switch_consumer
 from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S, LONGEST_OVERLAP_S
 
 State = Consumer.State
@@ -42,7 +41,11 @@ RETIRE = dialog(
     "Retire",
 )
 
-_ACK = ("acknowledges", "inbound_address")
+RENEW = dialog(
+    "Renew its provider's address?",
+    "Nobody is heard at the former one any more, from now on: give the new one to the provider.",
+    "Renew",
+)
 
 
 class RotateForm(base.ReasonForm):
@@ -81,8 +84,10 @@ class ConsumerAdmin(Acting, base.Stepped):
     ordering = ("channel__slug", "client_id")
     actions = ("pause_selected", "resume_selected")
     action_form = base.ReasonActionForm
-    actions_detail = ("see_deliveries", "see_audit", "pause", "resume", "rotate", "retire")
-    readonly_fields = ("shown_state", "state_reason", "state_changed_at", "live_secrets", *_ACK)
+    actions_detail = ("see_deliveries", "see_audit", "pause", "resume", "rotate", "renew", "retire")
+    readonly_fields = (
+        *("shown_state", "state_reason", "state_changed_at", "live_secrets", "inbound_address"),
+    )
     fieldsets = (
         (None, {"fields": ("seen", "channel", "client_id", "description", "team")}),
         ("State", {"fields": (("shown_state", "state_changed_at"), "state_reason")}),
@@ -97,7 +102,8 @@ class ConsumerAdmin(Acting, base.Stepped):
                     ("rate_per_second", "rate_burst"),
                     "max_in_flight",
                     ("ordering", "head_of_line"),
-                    *_ACK,
+                    "ack",
+                    "inbound_address",
                 )
             },
         ),
@@ -131,11 +137,6 @@ class ConsumerAdmin(Acting, base.Stepped):
         schemes = consumer.secrets.order_by("-id").values_list("scheme", flat=True)
         return ", ".join(schemes) or base.NONE
 
-    @display(description="Acknowledges")
-    def acknowledges(self, consumer: Consumer) -> str:
-        """How, where its answer alone does not."""
-        return base.mono(json.dumps(consumer.ack)) if consumer.ack else "by its answer"
-
     @display(description="Inbound address")
     def inbound_address(self, consumer: Consumer) -> str:
         """Where its provider calls back."""
@@ -159,6 +160,10 @@ class ConsumerAdmin(Acting, base.Stepped):
     def has_live_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """What is not retired."""
         return self.is_now(request, object_id, state__in=LIVE)
+
+    def has_called_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whom its provider calls back."""
+        return self.is_now(request, object_id, state__in=LIVE, inbound_digest__isnull=False)
 
     @pausing(PAUSE)
     def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
@@ -197,6 +202,17 @@ class ConsumerAdmin(Acting, base.Stepped):
             messages.error(request, refused.detail)
             return base.leave_dialog(self.page_of(consumer.pk))
         return base.secret_dialog(request, f"New secret of {consumer.client_id}", done.secrets)
+
+    @action(
+        description="Renew provider's address",
+        icon="sync",
+        permissions=["called"],
+        dialog=RENEW,
+    )
+    def renew(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Another inbound address; the former one ends at once."""
+        done = "has another inbound address"
+        return self._switch(request, form, object_id, renew_inbound.renew, done)
 
     @admin.action(description="Pause", permissions=["operate"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[Consumer]) -> None:

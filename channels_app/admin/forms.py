@@ -69,6 +69,14 @@ class Policy(forms.CharField):
             raise forms.ValidationError("This is no JSON.") from None
 
 
+class OptionalJson(forms.JSONField):
+    """JSON, and nothing at all where there is none."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """What stands in the field."""
+        return "" if value is None else super().prepare_value(value)
+
+
 def _json(rows: int, text: str = "") -> forms.JSONField:
     widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, "class": "hs-mono"})
     return forms.JSONField(required=False, widget=widget, help_text=text)
@@ -223,6 +231,13 @@ class ConsumerForm(StepForm):
         "Static headers as a JSON object. They are sealed; ******** keeps a value that is stored.",
     )
     retry = Policy()
+    ack = OptionalJson(
+        required=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "class": "hs-mono"}),
+        help_text='How it acknowledges, where its answer alone does not, as {"mode": "callback", '
+        '"timeout_ms": 2000, "on_timeout": "proceed"} or {"mode": "timer", "delay_ms": 250}. '
+        "******** keeps a secret that is stored.",
+    )
     signing = forms.MultipleChoiceField(
         required=False,
         choices=[("v1a", "Ed25519 (v1a)")],
@@ -232,7 +247,7 @@ class ConsumerForm(StepForm):
 
     class Meta:
         model = Consumer
-        exclude = ("headers_sealed", "ack", "inbound_sealed")  # noqa: DJ006 - the admin names the fields
+        exclude = ("headers_sealed", "inbound_sealed")  # noqa: DJ006 - the admin names the fields
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from django.db import Error as DatabaseFailure
 from django.http import HttpRequest
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.negotiation import BaseContentNegotiation
@@ -14,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from channels_app import clock
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
 from channels_app.api.places import bodies
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
@@ -23,6 +26,17 @@ from channels_app.rules import times
 MOST_BYTES = 1024 * 1024
 """Of a request that is no message."""
 TOO_MANY = "Too many bodies are on their way and come slowly; nothing of this one was read."
+
+
+NOW = "Hookstation-Now"
+
+
+def now_text() -> str:
+    """The broker's time as every answer tells it, so that callers may compare their clocks (S4-31).
+
+    Raises what the database raises before it was asked for the first time.
+    """
+    return times.text(clock.now())
 
 
 class Always(BaseContentNegotiation):
@@ -75,6 +89,8 @@ class ApiView(APIView):
         """The answer as it goes out; from here on nothing holds the request."""
         # Django's alias of `get`: the view's reference to itself.
         self.__dict__.pop("head", None)
+        with suppress(DatabaseFailure):  # away, and never there since this process began
+            response[NOW] = now_text()
         return super().finalize_response(request, response, *args, **kwargs)
 
     @property

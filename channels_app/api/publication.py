@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jsonschema.protocols import Validator
 
 from channels_app.api.problems import ApiProblem
-from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
+from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.directory import ChannelView
 from channels_app.models import Producer
 from channels_app.rules import headers, names, schemas, times, turns
@@ -111,7 +111,7 @@ def _read(
         raise _refuse("headers", fault)
     if channel.require_idempotency_key and "idempotency_key" not in options:
         raise _refuse("idempotency_key", "The channel accepts no message without one.")
-    times_of = _times(options, now)
+    times_of = _times(options, channel.max_future_days, now)
     return Publication(
         body=b"",
         content_type=_content_type(options.get("content_type"), channel.content_types),
@@ -196,10 +196,9 @@ class _Times(NamedTuple):
     expires_at: datetime | None
 
 
-def _times(options: Mapping[str, Any], now: datetime) -> _Times:
+def _times(options: Mapping[str, Any], days: int, now: datetime) -> _Times:
     if "deliver_at" in options and "delay_ms" in options:
         raise _refuse("delay_ms", "Give an instant or a delay, not both.")
-    days = conf().max_future_days
     due_at = _time(options, "deliver_at", lambda value: times.soon(value, now, days=days))
     delay_ms = _time(options, "delay_ms", lambda value: times.delay_ms(value, days=days))
     spread_ms = _time(options, "spread_ms", lambda value: times.delay_ms(value, days=days)) or 0

@@ -10,7 +10,7 @@ from channels_app.api import publication, publishing
 from channels_app.api.base import stamps
 from channels_app.api.problems import ApiProblem
 from channels_app.directory import ChannelView
-from channels_app.errors import Invalid
+from channels_app.errors import Invalid, NotFound
 from channels_app.models import Producer, Schedule
 from channels_app.rules import recurrence, times
 from channels_app.rules.encryption import Unreadable
@@ -35,23 +35,25 @@ def put(
     Raises what the step raises, Invalid, and ApiProblem for a message that would be refused.
     """
     view = view or publishing.channel_of(order.channel)
-    try:
-        cleaned = recurrence.clean(order.name, values)
-    except BadValues as bad:
-        raise Invalid.of(bad) from None
-    item = {part: cleaned[part] for part in CONTENT} | {"idempotency_key": _ANY_KEY}
+    cleaned = _cleaned(order.name, values)
     found = Schedule.objects.filter(channel_id=view.id, name=order.name).first()
     producer = found.producer if found else order.owner.producer
-    read = publication.from_item(item, view, producer, clock.now())
-    content = Content(
-        body=read.body,
-        content_type=read.content_type,
-        event_type=read.event_type,
-        priority=None if item["priority"] is None else read.priority,
-        ordering_key=read.ordering_key,
-        headers=read.headers,
-    )
-    return register_schedule.put(order, cleaned, content)
+    return register_schedule.put(order, cleaned, _content(cleaned, view, producer))
+
+
+def patch(order: Order, values: Mapping[str, Any]) -> Registered[Schedule]:
+    """Change the given settings of a schedule; its messages are judged anew, as by ``put``.
+
+    Of ``cron`` and ``every_ms`` the one that is given takes the other's place. Raises what ``put``
+    raises, and NotFound for a stored body that cannot be opened and is not given either.
+    """
+    view = publishing.channel_of(order.channel)
+
+    def renew(row: Schedule) -> tuple[dict[str, Any], Content]:
+        cleaned = _cleaned(order.name, _merged(row, values))
+        return cleaned, _content(cleaned, view, row.producer)
+
+    return register_schedule.patch(order, renew)
 
 
 def put_here(
@@ -62,6 +64,44 @@ def put_here(
         return put(order, values, view=view)
     except ApiProblem as problem:
         raise Invalid("invalid_fields", str(problem.detail), field=problem.field) from None
+
+
+def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return recurrence.clean(name, values)
+    except BadValues as bad:
+        raise Invalid.of(bad) from None
+
+
+def _content(cleaned: Mapping[str, Any], view: ChannelView, producer: Producer | None) -> Content:
+    """The message that they make, if the channel would take it. Raises ApiProblem."""
+    item = {part: cleaned[part] for part in CONTENT} | {"idempotency_key": _ANY_KEY}
+    read = publication.from_item(item, view, producer, clock.now())
+    return Content(
+        body=read.body,
+        content_type=read.content_type,
+        event_type=read.event_type,
+        priority=None if item["priority"] is None else read.priority,
+        ordering_key=read.ordering_key,
+        headers=read.headers,
+    )
+
+
+def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
+    kept = register_schedule.describe(schedule)
+    for part in ("start_at", "end_at"):
+        # To the microsecond, which `describe` leaves out: every_ms counts from there.
+        exact = getattr(schedule, part)
+        kept[part] = exact.isoformat() if exact else None
+    for part, other in (("cron", "every_ms"), ("every_ms", "cron")):
+        if values.get(part) is not None:
+            kept[other] = None
+    if not {"body", "body_base64"} & values.keys():
+        try:
+            kept["body_base64"] = b64encode(register_schedule.body_of(schedule)).decode()
+        except Unreadable as error:
+            raise NotFound("body_unreadable", f"{error} Send the body along.") from None
+    return kept | dict(values)
 
 
 def message(

@@ -40,6 +40,8 @@ class Channel(Versioned):
     content_types = models.JSONField(default=list, blank=True)
     """Media types that producers may send; empty means any."""
     idempotency_window_s = models.PositiveIntegerField(null=True, blank=True)
+    max_future_days = models.PositiveIntegerField(null=True, blank=True)
+    """How far ahead messages may be scheduled."""
     retention_days = models.PositiveIntegerField(null=True, blank=True)
     dead_retention_days = models.PositiveIntegerField(null=True, blank=True)
     default_retry = models.JSONField(null=True, blank=True)

@@ -1,4 +1,4 @@
-"""Rate limits as GCRA: one number of memory, exact, and nothing to refill."""
+"""Limits: rates as GCRA (one number of memory, exact, nothing to refill), own ones within ours."""
 
 from dataclasses import dataclass
 
@@ -22,6 +22,11 @@ class Rate:
     def tolerance(self) -> float:
         """Seconds that events may run ahead of the average."""
         return self.interval * (max(self.burst, 1) - 1)
+
+
+def within(own: int | None, most: int) -> int:
+    """A limit of somebody's own, where there is one, within that of the installation."""
+    return min(own or most, most)
 
 
 def decide(arrival: float, now: float, rate: Rate) -> tuple[bool, float, float]:

@@ -34,7 +34,11 @@ def instant(value: object) -> datetime:
 
 def soon(value: object, now: datetime, *, days: int = LONGEST_DAYS) -> datetime:
     """As ``instant``, and not more than so many ``days`` from ``now``. Raises ValueError."""
-    wanted = instant(value)
+    return near(instant(value), now, days)
+
+
+def near(wanted: datetime, now: datetime, days: int) -> datetime:
+    """``wanted``, which is not more than so many ``days`` from ``now``. Raises ValueError."""
     if wanted - now > timedelta(days=days):
         raise ValueError(f"The instant is more than {days} days away, which is the most.")
     return wanted

@@ -23,6 +23,10 @@ def _body_bytes(value: object) -> Any:
     return fields.whole(1, conf().max_body_bytes)(value)
 
 
+def _future_days(value: object) -> Any:
+    return fields.whole(1, conf().max_future_days)(value)
+
+
 def _days(of_what: str) -> Field:
     return Field(fields.nullable(fields.whole(1, MOST_DAYS)), help=f"Days that {of_what} stay.")
 
@@ -77,6 +81,10 @@ FIELDS: dict[str, Field] = {
     "idempotency_window_s": Field(
         fields.nullable(fields.whole(1, LONGEST_WINDOW_S)),
         help="Seconds that an Idempotency-Key is remembered.",
+    ),
+    "max_future_days": Field(
+        fields.nullable(Described(_future_days, {"type": "integer", "minimum": 1})),
+        help="How far ahead messages may be scheduled, within the installation's limit.",
     ),
     "retention_days": _days("finished messages"),
     "dead_retention_days": _days("dead letters"),

@@ -1,12 +1,12 @@
 """Register a schedule, a message that its channel gets again and again; pause and resume it."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from channels_app import clock, sealing, transactions
+from channels_app import clock, failpoints, sealing, transactions
 from channels_app.errors import NotFound, Stale
 from channels_app.models import AuditEntry, Channel, Producer, Schedule, ScheduleBody
 from channels_app.rules import times
@@ -16,6 +16,7 @@ from channels_app.rules.recurrence import TIMING, Content
 from channels_app.rules.registered import Registered
 from channels_app.rules.tenants import OPERATOR, Tenant
 
+T = TypeVar("T")
 State = Schedule.State
 _RHYTHM = ("cron", "every_ms", "timezone", "start_at", "end_at")
 
@@ -72,7 +73,22 @@ def put(order: Order, cleaned: Mapping[str, Any], content: Content) -> Registere
     ``cleaned`` is what rules/recurrence.py made of them. A pause stays. Raises NotFound (no such
     channel, or somebody else's schedule) and Stale.
     """
-    return transactions.run(lambda: _write(order, cleaned, content), on_collision=lambda: None)
+    return _run(lambda: _write(order, cleaned, content))
+
+
+def patch(
+    order: Order, renew: Callable[[Schedule], tuple[Mapping[str, Any], Content]]
+) -> Registered[Schedule]:
+    """Give an existing schedule the settings that ``renew`` makes of it while it is locked.
+
+    Raises NotFound (somebody else's too), Stale, and what ``renew`` raises.
+    """
+
+    def write() -> Registered[Schedule]:
+        schedule = find(order)
+        return _store(order, schedule, *renew(schedule))
+
+    return _run(write)
 
 
 def remove(order: Order) -> None:
@@ -83,12 +99,12 @@ def remove(order: Order) -> None:
         order.record("schedule.delete", schedule, _audited(schedule), None)
         schedule.delete()
 
-    transactions.run(delete)
+    _run(delete)
 
 
 def pause(order: Order) -> Registered[Schedule]:
     """Publish nothing until it is resumed. Raises NotFound and Stale."""
-    return transactions.run(lambda: _switch(order, State.PAUSED, "schedule.pause"))
+    return _run(lambda: _switch(order, State.PAUSED, "schedule.pause"))
 
 
 def resume(order: Order) -> Registered[Schedule]:
@@ -96,7 +112,7 @@ def resume(order: Order) -> Registered[Schedule]:
 
     Raises NotFound and Stale.
     """
-    return transactions.run(lambda: _switch(order, State.ACTIVE, "schedule.resume"))
+    return _run(lambda: _switch(order, State.ACTIVE, "schedule.resume"))
 
 
 def find(order: Order) -> Schedule:
@@ -137,19 +153,37 @@ def describe(schedule: Schedule) -> dict[str, Any]:
     }
 
 
+def _run(work: Callable[[], T]) -> T:
+    """One change of a schedule; of two who make the same one the second finds the first's."""
+
+    def write() -> T:
+        done = work()
+        failpoints.reach("in_schedule")
+        return done
+
+    done = transactions.run(write, on_collision=lambda: None)
+    failpoints.reach("after_schedule")
+    return done
+
+
 def _write(order: Order, cleaned: Mapping[str, Any], content: Content) -> Registered[Schedule]:
     channel = Channel.objects.filter(slug=order.channel).first()
     if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
-    exists = Schedule.objects.filter(channel=channel, name=order.name).exists()
-    if exists:
-        schedule = find(order)
-    else:
-        if not order.condition.holds(None):
-            raise Stale("stale_version", "There is no such schedule any more.")
-        schedule = Schedule(channel=channel, name=order.name, producer=order.owner.producer)
-        if order.owner.producer is None:
-            schedule.team_id = order.owner.tenant.team_id
+    if Schedule.objects.filter(channel=channel, name=order.name).exists():
+        return _store(order, find(order), cleaned, content)
+    if not order.condition.holds(None):
+        raise Stale("stale_version", "There is no such schedule any more.")
+    schedule = Schedule(channel=channel, name=order.name, producer=order.owner.producer)
+    if order.owner.producer is None:
+        schedule.team_id = order.owner.tenant.team_id
+    return _store(order, schedule, cleaned, content)
+
+
+def _store(
+    order: Order, schedule: Schedule, cleaned: Mapping[str, Any], content: Content
+) -> Registered[Schedule]:
+    exists = schedule.pk is not None
     before = _audited(schedule) if exists else None
     rhythm = [getattr(schedule, part) for part in _RHYTHM]
     _set(schedule, cleaned, content)
@@ -160,7 +194,7 @@ def _write(order: Order, cleaned: Mapping[str, Any], content: Content) -> Regist
         schedule.next_at = None
     _plan(schedule, clock.now())
     schedule.save()
-    _keep_body(schedule, content.body, encrypt=channel.encrypt_bodies)
+    _keep_body(schedule, content.body, encrypt=schedule.channel.encrypt_bodies)
     order.record("schedule.update" if exists else "schedule.create", schedule, before, after)
     return Registered(schedule, created=not exists, changed=True)
 

@@ -80,6 +80,10 @@ RECEIVE: dict[str, Field] = {
         help="sticky: messages of an ordering key go to the same `worker_id`, as long as it asks; "
         "any unless you say.",
     ),
+    "resume": Field(
+        fields.nullable(fields.boolean),
+        help="First what this `worker_id` holds already, for one that died and is back.",
+    ),
     "auto_ack": Field(
         fields.nullable(fields.boolean),
         help="At most once: acknowledged before they are handed out.",

@@ -65,6 +65,10 @@ _DELIVERY = {
     "attempt_count": said(WHOLE, "Attempts ever begun."),
     "failure_count": said(WHOLE, "Failures that count against max_attempts."),
     "next_attempt_at": said(MAYBE_INSTANT, "When it may be sent; null while it is not queued."),
+    "held_until": said(
+        MAYBE_INSTANT,
+        "In flight: when its holder's lease ends. Awaiting-Ack: when nobody waits any more.",
+    ),
     "event_type": TEXT,
     "priority": PRIORITY,
     "ordering_key": TEXT,

@@ -59,6 +59,7 @@ def delivery(row: Delivery, channel: str, client_id: str) -> dict[str, Any]:
         "attempt_count": row.attempt_count,
         "failure_count": row.failure_count,
         "next_attempt_at": _text(row.next_at if waits else None),
+        "held_until": _text(None if waits else row.due_at),
         "event_type": row.event_type,
         "priority": row.priority,
         "ordering_key": row.ordering_key,

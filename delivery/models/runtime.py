@@ -1,7 +1,10 @@
 """Rows of the running machinery: pumps, what they learnt of a consumer's health, and sweeps."""
 
+from collections.abc import Collection
+
 from django.db import models
 
+from channels_app import clock
 from channels_app.models.base import ExactCharField
 from channels_app.models.consumer import Consumer
 
@@ -71,6 +74,13 @@ class ConsumerHealth(models.Model):
 
     def __str__(self) -> str:
         return f"{self.consumer_id}: {self.circuit}"
+
+    @classmethod
+    def resting(cls, consumer_ids: Collection[int]) -> set[int]:
+        """Those of the consumers whose circuit is open, and that are not tried again yet."""
+        rows = cls.objects.filter(consumer_id__in=list(consumer_ids), circuit=cls.Circuit.OPEN)
+        resting = rows.filter(next_probe_at__gt=clock.now())
+        return set(resting.values_list("consumer_id", flat=True))
 
 
 class SweepRun(models.Model):

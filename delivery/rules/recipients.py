@@ -34,21 +34,23 @@ class Recipients:
     """Deals messages out, as long as one transaction makes their deliveries.
 
     A queue's message goes to the consumer that has the fewest unfinished deliveries, so that who
-    is slow gets less and who is idle gets the next one; a halted one is passed over unless all
-    are. The messages of an ordering key all go to the same consumer, halted or not: at two of them
-    they would overtake each other.
+    is slow gets less and who is idle gets the next one. One that fails is passed over until it is
+    tried again (S4-24), and a halted one; unless there is no other. The messages of an ordering
+    key all go to the same consumer, halted or not: at two of them they would overtake each other.
     """
 
     def __init__(
         self,
         channels: Iterable[Channel],
         unfinished: Callable[[Collection[int]], Mapping[int, int]],
+        resting: Callable[[Collection[int]], Collection[int]],
     ) -> None:
         self._channels = {channel.id: channel for channel in channels}
-        self._unfinished = unfinished
+        self._unfinished, self._resting = unfinished, resting
         self._wanting: dict[tuple[int, str], list[Consumer]] = {}
         self._ids: dict[tuple[int, str], list[int]] = {}
         self._open: dict[int, int] = {}
+        self._shunned: set[int] = set()
 
     def of(self, channel_id: int, event_type: str, ordering_key: str) -> list[int]:
         """The consumers that get the next message of this kind."""
@@ -69,7 +71,9 @@ class Recipients:
             return owner
         if not self._open.keys() >= set(ids):
             self._open |= {key: self._open.get(key, n) for key, n in self._unfinished(ids).items()}
-        able = [consumer.id for consumer in wanting if not consumer.halted] or ids
+            self._shunned.update(self._resting(ids))
+        awake = [consumer.id for consumer in wanting if not consumer.halted] or ids
+        able = [one for one in awake if one not in self._shunned] or awake
         # Of equals the one that registered first: any rule will do that is the same everywhere.
         chosen = min(able, key=lambda one: (self._open[one], one))
         self._open[chosen] += 1

@@ -39,6 +39,11 @@ def take_chosen(chosen: list[int], want: Want) -> Share:
     return _shares([taken.rows], taken)[0]
 
 
+def again(rows: list[Claimed]) -> Share:
+    """The same of rows that are the worker's already."""
+    return Share(rows, _parcels(rows), has_expired=False)
+
+
 def _take(wants: Sequence[Want]) -> Sequence[Share]:
     taken = claim.claim(wants, now=clock.now(), owner=NOBODY, slot=os.getpid())
     return _shares(claim.shared(taken.rows, wants), taken)
@@ -46,8 +51,12 @@ def _take(wants: Sequence[Want]) -> Sequence[Share]:
 
 def _shares(shares: list[list[Claimed]], taken: claim.Claim) -> list[Share]:
     metrics.SWEPT.labels("lease").inc(taken.rescued_count)
-    parcels = Shelf().load([row.message_id for row in taken.rows]) if taken.rows else {}
+    parcels = _parcels(taken.rows)
     return [Share(rows, parcels, taken.expired_count > 0) for rows in shares]
+
+
+def _parcels(rows: list[Claimed]) -> dict[int, Parcel]:
+    return Shelf().load([row.message_id for row in rows]) if rows else {}
 
 
 _together = GroupCommit(

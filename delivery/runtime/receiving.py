@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Hashable, Iterable
+from datetime import timedelta
 from typing import NamedTuple
 
 from channels_app import clock, failpoints
@@ -48,6 +49,8 @@ class Wish(NamedTuple):
     """At most once: closed before it is handed out."""
     sticky: bool = False
     """Keys stay with the worker, as far as the others of its kind let it (S2-66)."""
+    resume: bool = False
+    """First what the worker holds already: it died, and is back (S4-R4)."""
 
 
 class Handed(NamedTuple):
@@ -64,7 +67,7 @@ def receive(view: ConsumerView, wish: Wish) -> list[Handed]:
     if view.halted or view.mode != "pull":
         return []
     owner = leases.owner_of(view.id, wish.worker)
-    share = _claimed(view, wish, owner)
+    share = (_resumed if wish.resume else _claimed)(view, wish, owner)
     rows = share.rows
     if not rows:
         return []
@@ -190,6 +193,22 @@ def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:
         if share.rows or not share.has_expired:
             break
     return share
+
+
+def _resumed(view: ConsumerView, wish: Wish, owner: int) -> Share:
+    """First what the worker holds, for as long again as it asks."""
+    now = clock.now()
+    until = now + timedelta(milliseconds=wish.lease_ms)
+    rows = steps.held(view.id, owner, wish.most, now)
+    kept = steps.extend({_lease(row, wish.worker): until for row in rows})
+    ours = {(lease.delivery_id, lease.attempt) for lease in kept}
+    held = handout.again(
+        [row._replace(lease_until=until) for row in rows if (row.id, row.attempt) in ours]
+    )
+    if len(held.rows) == wish.most:
+        return held
+    more = _claimed(view, wish._replace(most=wish.most - len(held.rows)), owner)
+    return Share(held.rows + more.rows, held.parcels | more.parcels, more.has_expired)
 
 
 def _own(want: Want, wish: Wish, owner: int) -> Share:

@@ -60,6 +60,18 @@ def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> 
     return answered
 
 
+def prolong(delivery_id: int, *, now: datetime) -> Answered:
+    """Begin the wait for a word anew: the consumer is at work (S4-26). Raises NotFound.
+
+    It begins with the answer to our own request: before that there is nothing to prolong.
+    """
+    answered = transactions.run(lambda: _prolong(delivery_id, now))
+    if answered is None:
+        raise _foreign()
+    failpoints.reach("after_ack")
+    return answered
+
+
 def forget(now: datetime) -> int:
     """Delete words that came early and that no attempt followed; returns how many."""
     old = EarlyAck.objects.filter(said_at__lt=now - KEPT)
@@ -86,6 +98,19 @@ def _write(number: int, ok: bool, now: datetime, slot: int) -> Answered | None:
         due = _follow(row, ok, now, slot)
     failpoints.reach("in_ack")
     return Answered(word, row, due)
+
+
+def _prolong(number: int, now: datetime) -> Answered | None:
+    row = Delivery.objects.select_for_update().filter(id=number).first()
+    if row is None:
+        return None
+    word = heard(DeliveryState(row.state), Reason(row.reason), ok=False)
+    if word is Heard.ON_TIME:
+        row.due_at = max(row.due_at or now, now + acks.wait_of(row.consumer_id))
+        row.version += 1
+        row.save(update_fields=["due_at", "version"])
+    failpoints.reach("in_ack")
+    return Answered(word, row, {})
 
 
 def _follow(row: Delivery, ok: bool, now: datetime, slot: int) -> dict[int, datetime]:

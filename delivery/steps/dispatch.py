@@ -15,7 +15,7 @@ from channels_app import failpoints, transactions
 from channels_app.directory import directory
 from channels_app.models import Message, new_id, raw
 from delivery import lanes
-from delivery.models import Counter, Delivery
+from delivery.models import ConsumerHealth, Counter, Delivery
 from delivery.models.counter import MADE
 from delivery.rules.claimed import Claimed
 from delivery.rules.lanes import BEHIND
@@ -182,7 +182,7 @@ def _lock(ids: list[int]) -> list[_Accepted]:
 
 def _deliveries(messages: list[_Accepted]) -> tuple[list[_Accepted], list[_Born]]:
     """Rows for as many of the messages as one transaction should make, and those messages."""
-    recipients = Recipients(directory.channels(), Counter.unfinished)
+    recipients = Recipients(directory.channels(), Counter.unfinished, ConsumerHealth.resting)
     rows: list[_Born] = []
     for place, message in enumerate(messages):
         ids = recipients.of(message.channel_id, message.event_type, message.ordering_key)

@@ -37,9 +37,12 @@ def park(lane_id: int, asker: Asker, *, now: datetime) -> Lane:
             lane.parked_at = now
             lane.save(update_fields=["parked_at"])
             _record(lane, asker, "lane.park")
+        failpoints.reach("in_park")
         return lane
 
-    return transactions.run(write)
+    parked = transactions.run(write)
+    failpoints.reach("after_lane")
+    return parked
 
 
 def resume(lane_id: int, asker: Asker, *, now: datetime) -> dict[int, datetime]:
@@ -54,6 +57,7 @@ def resume(lane_id: int, asker: Asker, *, now: datetime) -> dict[int, datetime]:
             return {}
         Lane.objects.filter(id=lane_id).update(parked_at=None)
         _record(lane, asker, "lane.resume")
+        failpoints.reach("in_park")
         if lane.head_id is not None:
             return {}
         return lanes.advance([locked._replace(is_parked=0)], now)

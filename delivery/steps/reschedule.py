@@ -5,10 +5,12 @@ from datetime import datetime
 from django.db.models import F
 
 from channels_app import failpoints, transactions
+from channels_app.conf import conf
 from channels_app.errors import Conflict, Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Message
 from channels_app.rules import ids, times
 from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.limits import within
 from delivery.models import Delivery, LaneWaiter
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import BEHIND
@@ -30,7 +32,8 @@ def reschedule(
 
     ``due_at`` in the past means now; retries that wait move too. Raises NotFound; Stale; Conflict
     while a delivery is in flight, and when nothing waits any more; Invalid for an instant after
-    the message's last one and for a priority above what its producer may ask for.
+    the message's last one or farther ahead than its channel allows, and for a priority above what
+    its producer may ask for.
     """
     moved = transactions.run(
         lambda: _reschedule(message_id, asker, now, priority, due_at, condition)
@@ -117,7 +120,11 @@ def _changes(
         if message.expires_at is not None and due_at >= message.expires_at:
             sentence = "The message expires before that instant."
             raise Invalid("due_after_expiry", sentence, field="due_at")
-        changes["due_at"] = max(due_at, now)
+        days = within(message.channel.max_future_days, conf().max_future_days)
+        try:
+            changes["due_at"] = max(times.near(due_at, now, days), now)
+        except ValueError as error:
+            raise Invalid("invalid_fields", str(error), field="due_at") from None
     return changes
 
 

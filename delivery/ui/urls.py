@@ -14,6 +14,7 @@ urlpatterns = [
     path("-/new/<str:channel>/", register.RegisterView.as_view(), name="register"),
     path("-/check/", register.CheckView.as_view(), name="check"),
     path(_ONE, webhook.DeliveriesView.as_view(), name="deliveries"),
+    path(f"{_ONE}ahead/", webhook.AheadView.as_view(), name="ahead"),
     path(f"{_ONE}dead/", webhook.DeadLettersView.as_view(), name="dead"),
     path(f"{_ONE}dead/replay/", replays.ReplayStartView.as_view(), name="replay_new"),
     path(f"{_ONE}replays/", replays.ReplaysView.as_view(), name="replays"),

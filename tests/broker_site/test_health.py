@@ -113,7 +113,7 @@ def test_depths_come_from_the_tables(client: Client) -> None:
     assert found["hookstation_accounting_gap"][()] == 0
 
 
-@pytest.mark.seed("S4-41")
+@pytest.mark.seed("S4-41", "S4-R9")
 def test_what_is_coming_is_told_before_it_comes(client: Client) -> None:
     consumer = ConsumerFactory.create()
     for seconds, number in ((30, 2), (200, 3), (3000, 4), (7200, 5)):

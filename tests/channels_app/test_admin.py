@@ -13,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from channels_app import inbound
 from channels_app.models import (
     ApiKey,
     AuditEntry,
@@ -386,6 +387,43 @@ def test_a_consumer_keeps_its_headers_when_they_are_left_masked(operator: Client
     consumer.refresh_from_db()
     assert (consumer.description, consumer.signing) == ("changed", ["v1a"])
     assert bytes(consumer.headers_sealed) == sealed
+
+
+@pytest.mark.seed("S3-27", "S3-39")
+def test_how_a_consumer_acknowledges_is_set_and_its_address_renewed(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    page = console.page_url(consumer)
+    values = values_of(operator, page)
+    assert values["ack"] == ""
+    assert f"/{consumer.pk}/renew/" not in console.look(operator, page)
+    signature = {"preset": "meta-x-hub-256", "secret": "s3cret"}
+    ack = {"mode": "callback", "correlation": {"preset": "whatsapp-cloud", "signature": signature}}
+
+    answer = operator.post(page, values | {"ack": '{"mode": "sometimes"}'})
+    assert "ack" in answer.context["adminform"].form.errors
+    operator.post(page, values | {"ack": json.dumps(ack)})
+
+    consumer.refresh_from_db()
+    assert (consumer.ack or {})["mode"] == "callback"
+    first = inbound.opened(consumer)
+    assert first is not None
+    assert first.secret == "s3cret"
+    shown = console.look(operator, page)
+    assert first.token in shown
+    assert "s3cret" not in shown
+    operator.post(page, values_of(operator, page) | {"description": "changed"})
+    consumer.refresh_from_db()
+    assert (consumer.description, inbound.opened(consumer)) == ("changed", first)
+    renew = reverse("admin:channels_app_consumer_renew", args=[consumer.pk])
+    operator.post(renew, {"_form_submitted": "True", "reason": "it leaked"})
+    consumer.refresh_from_db()
+    second = inbound.opened(consumer)
+    assert second is not None
+    assert (second.secret, second.token == first.token) == ("s3cret", False)
+    assert audited("consumer.renew_inbound").reason == "it leaked"
+    operator.post(page, values_of(operator, page) | {"ack": ""})
+    consumer.refresh_from_db()
+    assert (consumer.ack, consumer.inbound_digest) == (None, None)
 
 
 def test_a_consumer_that_may_not_be_called_is_refused_beside_its_address(operator: Client) -> None:

@@ -65,6 +65,7 @@ def delayed(broker: Broker, receiver: Receiver, channel: str, seconds: float) ->
     assert arrived()[0] - before >= seconds
 
 
+@pytest.mark.seed("S4-17", "S4-31")
 def test_steps_of_the_clock_lose_nothing_and_send_nothing_early(
     tmp_path: Path, receiver: Receiver
 ) -> None:

@@ -268,6 +268,40 @@ def test_a_steward_that_dies_with_an_occurrence_is_followed_by_one_that_fires_it
     assert place.heard() == Counter(line["message"] for line in recent)
 
 
+@pytest.mark.parametrize("name", ["in_schedule", "after_schedule"])
+@pytest.mark.parametrize("how", ["put", "change", "pause"])
+def test_a_schedule_whose_change_dies_is_as_it_was_or_as_it_was_to_be(
+    place: Place, how: str, name: str
+) -> None:
+    place.register()
+    path = f"{place.path}/schedules/ticks"
+    wanted = {"every_ms": 500, "limit": 3, "misfire": "fire_all", "body": "tick"}
+    if how != "put":
+        # So that nothing fires before it is changed.
+        insist(place.broker, "PUT", path, json=wanted | {"start_at": "2090-01-01T00:00:00Z"})
+    with place.point.armed(place.broker, name):
+        if how == "put":
+            insist(place.broker, "PUT", path, json=wanted)
+        elif how == "change":
+            insist(place.broker, "PATCH", path, json={"start_at": None})
+        else:
+            insist(place.broker, "POST", f"{path}/pause")
+    if how == "pause":
+        assert insist(place.broker, "GET", path)[0]["state"] == "paused"
+        insist(place.broker, "PATCH", path, json={"start_at": None})
+        insist(place.broker, "POST", f"{path}/resume")
+    wait_until(
+        lambda: insist(place.broker, "GET", path)[0]["state"] == "ended",
+        PATIENCE_S,
+        "the schedule does not end",
+        place.broker.log,
+    )
+    place.settle()
+    recent = insist(place.broker, "GET", path)[0]["recent"]
+    assert [line["result"] for line in recent] == ["fired"] * 3
+    assert place.heard() == Counter(line["message"] for line in recent)
+
+
 @pytest.mark.parametrize("name", ["in_cancel", "after_cancel"])
 def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> None:
     place.register()
@@ -326,6 +360,52 @@ def test_a_web_process_that_dies_in_the_hands_of_a_pull_consumer_loses_nothing(
     assert set(got.values()) <= receipts
 
 
+@pytest.mark.seed("S2-60")
+@pytest.mark.parametrize("name", ["in_settle", "after_end"])
+@pytest.mark.parametrize("what", ["nack", "release"])
+def test_a_rejection_or_a_return_that_dies_is_counted_once(
+    place: Place, what: str, name: str
+) -> None:
+    pulled(place, number=1)
+    asked = {"max": 1, "wait_s": 10, "lease_s": 60}
+    received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+    leases = [one["lease"] for one in received["messages"]]
+    said = {"leases": leases, "delay_s": 0}
+    with place.point.armed(place.broker, name):
+        done, _ = insist(place.broker, "POST", f"/leases/{what}", json=said)
+    assert done == {"done": leases, "failed": []}
+    received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+    (again,) = received["messages"]
+    shown, _ = insist(place.broker, "GET", f"/deliveries/{again['delivery_id']}")
+    assert (shown["attempt_count"], shown["failure_count"]) == (2, int(what == "nack"))
+    insist(place.broker, "POST", "/leases/ack", json={"leases": [again["lease"]]})
+    # The books want nobody charged in the end: a replay begins with a fresh budget.
+    insist(place.broker, "POST", f"/deliveries/{again['delivery_id']}/replay")
+    received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+    leases = [one["lease"] for one in received["messages"]]
+    insist(place.broker, "POST", "/leases/ack", json={"leases": leases})
+    place.settle()
+
+
+@pytest.mark.seed("S4-R4")
+@pytest.mark.parametrize("name", ["in_extend", "before_handout"])
+def test_a_worker_that_is_back_is_given_what_it_holds_over_another_death(
+    place: Place, name: str
+) -> None:
+    ids = pulled(place, number=2)
+    asked = {"max": 2, "wait_s": 10, "lease_s": 600, "worker_id": "w1"}
+    received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+    assert [one["id"] for one in received["messages"]] == ids
+    with place.point.armed(place.broker, name):
+        back = asked | {"resume": True}
+        again, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=back)
+    assert [(one["id"], one["attempt"]) for one in again["messages"]] == [(key, 1) for key in ids]
+    leases = [one["lease"] for one in again["messages"]]
+    done, _ = insist(place.broker, "POST", "/leases/ack", json={"leases": leases})
+    assert done == {"done": leases, "failed": []}
+    place.settle()
+
+
 @pytest.mark.seed("S2-57")
 @pytest.mark.parametrize("name", ["in_claim", "after_claim", "in_settle", "before_handout"])
 def test_at_most_once_is_never_twice_wherever_the_process_dies(place: Place, name: str) -> None:
@@ -342,11 +422,11 @@ def test_at_most_once_is_never_twice_wherever_the_process_dies(place: Place, nam
     assert len(got) == len(ids) - lost
 
 
-def pulled(place: Place) -> list[str]:
+def pulled(place: Place, number: int = 6) -> list[str]:
     """Messages that wait for a pull consumer."""
     insist(place.broker, "PUT", place.path, json={})
     insist(place.broker, "PUT", place.puller, json={"mode": "pull"})
-    return place.publish_batch(6)
+    return place.publish_batch(number)
 
 
 def test_every_failpoint_of_the_program_has_killed_a_process_here() -> None:

@@ -53,6 +53,44 @@ def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: st
     assert first != second
 
 
+@pytest.mark.parametrize("name", ["in_park", "after_lane"])
+@pytest.mark.parametrize("what", ["park", "resume"])
+def test_a_key_that_is_held_or_let_go_over_a_death(place: Place, what: str, name: str) -> None:
+    place.register("/ok", ordering=True)
+    ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
+    path = f"{place.path}/consumers/one/lanes"
+    wait_until(
+        lambda: insist(place.broker, "GET", path)[0]["items"], PATIENCE_S, "there is no lane"
+    )
+    (lane,) = insist(place.broker, "GET", path)[0]["items"]
+    if what == "resume":
+        insist(place.broker, "POST", f"{path}/{lane['id']}/park")
+    with place.point.armed(place.broker, name):
+        insist(place.broker, "POST", f"{path}/{lane['id']}/{what}")
+    if what == "park":
+        insist(place.broker, "POST", f"{path}/{lane['id']}/resume")
+    for message_id in ids:
+        insist(place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 0})
+    place.settle()
+    assert heard_ids(place.receiver, "/ok") == ids
+
+
+@pytest.mark.seed("S3-05", "S3-29")
+@pytest.mark.parametrize("name", ["in_claim", "after_claim", "in_lane"])
+def test_a_wait_that_ends_while_its_pump_dies_lets_the_next_one_go_once(
+    place: Place, name: str
+) -> None:
+    mode = {"mode": "callback", "timeout_ms": 3000, "on_timeout": "proceed"}
+    place.register("/ok", ordering=True, ack=mode)
+    ids = [place.publish(f"{n}", ordering_key="A") for n in range(2)]
+    waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
+    wait_until(lambda: Books(place.broker).number(waiting) == 1, PATIENCE_S, "it does not wait")
+    with place.point.armed(place.broker, name):
+        place.receiver.wait_for(2, timeout=PATIENCE_S)
+    place.settle()
+    assert heard_ids(place.receiver, "/ok") == ids
+
+
 @pytest.mark.seed("S3-29")
 @pytest.mark.parametrize("name", ["in_ack", "after_ack"])
 def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -> None:
@@ -71,6 +109,22 @@ def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -
             _acknowledge(place, request)
     place.settle()
     assert place.heard() == Counter(ids)
+
+
+@pytest.mark.seed("S4-26")
+@pytest.mark.parametrize("name", ["in_ack", "after_ack"])
+def test_a_consumer_at_work_is_waited_for_over_a_death(place: Place, name: str) -> None:
+    place.register("/ok", ack={"mode": "callback", "timeout_ms": 600_000})
+    message_id = place.publish("first")
+    (request,) = place.receiver.wait_for(1)
+    waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
+    wait_until(lambda: Books(place.broker).number(waiting) == 1, PATIENCE_S, "it does not wait")
+    with place.point.armed(place.broker, name):
+        _call(place, request.header("Hookstation-Ack-Url") or "", {"status": "working"})
+    assert Books(place.broker).number(waiting) == 1
+    _acknowledge(place, request)
+    place.settle()
+    assert place.heard() == Counter([message_id])
 
 
 @pytest.mark.seed("S3-29", "S3-39")

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.e2e
 SECONDS = 15
 
 
+@pytest.mark.seed("S4-15")
 def test_a_short_soak_with_kills_loses_nothing() -> None:
     kind = "mariadb" if connection.vendor == "mysql" else "sqlite"
     options = ["--minutes", f"{SECONDS / 60}", "--rate", "5", "--every", "4", "--database", kind]

@@ -21,7 +21,7 @@ from tests import pumping
 from tests.api import LeanClient
 from tests.delivery.laning import check, end, say, take
 from tests.pumping import all_finished, make_channel, make_consumer, publish, pump_until
-from tests.receiver import Receiver, Request
+from tests.receiver import Receiver, Reply, Request
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
@@ -245,6 +245,48 @@ def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now
     assert (waiting.state, waiting.reason) == ("queued", "ack_timeout")
     assert acknowledge.acknowledge(row.id, ok=True, now=later).heard == "on_time"
     assert [one.event_type for one in take(consumer, later)] == ["A2"]
+    check()
+
+
+@pytest.mark.seed("S4-26")
+def test_who_is_at_work_says_so_and_is_waited_for(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    assert acknowledge.prolong(row.id, now=now).heard == "early"
+    assert not EarlyAck.objects.exists()
+    answered(row, now)
+    for seconds in (50, 100):
+        at = now + timedelta(seconds=seconds)
+        assert not take(consumer, at)
+        assert acknowledge.prolong(row.id, now=at).heard == "on_time"
+    last = now + timedelta(seconds=159)
+    assert not take(consumer, last)
+    assert acknowledge.acknowledge(row.id, ok=True, now=last).heard == "on_time"
+    done = Delivery.objects.get(id=row.id)
+    assert (done.state, done.attempt_count, done.failure_count) == ("delivered", 1, 0)
+    assert acknowledge.prolong(row.id, now=last).heard == "double"
+    assert [one.event_type for one in take(consumer, last)] == ["A2"]
+    check()
+
+
+@pytest.mark.seed("S4-26")
+def test_a_wait_is_prolonged_over_http(receiver: Receiver) -> None:
+    make_consumer(channel := make_channel(), receiver.url("/accepted"), ack=LONG)
+    receiver.script("/accepted", [Reply(202)])
+    with pumping.pumping() as pump:
+        publish(channel, b"x")
+        pump_until(pump, are("awaiting_ack"))
+        (request,) = receiver.requests()
+        ends = []
+        for _ in range(2):
+            assert say_it(request, "working") == "on_time"
+            ends.append(Delivery.objects.get().due_at)
+        assert ends == sorted(ends, key=lambda end: end or clock.now())
+        assert ends[0] != ends[1]
+        assert say_it(request, "ok") == "on_time"
+        pump_until(pump, all_finished)
+    row = Delivery.objects.get()
+    assert (row.state, row.reason, row.attempt_count) == ("delivered", "acknowledged", 1)
+    assert len(receiver.requests()) == 1
     check()
 
 

@@ -53,6 +53,7 @@ def ripen(rows: list[Delivery], then: datetime) -> None:
         Delivery.objects.filter(id=row.id).update(id=key_at(then))
 
 
+@pytest.mark.seed("S4-R7")
 def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)

@@ -1,13 +1,17 @@
 """Channels of kind queue: each message goes to exactly one of the consumers."""
 
 from collections import Counter as Tally
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from channels_app import clock
 from channels_app.models import Channel
-from delivery.models import Counter, Delivery
-from delivery.steps import cancel
+from delivery import conf as conf_module
+from delivery.models import ConsumerHealth, Counter, Delivery
+from delivery.runtime import roster
+from delivery.steps import cancel, dispatch
 from tests.delivery.books import assert_counters_are_true
 from tests.delivery.calling import Api, problem
 from tests.delivery.pulling import Worker, bring, waiting
@@ -24,7 +28,7 @@ def dealt(channel: Channel) -> Tally[str]:
 
 
 @pytest.mark.seed("S2-04")
-@pytest.mark.seed("S2-05")
+@pytest.mark.seed("S2-05", "S4-38", "S1-03")
 @pytest.mark.parametrize(("kind", "each"), [("queue", 100), ("topic", 300)])
 def test_three_consumers_and_300_messages(receiver: Receiver, kind: str, each: int) -> None:
     channel = make_channel(kind=kind)
@@ -62,6 +66,38 @@ def test_an_idle_consumer_gets_what_a_slow_one_has_no_time_for() -> None:
         worker = Worker(quick)
         worker.say("ack", *(one["lease"] for one in worker.receive()))
     assert dealt(channel) == {"slow": 1, "quick": 9}
+
+
+@pytest.mark.seed("S4-24")
+def test_one_that_fails_is_left_out_until_it_is_tried_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = replace(conf_module.conf(), breaker_failures=3, breaker_base_s=60.0)
+    monkeypatch.setattr(roster, "conf", lambda: soon)
+    channel = make_channel(kind="queue")
+    for name in "ab":
+        make_consumer(channel, receiver.url(f"/{name}"), client_id=name)
+    path = "/status/500"
+    failing = make_consumer(
+        channel, receiver.url(path), client_id="c", retry=[0.01], max_attempts=100
+    )
+
+    def is_open() -> bool:
+        return ConsumerHealth.objects.filter(consumer=failing, circuit="open").exists()
+
+    with pumping() as pump:
+        publish(channel, *[b"x"] * 12)
+        pump_until(pump, is_open, seconds=30)
+    ConsumerHealth.objects.update(next_probe_at=clock.now() + timedelta(hours=1))
+    had = dealt(channel)
+    publish(channel, *[b"x"] * 20)
+    dispatch.dispatch(100, slot=0)
+    share = dealt(channel)
+    assert (sum(share.values()), share["c"]) == (32, had["c"])
+    ConsumerHealth.objects.update(next_probe_at=clock.now())
+    publish(channel, *[b"x"] * 90)
+    dispatch.dispatch(100, slot=0)
+    assert dealt(channel)["c"] > had["c"], "it is not tried again"
 
 
 def test_what_it_is_cannot_be_changed_once_it_has_messages() -> None:

@@ -249,6 +249,46 @@ def test_each_lease_has_its_own_result() -> None:
     assert_counters_are_true()
 
 
+@pytest.mark.seed("S4-R4")
+def test_one_that_died_and_is_back_gets_first_what_it_holds() -> None:
+    consumer = waiting(b"1", b"2", b"3")
+    worker = Worker(consumer)
+    before = worker.receive(max=2, worker_id="w1", lease_s=60)
+    assert Worker(consumer).receive(max=1, worker_id="w2", resume=True)[0]["body"] == "3"
+    again = worker.receive(worker_id="w1", resume=True, lease_s=600)
+    assert [one["id"] for one in again] == [one["id"] for one in before]
+    assert [one["attempt"] for one in again] == [1, 1]
+    rows = Delivery.objects.order_by("id")
+    assert [row.attempt_count for row in rows] == [1, 1, 1]
+    shown = [times.text(row.due_at) for row in rows[:2] if row.due_at]
+    assert shown == [one["lease_expires_at"] for one in again]
+    assert until(rows[0]) > timedelta(seconds=590)
+    leases = [one["lease"] for one in again]
+    assert worker.say("ack", *leases)[0] == leases
+    assert worker.receive(worker_id="w1", resume=True) == []
+    assert_counters_are_true()
+
+
+@pytest.mark.seed("S4-R4")
+def test_what_it_holds_counts_and_what_lapsed_is_taken_anew() -> None:
+    consumer = waiting(b"1", b"2", b"3")
+    worker = Worker(consumer)
+    (first,) = worker.receive(max=1, worker_id="w1")
+    both = worker.receive(max=2, worker_id="w1", resume=True)
+    assert [one["body"] for one in both] == ["1", "2"]
+    assert worker.receive(max=2, worker_id="w1", resume=True) != []
+    lapse(consumer)
+    taken = worker.receive(max=3, worker_id="w1", resume=True)
+    assert sorted(one["body"] for one in taken) == ["1", "2", "3"]
+    counts = Delivery.objects.order_by("id").values_list("attempt_count", flat=True)
+    assert list(counts) == [2, 2, 1]
+    assert worker.say("ack", first["lease"])[1] == {first["lease"]: "expired"}
+    answer = worker.api.post(f"{worker.path}/receive", {"resume": True})
+    assert problem(answer) == (422, "invalid_fields", "worker_id")
+    assert_counters_are_true()
+
+
+@pytest.mark.seed("S4-14")
 def test_a_lapsed_lease_comes_back_to_whoever_asks() -> None:
     consumer = waiting(b"x")
     first, second = Worker(consumer), Worker(consumer)
@@ -338,6 +378,7 @@ def test_a_rejection_may_say_when(delay_s: int, at_once: bool) -> None:
     assert row.failure_count == 1
 
 
+@pytest.mark.seed("S4-R3")
 @pytest.mark.parametrize("delay_s", [None, 300])
 def test_what_is_given_back_costs_no_attempt(delay_s: int | None) -> None:
     consumer = waiting(b"x", max_attempts=1)

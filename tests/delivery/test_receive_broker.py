@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import requests
+from django.core.management import CommandError, call_command
 
 from delivery.rules.pull_snippets import receiving
 from tests.broker import ROOT, Broker, heard_ids, running, wait_until
@@ -92,14 +93,13 @@ def test_send_receive_and_acknowledge(broker: Broker, path: str) -> None:
     assert {one["message_id"] for one in shown} == ids
 
 
-@pytest.mark.seed("S1-03")
-def test_four_workers_share_a_thousand_messages(broker: Broker, path: str) -> None:
-    ids = publish(broker, path, 1000)
-    got: list[list[str]] = [[] for _ in range(4)]
+def share(broker: Broker, path: str, total: int, workers: int) -> list[list[str]]:
+    """What each of so many workers receives and acknowledges until all is done."""
+    got: list[list[str]] = [[] for _ in range(workers)]
 
     def work(number: int) -> None:
         end, mine = time.monotonic() + 120, got[number]
-        while sum(map(len, got)) < len(ids) and time.monotonic() < end:
+        while sum(map(len, got)) < total and time.monotonic() < end:
             asked = {"max": 10, "worker_id": f"worker-{number}"}
             found = receive(broker, path, asked)
             mine += [one["id"] for one in found]
@@ -107,16 +107,85 @@ def test_four_workers_share_a_thousand_messages(broker: Broker, path: str) -> No
                 leases = [one["lease"] for one in found]
                 said = post(broker, "/leases/ack", {"leases": leases}).json()
                 assert said == {"done": leases, "failed": []}
+            else:
+                time.sleep(0.02)
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
+    return got
+
+
+@pytest.mark.seed("S1-03")
+def test_four_workers_share_a_thousand_messages(broker: Broker, path: str) -> None:
+    ids = publish(broker, path, 1000)
+    got = share(broker, path, 1000, 4)
     every = [one for mine in got for one in mine]
     assert len(every) == 1000, "a message came to two of them"
     assert set(every) == ids
     assert all(got), "one of them got nothing"
 
 
-@pytest.mark.seed("S2-66")
+@pytest.mark.seed("S4-07", "S4-09")
+def test_what_three_producers_say_for_one_instant_is_handled_once(
+    broker: Broker, path: str
+) -> None:
+    kind = path.rpartition("/")[2].replace("-", "_")
+    at = int(time.time() * 1000) + 5000
+    item = {"body": "x", "event_type": kind, "deliver_at": at}
+    ids: set[str] = set()
+    for number in range(3):
+        producer = f"/producers/maker-{number}"
+        broker.call("PUT", producer, 201, json={})
+        key = broker.call("POST", f"{producer}/keys", 201, json={"channels": ["chores"]})["key"]
+        answer = requests.post(
+            f"{broker.base}/channels/chores/messages/batch",
+            json=[item] * 334,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=60,
+        )
+        ids |= {stored["id"] for stored in answer.json()["items"]}
+    assert len(ids) == 1002
+    early = receive(broker, path, {"max": 1, "lease_s": 1})
+    assert not early or time.time() * 1000 >= at
+    got = share(broker, path, 1002, 5)
+    every = [one for mine in got for one in mine]
+    assert len(every) == len(set(every)), "a message came to two of them"
+    assert set(every) == ids
+    assert all(got), "one of them got nothing"
+
+
+@pytest.mark.seed("S4-39", "S4-42")
+def test_a_worker_joins_and_another_one_dies(broker: Broker, path: str) -> None:
+    """Nothing is assigned beforehand: who asks gets a share, what the dead one held comes back."""
+    ids = publish(broker, path, 900)
+    asked = {"max": 50, "worker_id": "mortal", "lease_s": 2}
+    held = {one["id"] for one in receive(broker, path, asked)}
+    assert len(held) == 50
+    done: dict[str, list[str]] = {"first": [], "second": [], "joins": []}
+
+    def work(name: str) -> None:
+        end, mine = time.monotonic() + 120, done[name]
+        if name == "joins":
+            wait_until(lambda: sum(map(len, done.values())) > 200, 60, "they do not work it off")
+        while sum(map(len, done.values())) < 900 and time.monotonic() < end:
+            found = receive(broker, path, {"max": 10, "worker_id": name})
+            if found:
+                leases = [one["lease"] for one in found]
+                post(broker, "/leases/ack", {"leases": leases})
+                mine += [one["id"] for one in found]
+            else:
+                time.sleep(0.02)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, done))
+    every = [one for mine in done.values() for one in mine]
+    assert len(every) == len(set(every))
+    assert set(every) == ids
+    assert held <= set(every)
+    assert len(done["joins"]) >= 70, "a third would be over 200"
+
+
+@pytest.mark.seed("S2-66", "S3-21")
 def test_keys_stay_with_their_workers_and_a_fifth_one_keeps_the_order(
     broker: Broker, path: str
 ) -> None:
@@ -262,6 +331,58 @@ def test_the_worker_that_people_copy_works(broker: Broker, path: str, tmp_path: 
     assert sorted(line.split()[0] for line in lines) == sorted(ids)
 
 
+@pytest.mark.seed("S2-62")
+def test_somebody_listens_on_a_machine_that_nobody_can_call(
+    broker: Broker, receiver: Receiver, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text(str(broker.http.headers["Authorization"]).removeprefix("Bearer "))
+    place, log = "/channels/chores/consumers/laptop", tmp_path / "log"
+    command = [sys.executable, "manage.py", "listen", "chores", "--name", "laptop"]
+    command += ["--key-file", str(key), "--url", broker.base.removesuffix("/api/v1")]
+    command += ["--forward", receiver.url("/hook"), "--event", "heard", "--bodies"]
+    with log.open("wb") as out:
+        listening = subprocess.Popen(
+            command, cwd=ROOT, env=broker.environment, stdout=out, stderr=out
+        )
+    try:
+        wait_until(lambda: "Listening" in log.read_text(), 60, "it does not begin", log.read_text)
+        items = [{"body": f'{{"n": {n}}}', "event_type": "heard"} for n in range(3)]
+        items += [{"body": "not this one", "event_type": "other"}]
+        found = broker.call("POST", "/channels/chores/messages/batch", 207, json=items)
+        ids = [item["id"] for item in found["items"]][:3]
+        wait_until(lambda: len(receiver.requests("/hook")) >= 3, 60, "none come", log.read_text)
+        assert sorted(heard_ids(receiver, "/hook")) == sorted(ids)
+        bodies = {request.body for request in receiver.requests("/hook")}
+        assert bodies == {b'{"n": 0}', b'{"n": 1}', b'{"n": 2}'}
+
+        def done() -> bool:
+            shown = broker.call("GET", f"{place}/deliveries?state=Delivered", 200)["items"]
+            return len(shown) == 3
+
+        wait_until(done, 60, "they are not acknowledged", log.read_text)
+    finally:
+        listening.terminate()
+        status = listening.wait(90)
+    assert (status, "Stopped after 3 messages." in log.read_text()) == (0, True), log.read_text()
+    assert '{"n": 1}' in log.read_text()
+    broker.call("GET", place, 404)
+
+
+@pytest.mark.parametrize("said", ["wrong key", "taken"])
+def test_who_cannot_listen_is_told_why(
+    broker: Broker, path: str, tmp_path: Path, said: str
+) -> None:
+    key = tmp_path / "key"
+    right = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
+    key.write_text("hsk_no_key" if said == "wrong key" else right)
+    options = {"key_file": str(key), "url": broker.base.removesuffix("/api/v1")}
+    sentence = "already" if said == "taken" else "key"
+    with pytest.raises(CommandError, match=sentence):
+        call_command("listen", "chores", name=path.rpartition("/")[2], **options)
+    assert broker.call("GET", path, 200)["state"] == "active"
+
+
 # -- push --------------------------------------------------------------------------------------
 
 
@@ -281,7 +402,7 @@ def test_a_queue_brings_each_message_to_one_of_three(broker: Broker, receiver: R
     assert min(map(len, at.values())) >= 50
 
 
-@pytest.mark.seed("S2-62")
+@pytest.mark.seed("S2-62", "S3-22")
 def test_a_message_is_pushed_and_not_waited_for(broker: Broker, receiver: Receiver) -> None:
     place = "/channels/calls/consumers/prompt"
     broker.call("PUT", place, 201, json={"url": receiver.url("/p"), "event_types": ["prompt"]})

@@ -7,9 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from channels_app import clock
+from channels_app import clock, directory
 from channels_app import conf as conf_module
-from channels_app.api import publication
 from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.rules import times
 from delivery.api import bodies
@@ -145,7 +144,7 @@ def test_each_sees_its_own_and_no_page_looks_too_far(monkeypatch: pytest.MonkeyP
 # -- the histogram -----------------------------------------------------------------------------
 
 
-@pytest.mark.seed("S4-41")
+@pytest.mark.seed("S4-41", "S4-R9")
 @pytest.mark.parametrize("everything", [True, False])
 def test_the_near_future_is_counted(everything: bool) -> None:
     api = Api(admin=True) if everything else Api(scopes=["read"])
@@ -411,7 +410,7 @@ def test_nothing_is_scheduled_farther_ahead_than_may_be(
     owner: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = replace(conf_module.conf(), max_future_days=2)
-    for module in (publication, bodies):
+    for module in (directory, bodies):
         monkeypatch.setattr(module, "conf", lambda: short)
     channel = ChannelFactory.create()
     path = f"/channels/{channel.slug}/messages"
@@ -429,10 +428,38 @@ def test_nothing_is_scheduled_farther_ahead_than_may_be(
         assert problem(answer) == (422, "invalid_fields", field)
 
 
-def test_what_expires_before_it_is_taken_is_cancelled() -> None:
-    row = DeliveryFactory.create(expires_at=clock.now())
+@pytest.mark.seed("S4-R6")
+def test_a_channel_may_allow_less(owner: Api, reader: Api) -> None:
+    channel = ChannelFactory.create()
+    shown = reader.patch(f"/channels/{channel.slug}", {"max_future_days": 2}).json()
+    assert (shown["max_future_days"], shown["effective"]["max_future_days"]) == (2, 2)
+    path = f"/channels/{channel.slug}/messages"
+    far = times.text(clock.now() + timedelta(days=2, minutes=1))
 
-    taken = claim.claim([Want(row.consumer_id, 10, 1000)], now=clock.now(), owner=1, slot=0)
+    refused = owner.post(path, {}, hookstation_deliver_at=far)
+    assert problem(refused) == (422, "invalid_fields", "Hookstation-Deliver-At")
+    assert owner.post(path, {}, hookstation_delay="172800000").status_code == 202
+    assert owner.post(path, {}, hookstation_delay="172800001").status_code == 422
+    row = own(owner, consumer=ConsumerFactory.create(channel=channel))
+    place = f"/messages/{public(row.message)}"
+    for move in ({"due_at": far}, {"delay_ms": 172_800_001}):
+        refused = owner.patch(place, move)
+        assert problem(refused) == (422, "invalid_fields", "due_at")
+        assert "2 days" in refused.json()["detail"]
+    assert owner.patch(place, {"delay_ms": 172_800_000}).status_code == 200
+    assert (
+        owner.post(
+            f"/channels/{ChannelFactory.create().slug}/messages", {}, hookstation_deliver_at=far
+        ).status_code
+        == 202
+    )
+
+
+def test_what_expires_before_it_is_taken_is_cancelled() -> None:
+    now = clock.now() + MINUTE
+    row = DeliveryFactory.create(expires_at=now)
+
+    taken = claim.claim([Want(row.consumer_id, 10, 1000)], now=now, owner=1, slot=0)
 
     assert (taken.rows, taken.expired_count) == ([], 1)
     after = Delivery.objects.get()

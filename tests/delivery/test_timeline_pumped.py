@@ -83,6 +83,7 @@ def test_a_pump_knows_when_the_next_one_is_due_without_asking_again(
     assert len(receiver.requests()) == 3
 
 
+@pytest.mark.seed("S4-08", "S4-R10")
 def test_what_is_held_before_its_time_is_sent_by_nobody_else(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/ok"))

@@ -133,6 +133,8 @@ def test_what_pull_consumers_ask(large: World) -> None:
         later = now + timedelta(hours=2)
         found = sharing.choose(want.consumer_id, 20, -7, [-7, -8], later, oldest_first=False)
         assert len(found) == 20
+        judge.where = "what a worker holds"
+        assert leases.held(want.consumer_id, -7, 20, now) != []
         judge.where = "extend"
         assert leases.extend({one: now + timedelta(hours=3) for one in held}) == set(held)
         judge.where = "ended"

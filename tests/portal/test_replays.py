@@ -13,10 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from channels_app import clock
 from channels_app.models import AuditEntry, Consumer
 from delivery.models import Delivery, Replay
+from delivery.rules.lanes import BEHIND
 from delivery.steps import replay
 from delivery.ui import pages, picture
 from delivery.ui.pages import Wanted
 from delivery.ui.views import replays
+from delivery.ui.views import webhook as views
 from tests.delivery.books import key_at, make_deliveries
 from tests.factories import AttemptFactory, ConsumerFactory, DeliveryFactory, TeamFactory
 from tests.portal import people
@@ -45,6 +47,33 @@ def root(webhook: Consumer) -> str:
 
 def text(answer: Any) -> str:
     return str(answer.content.decode())
+
+
+@pytest.mark.seed("S4-04")
+def test_what_is_due_later_stands_in_the_order_of_its_time(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{root(webhook)}/ahead/"
+    assert "Nothing is due later" in text(owner.get(path))
+    now = clock.now()
+
+    def due(minutes: int, **traits: Any) -> str:
+        at = now + timedelta(minutes=minutes)
+        return str(DeliveryFactory.create(consumer=webhook, **{"due_at": at} | traits))
+
+    third, first = due(30, priority=9), due(10, priority=1)
+    retry = due(20, retrying=True)
+    for other in (
+        *(due(0), due(5, in_flight=True), due(5, due_at=BEHIND), due(5, dead=True, due_at=None)),
+        str(DeliveryFactory.create(due_at=now + timedelta(minutes=5))),
+    ):
+        assert other not in text(owner.get(path))
+    shown = re.findall(r">(dlv_\w{13})<", text(owner.get(path)))
+    assert shown == [first, retry, third]
+    monkeypatch.setattr(views, "MOST_AHEAD", 2)
+    few = text(owner.get(path))
+    assert re.findall(r">(dlv_\w{13})<", few) == [first, retry]
+    assert "more than these 2" in few
 
 
 def run_sweeps() -> None:

@@ -49,6 +49,7 @@ FOR_PUBLISHERS = {
     "list_schedules",
     "get_schedule",
     "put_schedule",
+    "patch_schedule",
     "delete_schedule",
     "pause_schedule",
     "resume_schedule",

@@ -13,6 +13,7 @@ from channels_app.conf import conf
 from channels_app.errors import NotFound
 from channels_app.models import Channel
 from channels_app.rules import fields, keys
+from channels_app.rules.limits import within
 from channels_app.steps import register_channel
 from channels_app.steps.register_channel import FIELDS
 
@@ -103,10 +104,10 @@ class ChannelView(ApiView):
 def shown(channel: Channel) -> dict[str, Any]:
     """The channel as the API answers it."""
     defaults = conf()
-    most = channel.max_body_bytes or defaults.max_body_bytes
     effective = {
-        "max_body_bytes": min(most, defaults.max_body_bytes),
+        "max_body_bytes": within(channel.max_body_bytes, defaults.max_body_bytes),
         "idempotency_window_s": channel.idempotency_window_s or defaults.idempotency_window_s,
+        "max_future_days": within(channel.max_future_days, defaults.max_future_days),
         "retention_days": channel.retention_days or defaults.retention_days,
         "dead_retention_days": channel.dead_retention_days or defaults.dead_retention_days,
     }

@@ -20,6 +20,7 @@ from channels_app.steps.register_schedule import Order, Owner
 
 STATES = Schedule.State.values
 SETTINGS = openapi.component("ScheduleSettings", fields.object_schema(FIELDS))
+CHANGES = openapi.component("ScheduleChanges", fields.object_schema(FIELDS, partial=True))
 _SEEN = {name: field for name, field in FIELDS.items() if not name.startswith("body")}
 FIRING = openapi.component(
     "Firing",
@@ -91,7 +92,7 @@ class ScheduleListView(ApiView):
 class ScheduleView(ApiView):
     """One schedule."""
 
-    scopes = {"GET": READ, "PUT": WRITE, "DELETE": WRITE}
+    scopes = {"GET": READ, "PUT": WRITE, "PATCH": WRITE, "DELETE": WRITE}
 
     @openapi.operation(
         "get_schedule",
@@ -127,6 +128,25 @@ class ScheduleView(ApiView):
         )
         place = f"channels/{channel}/schedules/{schedule}"
         return etags.registered(done, recurring.shown_whole(done.row, clock.now()), place)
+
+    @openapi.operation(
+        "patch_schedule",
+        tag="Schedules",
+        body={openapi.JSON: CHANGES},
+        answers={200: SCHEDULE},
+        errors=(400, 404, 411, 412, 413, 415, 422),
+        parameters=(*PATH, *openapi.WRITING),
+    )
+    def patch(self, request: Request, channel: str, schedule: str) -> Response:
+        """Change the given settings; the others stay, and so does a pause.
+
+        Of `cron` and `every_ms`, and of `body` and `body_base64`, the one that is given takes the
+        other's place.
+        """
+        done = recurring.patch(
+            order_of(self.caller, request, channel, schedule), json_object(request)
+        )
+        return etags.registered(done, recurring.shown_whole(done.row, clock.now()))
 
     @openapi.operation(
         "delete_schedule",

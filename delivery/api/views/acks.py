@@ -13,8 +13,9 @@ from channels_app.rules.fields import Field
 from delivery.api import bodies, reach, shapes
 from delivery.steps import acknowledge
 
+WORKING = "working"
 BODY: dict[str, Field] = {
-    "status": Field(fields.nullable(fields.choice("ok", "failed"))),
+    "status": Field(fields.nullable(fields.choice("ok", "failed", WORKING))),
     "error": Field(fields.nullable(fields.text(2000, lines=True))),
 }
 
@@ -24,12 +25,17 @@ class AckView(OpenView):
 
     @extend_schema(exclude=True)
     def post(self, request: Request, token: str) -> Response:
-        """The consumer has it, or has failed after all."""
+        """The consumer has it, has failed after all, or is at work and asks to be waited for."""
         # Looked at first: of a stranger no body is waited for.
         number = acknowledge.opened(token)
         values = bodies.read(request, BODY, optional=True, sender=Knower(number))
-        ok = values.get("status", "ok") == "ok"
-        answered = acknowledge.acknowledge(number, ok=ok, now=clock.now(), slot=os.getpid())
+        status = values.get("status", "ok")
+        if status == WORKING:
+            answered = acknowledge.prolong(number, now=clock.now())
+        else:
+            answered = acknowledge.acknowledge(
+                number, ok=status == "ok", now=clock.now(), slot=os.getpid()
+            )
         if answered.due:
             reach.hurry(answered.due)
         return Response({"heard": answered.heard, "state": shapes.state(answered.delivery)})

@@ -18,7 +18,7 @@ MOST = 10
 LEASE_S = 30.0
 NO_PLACE = "Too many calls wait for messages already; ask again, or ask without waiting."
 
-NAMELESS = "Keys stay with a worker that has a name: each one needs its own."
+NAMELESS = "Give the worker a name of its own: its keys, and what it holds, are found by that."
 
 
 class ReceiveView(ApiView):
@@ -39,7 +39,8 @@ class ReceiveView(ApiView):
             raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
         asked = bodies.read(request, bodies.RECEIVE, optional=True)
         is_sticky = asked.get("keys") == "sticky"
-        if is_sticky and not asked.get("worker_id"):
+        is_back = asked.get("resume", False)
+        if (is_sticky or is_back) and not asked.get("worker_id"):
             raise Invalid("invalid_fields", NAMELESS, field="worker_id")
         wish = Wish(
             most=asked.get("max", MOST),
@@ -47,6 +48,7 @@ class ReceiveView(ApiView):
             worker=asked.get("worker_id") or self.caller.key.key_id,
             settled=asked.get("auto_ack", False),
             sticky=is_sticky,
+            resume=is_back,
         )
         handed = receiving.receive_patiently(
             view, wish, asked.get("wait_s", 0.0), owner=self.caller.owner

@@ -14,9 +14,10 @@ from channels_app.rules.conditions import Condition
 from channels_app.steps import register_consumer, rotate_secret, switch_consumer
 from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import complaint, tried
-from delivery.models import Counter, Notice
+from delivery.models import Counter, Delivery, Notice
 from delivery.rules import picture as rules
 from delivery.runtime import probe
+from delivery.steps import horizon
 from delivery.ui import pages, picture, reach, shapes
 from delivery.ui.forms import RotateForm, SwitchForm, WebhookForm, initial
 from delivery.ui.pages import Wanted
@@ -25,6 +26,7 @@ from delivery.ui.snippets import code_for
 
 PER_PAGE = 25
 NOTICES = 20
+MOST_AHEAD = 100
 
 
 def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
@@ -91,6 +93,19 @@ class DeadLettersView(WebhookView):
         """Newest first, filtered, to be replayed."""
         webhook = reach.webhook_of(request.team, channel, client_id)
         return self.page("portal/webhooks/dead.html", _listed(request, webhook, "dead"))
+
+
+class AheadView(WebhookView):
+    """The tab of what is due later."""
+
+    def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
+        """The next ones, in the order of their time."""
+        webhook = reach.webhook_of(request.team, channel, client_id)
+        keys = horizon.ahead(webhook.id, clock.now(), MOST_AHEAD + 1)
+        found = Delivery.objects.in_bulk(keys[:MOST_AHEAD])
+        rows = [shapes.delivery(found[key]) for key in keys if key in found]
+        context = {"rows": rows, "is_more": len(keys) > MOST_AHEAD}
+        return self.page("portal/webhooks/ahead.html", tab(webhook, "ahead", context))
 
 
 class HealthView(WebhookView):

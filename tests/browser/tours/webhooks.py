@@ -89,6 +89,8 @@ def one(owner: Person) -> Stops:
     page.get_by_text("Pause", exact=True).first.click()
     yield "webhook-failing", page
     yield "health-failing", owner.open(f"{place}health/")
+    yield "ahead-failing", owner.open(f"{place}ahead/")
+    yield "ahead-empty", owner.open(f"{PLACE}{CHANNEL}/{FRESH}/ahead/")
     place = f"{PLACE}{CHANNEL}/{STEADY}/"
     yield "health", owner.open(f"{place}health/")
     page.get_by_text("The same as a table").click()

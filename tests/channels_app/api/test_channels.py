@@ -130,6 +130,8 @@ BAD = [
     ("content_types", {"a": 1}),
     ("idempotency_window_s", 0),
     ("idempotency_window_s", 31 * 86_400 + 1),
+    ("max_future_days", 0),
+    ("max_future_days", 3661),
     ("retention_days", 0),
     ("retention_days", 3651),
     ("retention_days", [7]),

@@ -147,6 +147,7 @@ def test_what_is_refused_does_not_fit_the_description(
     allowed = {
         "description",
         "max_body_bytes",
+        "max_future_days",
         "content_types",
         "mode",
         "max_priority",

@@ -59,6 +59,77 @@ def test_put_get_list_delete(publisher: Api) -> None:
 
 
 @pytest.mark.seed("S4-06")
+def test_a_change_leaves_the_rest_as_it_is(publisher: Api) -> None:
+    start = "2090-01-01T00:00:00.0005Z"
+    every = {"every_ms": 1000, "start_at": start, "body_base64": "/wA=", "headers": {"X-A": "1"}}
+    made = publisher.put(URL, every | {"event_type": "tick", "priority": 7, "limit": 9})
+    before = Schedule.objects.get()
+    assert made.status == 201
+
+    same = publisher.patch(URL, {"limit": 9})
+    assert (same.status, same.etag) == (200, made.etag)
+    changed = publisher.patch(URL, {"limit": None, "description": "Ticks."}, If_Match=made.etag)
+    assert changed.status == 200
+    shown = made.json | {"limit": None, "description": "Ticks."}
+    moving = ("version", "updated_at")
+    assert {name: changed.json[name] for name in shown if name not in moving} == {
+        name: shown[name] for name in shown if name not in moving
+    }
+    after = Schedule.objects.get()
+    assert (after.start_at, after.next_at) == (before.start_at, before.next_at)
+    assert publisher.patch(URL, {"limit": 1}, If_Match=made.etag).status == 412
+    assert publisher.patch(f"{URL}2", {"limit": 1}).json["code"] == "unknown_schedule"
+    entry = AuditEntry.objects.get(action="schedule.update")
+    assert entry.before is not None
+    assert entry.after is not None
+    assert (entry.before["limit"], entry.after["limit"]) == (9, None)
+
+
+@pytest.mark.seed("S4-06")
+def test_a_rhythm_and_a_body_take_the_places_of_others(publisher: Api) -> None:
+    publisher.put(URL, {"every_ms": 1000, "body_base64": "/wA="})
+    publisher.post(f"{URL}/pause")
+    shown = publisher.patch(URL, {"cron": "0 9 * * *", "body": "x"}).json
+    assert (shown["cron"], shown["every_ms"], shown["body"]) == ("0 9 * * *", None, "x")
+    assert shown["state"] == "paused"
+    shown = publisher.patch(URL, {"every_ms": 500, "cron": None}).json
+    assert (shown["cron"], shown["every_ms"], shown["body"]) == (None, 500, "x")
+    publisher.post(f"{URL}/resume")
+    planned = Schedule.objects.get().next_at
+    assert publisher.patch(URL, {"every_ms": 60_000}).status == 200
+    assert Schedule.objects.get().next_at != planned
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"cron": "0 9 * * *", "every_ms": 500}, "cron"),
+        ({"cron": None}, "cron"),
+        ({"timezone": None}, "timezone"),
+        ({"end_at": "2020-01-01T00:00:00Z", "start_at": "2021-01-01T00:00:00Z"}, "end_at"),
+        ({"body": None}, "body"),
+        ({"body": "x", "body_base64": "eA=="}, "body"),
+        ({"priority": 10}, "priority"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_a_change_that_cannot_be_used_is_refused(
+    publisher: Api, change: dict[str, object], field: str
+) -> None:
+    made = publisher.put(URL, NINE)
+    answer = publisher.patch(URL, change)
+    assert (answer.status, answer.json["field"]) == (422, field)
+    assert publisher.get(URL).etag == made.etag
+
+
+def test_a_body_that_cannot_be_opened_is_sent_along(publisher: Api) -> None:
+    publisher.put(URL, NINE)
+    ScheduleBody.objects.update(data=b"broken")
+    assert publisher.patch(URL, {"limit": 1}).json["code"] == "body_unreadable"
+    assert publisher.patch(URL, {"limit": 1, "body": "x"}).json["body"] == "x"
+
+
+@pytest.mark.seed("S4-06")
 def test_pause_and_resume(publisher: Api) -> None:
     publisher.put(URL, NINE)
     paused = publisher.post(f"{URL}/pause")
@@ -181,6 +252,8 @@ def test_colleagues_see_it_and_its_producer_changes_it() -> None:
     assert colleague.get(URL).status == 200
     assert colleague.delete(URL).status == 404
     assert colleague.put(URL, NINE | {"limit": 1}).status == 404
+    assert colleague.patch(URL, {"limit": 1}).status == 404
+    assert mine.patch(URL, {"limit": 1}).status == 200
     assert of_the_team.post(f"{URL}/pause").status == 200
     assert of_the_team.put("channels/orders/schedules/ours", NINE).status == 201
     assert Schedule.objects.get(name="ours").team == team
@@ -190,7 +263,10 @@ def test_a_key_that_only_reads_changes_nothing(publisher: Api) -> None:
     reader = Api(ApiKeyFactory.create(scopes=["read"]))
     publisher.put(URL, NINE)
     assert reader.get(URL).status == 200
-    for answer in (reader.put(URL, NINE), reader.delete(URL), reader.post(f"{URL}/run")):
+    for answer in (
+        *(reader.put(URL, NINE), reader.patch(URL, {"limit": 1})),
+        *(reader.delete(URL), reader.post(f"{URL}/run")),
+    ):
         assert (answer.status, answer.json["code"]) == (403, "missing_scope")
     assert reader.get("channels/nowhere/schedules").json["code"] == "unknown_channel"
     assert publisher.put("channels/nowhere/schedules/x", NINE).json["code"] == "unknown_channel"

@@ -33,10 +33,11 @@ class World:
 
     channels: list[Place]
     unfinished: dict[int, int] = field(default_factory=dict)
+    resting: frozenset[int] = frozenset()
     asked: int = 0
 
     def recipients(self) -> Recipients:
-        return Recipients(self.channels, self.count)
+        return Recipients(self.channels, self.count, self.resting.intersection)
 
     def count(self, ids: Collection[int]) -> Mapping[int, int]:
         self.asked += 1
@@ -54,6 +55,17 @@ def test_a_topics_message_goes_to_all_that_want_it() -> None:
     assert world.recipients().of(1, "y", "key") == [1, 2, 3]
     assert world.recipients().of(2, "x", "") == []
     assert world.asked == 0
+
+
+def test_one_that_fails_is_passed_over_unless_nobody_else_is_awake() -> None:
+    three = tuple(One(n, halted=n == 3) for n in range(1, 4))
+    world = World([Place(1, "queue", three)], resting=frozenset([1]))
+    assert deal(world, 6) == {2: 6}
+    world.resting = frozenset([1, 2])
+    assert deal(world, 6) == {1: 3, 2: 3}
+    world.resting = frozenset()
+    world.unfinished = {1: 4}
+    assert deal(world, 6) == {1: 1, 2: 5}
 
 
 def test_a_queue_shares_out_and_asks_once() -> None:

@@ -1,0 +1,119 @@
+"""``manage.py listen``: what a channel brings, on a machine that nobody can call."""
+
+import getpass
+import re
+import secrets
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import requests
+from django.conf import settings
+from django.core.management.base import CommandParser
+from django.utils import timezone
+
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error, counted, sized
+from delivery.management.listening import Heard, Listener, Refused
+
+
+class Command(BaseCommand):
+    """Prints what delivery/management/listening.py hears."""
+
+    help = (
+        "Show the messages of a channel as they come, and pass them on to a program on this\n"
+        "machine, which nobody has to be able to call. A pull consumer of its own is registered\n"
+        "for that, and registered off when the command ends. Messages of before are not shown.\n\n"
+        "What --forward does not answer with a 2xx comes again. It gets the headers that a\n"
+        "consumer gets, without a signature."
+    )
+    examples = (
+        "  manage.py listen orders --key-file my.key\n"
+        "  manage.py listen orders --key-file my.key --forward http://127.0.0.1:3000/hook\n"
+        "  manage.py listen orders --key-file my.key --event 'order.*' --bodies"
+    )
+    # Speaks to a broker anywhere; needs no database here.
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """What, as whom, where to."""
+        parser.add_argument("channel", metavar="CHANNEL", help="whose messages")
+        parser.add_argument(
+            "--key-file",
+            required=True,
+            metavar="PATH",
+            help="file with an API key that may register and receive",
+        )
+        parser.add_argument(
+            "--url",
+            default=settings.PUBLIC_URL,
+            metavar="URL",
+            help="address of the broker (default: %(default)s)",
+        )
+        parser.add_argument("--forward", metavar="URL", help="where each message is sent on to")
+        parser.add_argument(
+            "--event",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="only this event type, or order.* of them; may be repeated",
+        )
+        parser.add_argument(
+            "--name", metavar="NAME", help="of the consumer (default: listen-USER-...)"
+        )
+        parser.add_argument("--bodies", action="store_true", help="print them too")
+
+    def handle(
+        self, *, channel: str, key_file: str, url: str, bodies: bool, **options: Any
+    ) -> None:
+        """Listen until Ctrl-C or SIGTERM."""
+        try:
+            key = Path(key_file).read_text("utf-8").strip()
+        except OSError as error:
+            raise Error(f"{key_file} cannot be read: {error.strerror}.") from None
+        name = options["name"] or _name()
+        listener = Listener(
+            url.rstrip("/"), channel, name, key, options["forward"], tuple(options["event"])
+        )
+        self.bodies, self.count = bodies, 0
+        listener.show = self._show
+        try:
+            listener.begin()
+            signal.signal(signal.SIGTERM, _stop)
+            self.stdout.write(f"Listening on {channel} as {name}.   Ctrl-C stops.")
+            self.stdout.flush()
+            try:
+                while True:
+                    listener.listen()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                listener.end()
+        except Refused as refused:
+            raise Error(str(refused)) from None
+        except requests.RequestException:
+            raise Error(f"{url} cannot be reached.") from None
+        self.stdout.write(f"Stopped after {counted(self.count, 'message')}.")
+
+    def _show(self, heard: Heard) -> None:
+        self.count += 1
+        colour = self.style.SUCCESS if heard.is_done else self.style.WARNING
+        shown = colour("-" if heard.status is None else str(heard.status))
+        one = heard.message
+        self.stdout.write(
+            f"{timezone.now():%H:%M:%S} {shown:<3} {one['event_type'] or '-':<20} "
+            f"try {one['attempt']} {sized(len(heard.body)):>7}  {one['id']}"
+        )
+        if self.bodies:
+            self.stdout.write(heard.body.decode("utf-8", "replace"))
+        self.stdout.flush()
+
+
+def _name() -> str:
+    user = re.sub(r"[^a-z0-9-]", "-", getpass.getuser().lower())[:40]
+    return f"listen-{user}-{secrets.token_hex(3)}"
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

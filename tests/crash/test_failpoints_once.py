@@ -1,0 +1,83 @@
+"""A message that comes twice has its effect once, where the consumer does its half.
+
+That half is what docs/reliability.md asks for: the id of the message goes into the transaction of
+the effect, and a repeat is answered like the first time.
+"""
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.broker import heard_ids, wait_until
+from tests.crash.books import Books
+from tests.crash.failpoint import PATIENCE_S, insist
+from tests.crash.test_failpoints import Place, place, pulled, started
+
+__all__ = ["place", "started"]
+pytestmark = pytest.mark.e2e
+
+
+class Till:
+    """An example consumer: it books each message once, however often it comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tables = sqlite3.connect(folder / "till.sqlite3")
+        self._tables.execute("CREATE TABLE done (message_id TEXT PRIMARY KEY)")
+        self._tables.execute("CREATE TABLE booked (message_id TEXT)")
+
+    def book(self, message_id: str) -> None:
+        """Both rows or none; the second time the key refuses the first of them."""
+        try:
+            with self._tables:
+                self._tables.execute("INSERT INTO done VALUES (?)", [message_id])
+                self._tables.execute("INSERT INTO booked VALUES (?)", [message_id])
+        except sqlite3.IntegrityError:
+            return
+
+    def booked(self) -> Counter[str]:
+        """How often each."""
+        return Counter(key for (key,) in self._tables.execute("SELECT message_id FROM booked"))
+
+
+@pytest.mark.seed("S2-59", "S4-20")
+@pytest.mark.parametrize("name", ["before_settle", "in_settle"])
+def test_what_is_called_twice_is_booked_once(place: Place, name: str, tmp_path: Path) -> None:
+    place.register()
+    till, ids = Till(tmp_path), place.publish_batch(3)
+    place.settle()
+    with place.point.armed(place.broker, name):
+        ids.append(place.publish("once"))
+    place.settle()
+    heard = heard_ids(place.receiver, "/ok")
+    assert max(Counter(heard).values()) == 2, "nothing came twice: this proves nothing"
+    for message_id in heard:
+        till.book(message_id)
+    assert till.booked() == Counter(ids)
+
+
+@pytest.mark.seed("S2-59", "S4-20")
+def test_what_a_worker_booked_before_it_died_is_booked_once(place: Place, tmp_path: Path) -> None:
+    ids, till = pulled(place), Till(tmp_path)
+    came: Counter[str] = Counter()
+
+    def work(*, dies: bool) -> None:
+        asked = {"max": 2, "wait_s": 1, "lease_s": 2}
+        received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+        for one in received["messages"]:
+            came[one["id"]] += 1
+            till.book(one["id"])
+            if not dies:
+                insist(place.broker, "POST", "/leases/ack", json={"leases": [one["lease"]]})
+
+    work(dies=True)
+
+    def is_done() -> bool:
+        work(dies=False)
+        open_count = Books(place.broker).open_count()
+        return len(came) == len(ids) and max(came.values()) >= 2 and not open_count
+
+    wait_until(is_done, PATIENCE_S, "what the dead one held does not come back")
+    place.settle()
+    assert till.booked() == Counter(ids)
