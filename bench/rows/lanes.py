@@ -52,6 +52,7 @@ def _deliver(stage: Stage, *, ordering: bool, crowd: int = 0) -> float:
     consumers = stage.consumers("later", settings=settings)
     if crowd:
         _hand_in(stage, crowd, [], pack_crowd)
+        _settle(stage)
     flow = _hand_in(stage, stage.sizes.batch, consumers, pack_keys)
     if crowd:
         stage.consumers("take")  # who waited is cancelled with its consumer
@@ -73,14 +74,25 @@ def _hand_in(stage: Stage, count: int, consumers: Sequence[int], pack: Pack) -> 
         return following.finish(stage.tell)
 
 
+def _settle(stage: Stage) -> None:
+    """Until all that was handed in stands behind its key: nothing comes any more."""
+    open_before = -1
+    while (open_now := _broker(stage).depth()) > open_before:
+        open_before = open_now
+        time.sleep(1.0)
+
+
 def _drain(stage: Stage) -> None:
-    broker = stage.broker
-    assert isinstance(broker, Hookstation)
     end = time.monotonic() + DRAIN_S
-    while broker.depth():
+    while _broker(stage).depth():
         if time.monotonic() > end:
             raise BenchError("What waited behind a key does not end with its consumer.")
         time.sleep(0.5)
+
+
+def _broker(stage: Stage) -> Hookstation:
+    assert isinstance(stage.broker, Hookstation)
+    return stage.broker
 
 
 ROWS = (
