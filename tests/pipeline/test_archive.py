@@ -138,7 +138,7 @@ def test_lake_and_tables_together_are_the_month_at_every_stage(
             keys = [row["id"] for row in ask(None, until, ["id"]).collect()]
             assert sorted(keys) == sorted(before[name]), (name, states())
 
-    seen = set()
+    seen: set[str] = set()
     run_job("archive")
     check()
     steps = archived.prune(0)
