@@ -144,9 +144,10 @@ def _next(lanes: Iterable[int]) -> list[tuple[int, int, int, str]]:
     ids = [delivery_id for (delivery_id,) in found if delivery_id is not None]
     if not ids:
         return []
+    # As it is now, not as it was when the transaction began: a move meanwhile counts.
     rows = raw.read(
         "SELECT lane_id, delivery_id, place, CAST(due_at AS CHAR) "
-        f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)})"
+        f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)}){raw.locked()}"
     )
     return [(row[0], row[1], row[2], row[3]) for row in rows]
 
