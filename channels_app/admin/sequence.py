@@ -5,6 +5,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.text import Truncator
 
 from channels_app import clock
 from channels_app.admin import base
@@ -58,8 +59,7 @@ class SequenceAdmin(Surrounded, base.BigList):
     @display(description="Ordering key")
     def key_short(self, row: Sequence) -> str:
         """The same in a narrow column."""
-        key = row.ordering_key
-        return base.mono(key if len(key) <= SHORT else f"{key[: SHORT - 1]}…")
+        return base.mono(Truncator(row.ordering_key).chars(SHORT))
 
     @display(description="Channel")
     def channel_name(self, row: Sequence) -> str:

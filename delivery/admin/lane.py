@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from unfold.enums import ActionVariant
 
 from channels_app.admin import base
@@ -163,8 +164,7 @@ class LaneAdmin(Surrounded, Acting, base.BigList):
     @display(description="Ordering key")
     def key_short(self, lane: Lane) -> str:
         """The same in a narrow column."""
-        key = lane.ordering_key
-        return base.mono(key if len(key) <= SHORT else f"{key[: SHORT - 1]}…")
+        return base.mono(Truncator(lane.ordering_key).chars(SHORT))
 
     @display(description="Channel / consumer")
     def route(self, lane: Lane) -> str:

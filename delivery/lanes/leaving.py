@@ -144,7 +144,7 @@ def _next(lanes: Iterable[int]) -> list[tuple[int, int, int, str]]:
     ids = [delivery_id for (delivery_id,) in found if delivery_id is not None]
     if not ids:
         return []
-    # As it is now, not as it was when the transaction began: a move meanwhile counts.
+    # Locked: who is just being moved keeps the new instant, not the one that is committed yet.
     rows = raw.read(
         "SELECT lane_id, delivery_id, place, CAST(due_at AS CHAR) "
         f"FROM {WAITERS} WHERE delivery_id IN ({raw.listed(ids)}){raw.locked()}"

@@ -1,7 +1,6 @@
 """Handout: workers that ask and settle at the same time share transactions, and nothing else."""
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -18,6 +17,7 @@ from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing
 from delivery.steps import claim
 from delivery.steps.claim import Want
+from tests.broker import wait_until
 from tests.delivery.books import assert_counters_are_true
 from tests.delivery.pulling import Worker, waiting
 
@@ -60,7 +60,7 @@ def test_who_asks_together_is_served_one_after_the_other() -> None:
     assert_counters_are_true()
 
 
-@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite locks no rows")
+@pytest.mark.mariadb
 def test_rows_behind_make_up_for_those_that_others_hold() -> None:
     consumer = waiting(*[b"x"] * 8)
     rows = oldest(consumer)
@@ -102,13 +102,6 @@ def together(*works: Callable[[], T]) -> list[T]:
         return list(pool.map(run, works))
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_of_two_words_about_one_lease_said_at_once_one_counts() -> None:
     """Who said the same hears that it is done, who said otherwise that it is not."""
     consumer = waiting(b"x", b"y")
@@ -123,9 +116,11 @@ def test_of_two_words_about_one_lease_said_at_once_one_counts() -> None:
             # The first waits for this row, and the others for the first.
             Delivery.objects.filter(id=other.delivery_id).update(event_type="held")
             first = pool.submit(together, partial(leasing.end, [other], Outcome.DELIVERED))
-            wait_until(lambda: leasing._together._has_leader)
+            wait_until(lambda: leasing._together._has_leader, 60, "nobody leads")
             saying = pool.submit(together, *ends)
-            wait_until(lambda: len(leasing._together._waiting) == len(words))
+            wait_until(
+                lambda: len(leasing._together._waiting) == len(words), 60, "not all have come"
+            )
         said = saying.result(60)
     assert first.result() == [{other}]
     row = Delivery.objects.get(id=lease.delivery_id)

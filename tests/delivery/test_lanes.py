@@ -1,6 +1,7 @@
 """Ordered keys: the next delivery of a key goes when the one before it has ended (S3)."""
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -293,6 +294,35 @@ def test_one_behind_may_be_moved_and_keeps_its_place(consumer: Consumer, now: da
     assert (second.due_at, second.priority, second.next_at) == (BEHIND, 9, None)
     assert deliver_all(consumer, now) == ["A1"]
     assert deliver_all(consumer, at) == ["A2", "A3"]
+
+
+@pytest.mark.mariadb
+def test_one_behind_that_is_moved_while_the_head_ends_keeps_the_new_instant(
+    consumer: Consumer, now: datetime
+) -> None:
+    """Though the move is not committed yet when the next one of the key is looked for."""
+    say(consumer, "A1")
+    say(consumer, "A2", due_at=now + timedelta(hours=1))
+    fan_out()
+    head = take(consumer, now)
+    second = Delivery.objects.get(id=LaneWaiter.objects.get().delivery_id)
+    moved = threading.Event()
+
+    def move() -> None:
+        with transaction.atomic():
+            reschedule.reschedule(second.message_id, ALICE, now=now, due_at=now)
+            moved.set()
+            time.sleep(1.0)  # whoever ends the head has to wait for this
+        connection.close()
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    assert moved.wait(60)
+    assert end(head, "delivered", now) == 1
+    mover.join(60)
+    second.refresh_from_db()
+    assert second.due_at == now
+    assert deliver_all(consumer, now) == ["A2"]
 
 
 def test_a_paused_consumer_keeps_its_lanes(consumer: Consumer, now: datetime) -> None:
