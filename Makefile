@@ -25,7 +25,8 @@ PIPELINE := tests/pipeline
 # same rows in the same way, rules, kills and the command line run on SQLite alone.
 PIPELINE_ON_MARIADB := $(addprefix tests/pipeline/test_,source.py archive.py archive_attempts.py \
 	usage.py audit.py replay.py erase.py)
-PYTEST := $(BIN)/python -m pytest -n 2 --ignore=$(BROWSER) --ignore=$(PIPELINE)
+# Three at a time: many of them wait for processes, and two would leave a core of two idle then.
+PYTEST := $(BIN)/python -m pytest -n 3 --ignore=$(BROWSER) --ignore=$(PIPELINE)
 # What fails beside others is run once more by itself: real processes on a busy machine miss a
 # moment now and then. What fails again has failed; what passes then is unsteady, and stands in the
 # report by its name. Hypothesis repeats the very example that failed.

@@ -1,13 +1,17 @@
 """The real broker in processes of its own, on a database of its own, spoken to over HTTP."""
 
+import atexit
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +63,7 @@ class Broker:
         return done.stdout
 
     def set_up(self) -> None:
-        """Tables and the key."""
-        self.manage("migrate", "--verbosity", "0")
+        """The key; `fresh_database` has the tables."""
         key = self.manage("issue_key", "e2e", "--scope", "admin").strip()
         self.http.headers["Authorization"] = f"Bearer {key}"
 
@@ -91,6 +94,12 @@ class Broker:
         self.process.send_signal(number)
         return self.process.wait(seconds)
 
+    def end(self) -> None:
+        """Stop it, if it still runs, and ask it nothing more."""
+        self.http.close()
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+
     def log(self) -> str:
         """What the broker wrote so far."""
         return (self.folder / "broker.log").read_text(errors="replace")
@@ -117,24 +126,68 @@ def running(folder: Path, **settings_: str) -> Iterator[Broker]:
             broker.start()
             yield broker
         finally:
-            broker.http.close()
-            if broker.process is not None and broker.process.poll() is None:
-                broker.stop()
+            broker.end()
 
 
 @contextmanager
 def fresh_database(folder: Path) -> Iterator[str]:
-    """A new, empty database: a file, or one on the server that this test run uses."""
+    """A new database with tables: a file, or one on the server that this test run uses."""
     if connection.vendor != "mysql":
-        yield f"sqlite:///{folder / 'broker.sqlite3'}"
+        path = folder / "broker.sqlite3"
+        shutil.copyfile(_migrated_file(), path)
+        yield f"sqlite:///{path}"
         return
-    at = connection.settings_dict
     name = f"e2e_{os.getpid()}_{time.time_ns()}"
-    _server(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    _create(name, copied_from=_migrated_database())
     try:
-        yield f"mysql://{at['USER']}:{at['PASSWORD']}@{at['HOST']}:{at['PORT']}/{name}"
+        yield _address(name)
     finally:
-        _server(f"DROP DATABASE {name}")
+        _on_server("mysql", f"DROP DATABASE {name}")
+
+
+@cache
+def _migrated_file() -> Path:
+    """Made once: all migrations take longer than a broker to start."""
+    folder = Path(tempfile.mkdtemp(prefix="hookstation-e2e-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "migrated.sqlite3"
+    _migrate(folder, f"sqlite:///{path}")
+    return path
+
+
+@cache
+def _migrated_database() -> str:
+    """The same on the server, which is the test run's own."""
+    name = f"e2e_{os.getpid()}_migrated"
+    _create(name)
+    atexit.register(_on_server, "mysql", f"DROP DATABASE {name}")
+    with tempfile.TemporaryDirectory() as folder:
+        _migrate(Path(folder), _address(name))
+    return name
+
+
+def _migrate(folder: Path, url: str) -> None:
+    Broker(folder, url).manage("migrate", "--verbosity", "0")
+
+
+def _address(name: str) -> str:
+    at = connection.settings_dict
+    return f"mysql://{at['USER']}:{at['PASSWORD']}@{at['HOST']}:{at['PORT']}/{name}"
+
+
+def _create(name: str, copied_from: str = "") -> None:
+    """An empty database, or one with the tables and rows of another."""
+    _on_server("mysql", f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    if not copied_from:
+        return
+    tables = [str(row[0]) for row in _on_server(copied_from, "SHOW TABLES")]
+    # In the order of names: who refers to a later one is believed.
+    statements = ["SET FOREIGN_KEY_CHECKS = 0"]
+    for table in tables:
+        ((_, definition),) = _on_server(copied_from, f"SHOW CREATE TABLE {table}")
+        statements.append(str(definition))
+        statements.append(f"INSERT INTO {table} SELECT * FROM {copied_from}.{table}")
+    _on_server(name, *statements)
 
 
 def wait_until(
@@ -172,9 +225,19 @@ def _title(pid: int) -> bytes:
         return b""
 
 
-def _server(statement: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
+def _on_server(database: str, *statements: str) -> list[tuple[Any, ...]]:
+    """What the last one finds."""
+    asked = connection.get_connection_params() | {"database": database}
+    there = connection.get_new_connection(asked)
+    try:
+        with closing(there.cursor()) as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            found = list(cursor.fetchall())
+        there.commit()
+    finally:
+        there.close()
+    return found
 
 
 def _free_port() -> int:

@@ -2,16 +2,34 @@
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 from django.core.cache import caches
 from django.db import connection
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from channels_app import directory as directory_module
 from channels_app.directory import directory
 from delivery.runtime import receiving
 from delivery.runtime.wake import bell
 from tests.receiver import Receiver
+
+SHARING = ("tests/crash/", "tests/faults/", "tests/surface/", "tests/channels_app/api/test_wire.py")
+"""Where the tests of a file share a broker in processes of its own, which takes long to start."""
+
+
+class TogetherOrAlone(LoadScopeScheduling):
+    """A file that shares a broker goes to one worker, long ones first; else each test by itself."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return path if path.startswith(SHARING) or path.endswith("_broker.py") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Asked where tests run in several processes."""
+    return TogetherOrAlone(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,6 +18,12 @@ from tests.browser.person import GUEST, ONLOOKER, OPERATOR, OWNER, Open, Person
 from tests.browser.tours import House
 from tests.receiver import Receiver
 
+RUN = """
+import runpy, sys, django
+django.setup()
+runpy.run_module(f"tests.browser.{sys.argv.pop(1)}", run_name="__main__")
+"""
+"""A module of this folder by name, once Django is there: it imports models."""
 CHROMIUM = shutil.which("chromium")
 Sessions = dict[str, StorageState]
 """Cookies by name of the person."""
@@ -54,23 +60,28 @@ def broker(tmp_path_factory: pytest.TempPathFactory, consumer: Receiver) -> Iter
     folder = tmp_path_factory.mktemp("browser")
     with processes.fresh_database(folder) as url:
         made = Broker(folder, url, EMAIL_URL=f"filemail:///{folder / 'mail'}")
-        seeded = subprocess.run(
-            [sys.executable, "-m", "tests.browser.seed", consumer.url("")],
-            cwd=processes.ROOT,
-            env=made.environment | {"DJANGO_SETTINGS_MODULE": "broker_site.settings"},
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        made.http.headers["Authorization"] = f"Bearer {seeded.stdout.split()[-1]}"
+        seeded = write(made, "seed", consumer.url(""))
+        made.http.headers["Authorization"] = f"Bearer {seeded.split()[-1]}"
         try:
             made.start()
             standing.fill(made)
             yield made
         finally:
-            made.http.close()
-            if made.process is not None and made.process.poll() is None:
-                made.stop()
+            made.end()
+
+
+@pytest.fixture(scope="package")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker to which nothing has happened yet."""
+    folder = tmp_path_factory.mktemp("bare")
+    with processes.fresh_database(folder) as url:
+        made = Broker(folder, url)
+        write(made, "bare")
+        try:
+            made.start()
+            yield made
+        finally:
+            made.end()
 
 
 @pytest.fixture(scope="package")
@@ -85,9 +96,7 @@ def open_house(broker: Broker) -> Iterator[Broker]:
         made.start("--role", "web")
         yield made
     finally:
-        made.http.close()
-        if made.process is not None and made.process.poll() is None:
-            made.stop()
+        made.end()
 
 
 @pytest.fixture(scope="package")
@@ -127,9 +136,10 @@ def house(
     consumer: Receiver,
     sessions: Sessions,
     open_house: Broker,
+    bare: Broker,
 ) -> House:
     """What walks through the portal need."""
-    return House(open_window, broker, consumer, sessions, open_house)
+    return House(open_window, broker, consumer, sessions, open_house, bare)
 
 
 @pytest.fixture
@@ -142,6 +152,19 @@ def operator(open_window: Open, sessions: Sessions) -> Person:
 def onlooker(open_window: Open, sessions: Sessions) -> Person:
     """Signed in, may look at everything and change nothing."""
     return open_window(storage_state=sessions[ONLOOKER])
+
+
+def write(broker: Broker, module: str, *arguments: str) -> str:
+    """Let a module of this folder write into a broker's database; returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, module, *arguments],
+        cwd=processes.ROOT,
+        env=broker.environment | {"DJANGO_SETTINGS_MODULE": "broker_site.settings"},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return done.stdout
 
 
 def base_of(broker: Broker) -> str:

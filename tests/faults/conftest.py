@@ -26,6 +26,7 @@ def installed(
 ) -> Iterator[Broker]:
     """A running broker with a channel and that consumer; in the end its books must agree."""
     broker = Broker(folder, url, **settings)
+    broker.manage("migrate", "--verbosity", "0")
     broker.set_up()
     try:
         broker.start()
@@ -35,9 +36,7 @@ def installed(
         yield broker
         wait_until(lambda: _books_agree(broker), BOOKS_S, "the books do not agree", broker.log)
     finally:
-        broker.http.close()
-        if broker.process is not None and broker.process.poll() is None:
-            broker.stop()
+        broker.end()
 
 
 def _books_agree(broker: Broker) -> bool:

@@ -145,9 +145,7 @@ def serving(folder: Path, **settings: str) -> Iterator[Web]:
             web.start("--role", "web")
             yield web
         finally:
-            web.http.close()
-            if web.process is not None and web.process.poll() is None:
-                web.stop()
+            web.end()
 
 
 def _bytes(text: str | bytes) -> bytes:
