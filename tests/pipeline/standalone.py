@@ -18,6 +18,7 @@ from pipeline.running import java
 START_S = 120
 SPARK = Path(pyspark.__file__).parent
 LOOPBACK = "127.0.0.1"
+INHERITED = ("PATH", "HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     java.ensure(folder)
     environment = {
         # Not ours: what executors know must come from the job.
-        **{name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ},
+        **{name: os.environ[name] for name in INHERITED if name in os.environ},
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_DAEMON_MEMORY": "256m",
@@ -62,13 +63,13 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
             started.append(_daemon(folder, environment, name, "worker.Worker", *options))
         for number in range(workers):
             _await(folder / f"worker-{number}.log", "Successfully registered", started)
-        yield Cluster(master, _driver(folder), folder)
+        yield Cluster(master, driver(folder), folder)
     finally:
         for process in reversed(started):
             _end(process)
 
 
-def _driver(folder: Path) -> dict[str, str]:
+def driver(folder: Path) -> dict[str, str]:
     """Small executors, and nothing that is reached from another machine."""
     conf = folder / "conf"
     conf.mkdir()

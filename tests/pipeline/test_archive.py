@@ -102,12 +102,13 @@ def finish(archive_job: RunArchive) -> None:
 def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
-    before = in_tables()
+    before, deliveries, messages = in_tables(), ripe(month), ripe_messages(month)
     finish(archive_job)
     assert_once(before, files)
     found = files.rows()
-    assert set(found["deliveries"]) == ripe(month)
-    assert set(found["messages"]) == ripe_messages(month)
+    # While it ran something more may have become old enough.
+    assert deliveries <= found["deliveries"].keys() <= ripe(month)
+    assert messages <= found["messages"].keys() <= ripe_messages(month)
     assert 0 < len(ripe(month)) < len(month.deliveries)
     assert {row["state"] for row in found["deliveries"].values()} == {"delivered", "dead"}
     assert Segment.objects.count() > 6
@@ -158,8 +159,9 @@ def test_lake_and_tables_together_are_the_month_at_every_stage(
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
+    least = len(ripe(month))
     told = archive_job(dry_run=True)
-    assert told["deliveries_rows"] == len(ripe(month))
+    assert least <= told["deliveries_rows"] <= len(ripe(month))
     assert told["deliveries_segments"] > 2
     assert told["messages_rows"] == 0  # they still have their deliveries
     assert not Segment.objects.exists()

@@ -4,7 +4,7 @@ What the broker's own audit can see it must see alike.
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -30,6 +30,7 @@ from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding, Restore
 from pipeline.broker import tables
 from pipeline.jobs import audit as job
 from pipeline.settings import Settings
+from tests.factories import ConsumerFactory
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
@@ -237,21 +238,45 @@ def test_only_the_range_that_is_asked_for_is_looked_at(made: Month, run_job: Run
 
 def test_filters_and_late_registrations_are_known(made: Month, run_job: RunJob) -> None:
     """A consumer that wants a part is missed that part alone, and only from its registration on."""
-    types = {it.event_type for it in made.messages}
-    some = sorted(types)[0]
-    for patterns in ([some], [f"{some.partition('.')[0]}.*"], ["*"], ["nobody.wants.this"]):
-        Consumer.objects.filter(client_id="steady").update(event_types=patterns)
-        DirectoryVersion.bump()
-        Delivery.objects.filter(consumer=made.consumers["steady"]).delete()
-        run_job("audit")
-        found, wanted = ours(), theirs("--limit-ids", "100000")
-        assert found.get("missing", (0,))[0] == wanted.get("missing", (0,))[0]
-    Delivery.objects.filter(consumer=made.consumers["late"]).delete()
+    orders, late = made.channels[0], made.consumers["late"]
+    for place, message in enumerate(made.messages):
+        message.event_type = ("order.paid", "order.sent", "orders", "stock")[place % 4]
+    Message.objects.bulk_update(made.messages, ["event_type"])
+    wanted: dict[int, Callable[[str], bool]] = {late.id: lambda _: True}
+    since = {late.id: made.joined_at}
+    for name, pattern, wants in (
+        ("one type", "orders", lambda it: it == "orders"),
+        ("a group", "order.*", lambda it: it.startswith("order.")),
+        ("everything", "*", lambda _: True),
+        ("nothing", "nobody.wants.this", lambda _: False),
+    ):
+        row = ConsumerFactory.create(
+            channel=orders, client_id=name, event_types=[pattern], created_at=made.since
+        )
+        Consumer.objects.filter(id=row.id).update(updated_at=made.since)
+        wanted[row.id], since[row.id] = wants, made.since
+    DirectoryVersion.bump()
+    Delivery.objects.filter(consumer=late).delete()
+
     run_job("audit")
-    count, _ = ours()["missing"]
-    since = made.joined_at + timedelta(minutes=5)
-    orders = made.channels[0].id
-    assert count == sum(it.accepted_at >= since and it.channel_id == orders for it in made.messages)
+
+    assert ours()["missing"][0] == theirs("--limit-ids", "100000")["missing"][0]
+    missed: Counter[int] = Counter()
+    for found in LakeFinding.objects.filter(check_name="missing"):
+        missed[found.consumer_id] += found.count
+    assert missed == {
+        consumer: number
+        for consumer, wants in wanted.items()
+        if (
+            number := sum(
+                it.channel_id == orders.id
+                and it.accepted_at >= since[consumer] + timedelta(minutes=5)
+                and wants(it.event_type)
+                for it in made.messages
+            )
+        )
+    }
+    assert len(missed) == 4
 
 
 def test_what_the_archive_doubled_or_lost_is_found(

@@ -16,7 +16,7 @@ from pipeline.running import java, session
 from pipeline.settings import Settings
 from tests.pipeline import month
 from tests.pipeline.month import Month
-from tests.pipeline.standalone import Cluster, cluster
+from tests.pipeline.standalone import INHERITED, Cluster, cluster, driver
 from tests.pipeline.test_usage import counted, plain, stored, stored_times, timed
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -78,7 +78,7 @@ def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path
     lines = lines.replace("spark://spark1.internal:7077", "local[2]")
     lines = f"{lines.rstrip()} --since={made.since.isoformat()}"
     java.ensure(tmp_path)
-    known = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
+    known = {name: os.environ[name] for name in INHERITED if name in os.environ}
 
     done = subprocess.run(
         ["/bin/bash", "-ec", lines],
@@ -88,8 +88,8 @@ def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path
             "DATABASE_URL": address,
             "HOOKSTATION_DATA_DIR": str(tmp_path),
             "HOOKSTATION_LAKE_LAG_S": "1",
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
+        }
+        | driver(tmp_path),
         capture_output=True,
         text=True,
         timeout=LONGEST_S,

@@ -299,7 +299,10 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_spark_says_nothing_of_its_own_and_ctrl_c_stops_it() -> None:
+def test_spark_says_nothing_of_its_own_and_ctrl_c_stops_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("JDK_JAVA_OPTIONS")  # Java says that it has seen it
     process = begin("toy", "--rows=1000000000000")
     run = until("running", "counting")
     java = _children(process.pid)

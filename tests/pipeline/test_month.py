@@ -1,6 +1,9 @@
 """The generated month itself: whoever tests with it relies on this."""
 
+from datetime import timedelta
+
 import pytest
+from django.db import transaction
 
 from delivery.steps import recount
 from tests.pipeline import month
@@ -16,3 +19,20 @@ def test_its_books_are_true_and_it_holds_every_kind_of_end() -> None:
     outcomes = {row.outcome for row in made.deliveries if row.state == "dead"}
     assert outcomes == {"unavailable", "server_error"}
     assert {row.outcome for row in made.attempts} > {"timeout", "client_error"}
+
+
+def test_it_is_the_same_on_each_day() -> None:
+    shapes = []
+    for days in range(3):
+        with transaction.atomic():
+            made = month.make(messages=100, until=month.noon() - timedelta(days=days))
+            shapes.append(
+                [
+                    (row.started_at - made.until, row.number, row.outcome, row.total_ms)
+                    for row in made.attempts
+                ]
+            )
+            transaction.set_rollback(True)
+
+    assert len(shapes[0]) > 200
+    assert shapes[0] == shapes[1] == shapes[2]

@@ -14,6 +14,7 @@ from standardwebhooks.webhooks import Webhook
 
 from tests import broker as broker_module
 from tests.broker import ROOT, Broker, heard_ids, wait_until
+from tests.pipeline.standalone import INHERITED
 from tests.receiver import Receiver, Request
 
 pytestmark = pytest.mark.e2e
@@ -33,7 +34,8 @@ def pipeline(broker: Broker, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "pipeline", *arguments],
         cwd=ROOT,
-        env=broker.environment | {"HOME": os.environ.get("HOME", "")},
+        env={name: os.environ[name] for name in INHERITED if name in os.environ}
+        | broker.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

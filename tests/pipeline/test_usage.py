@@ -20,7 +20,7 @@ from pipeline.rules import histogram
 from pipeline.running.job import Refused
 from pipeline.settings import Settings
 from tests.pipeline import month, moving
-from tests.pipeline.conftest import RunJob
+from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import Month
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -127,18 +127,24 @@ def test_a_window_is_replaced_and_nothing_else(made: Month, run_job: RunJob) -> 
     assert stored_times() == times | {(at, 3, 9): 999 for at in around}
 
 
-def test_the_last_two_days_bring_in_what_came_late(made: Month, run_job: RunJob) -> None:
-    late = [row for row in made.attempts if row.started_at >= made.until - timedelta(hours=30)]
+def test_the_last_two_days_bring_in_what_came_late(
+    made: Month, run_job: RunJob, chosen: Settings
+) -> None:
+    count_until(chosen, made.until)
+    since = made.until - timedelta(hours=48)
+    mine = [row for row in made.attempts if since <= row.started_at < made.until]
+    late = [row for row in mine if row.started_at >= since + timedelta(hours=18)]
     Attempt.objects.filter(id__in=[row.id for row in late]).delete()
-    run_job("usage")
-    assert sum(row[COUNTED.index("attempts")] for row in stored().values()) < len(late) + 1
+    told = run_job("usage")
+    assert told["attempts"] == len(mine) - len(late) > 0
 
     Attempt.objects.bulk_create(late)
     told = run_job("usage")
 
-    since = datetime.fromisoformat(told["since"])
-    assert datetime.fromisoformat(told["until"]) - since == timedelta(hours=48)
-    assert stored() == {key: row for key, row in plain(counted(made)).items() if key[0] >= since}
+    assert (told["since"], told["until"]) == (since.isoformat(), made.until.isoformat())
+    assert told["attempts"] == len(mine)
+    wanted = plain(counted(made)).items()
+    assert stored() == {key: row for key, row in wanted if since <= key[0] < made.until}
 
 
 @pytest.mark.parametrize("is_done", [True, False], ids=["pruned", "half pruned"])
