@@ -13,7 +13,7 @@ from django.db import connection
 from tests.broker import ROOT, Broker
 from tests.faults.conftest import PATH, installed
 from tests.faults.disk import Disk
-from tests.faults.traffic import RECOVERY_S, Traffic, all_arrived, calm, processes
+from tests.faults.traffic import RECOVERY_S, Traffic, all_arrived, calm, processes, usual_cpu
 from tests.receiver import Receiver
 
 pytestmark = [
@@ -53,6 +53,7 @@ def installation(
         disk.close()
 
 
+@pytest.mark.seed("S4-19")
 def test_a_full_disk_stops_the_acknowledgements_and_nothing_else(
     installation: Installation,
 ) -> None:
@@ -78,13 +79,16 @@ def test_a_name_that_does_not_resolve_holds_up_its_own_consumer_alone(
     broker, consumer, _, names = installation
     target = {
         "url": consumer.url("/named", host="shop.test"),
-        "retry": [0.5],
+        "retry": [2.0],
         "max_attempts": 100,
     }
+    with Traffic(broker, "known") as traffic:
+        traffic.flows("nothing is acknowledged before", broker.log)
+        usual = usual_cpu(broker)
     broker.call("PUT", "/channels/orders/consumers/named", 201, json=target)
     with Traffic(broker, "names") as traffic:
         traffic.flows("nothing is acknowledged", broker.log)
-        with calm(broker):
+        with calm(broker, usual):
             time.sleep(OUTAGE_S)
     all_arrived(consumer, PATH, traffic, broker)
     assert not consumer.requests("/named")
@@ -99,6 +103,9 @@ def test_without_wake_ups_and_announcements_everything_is_found_by_looking(
     installation: Installation,
 ) -> None:
     broker, consumer, disk, _ = installation
+    with Traffic(broker, "woken") as traffic:
+        traffic.flows("nothing is acknowledged before", broker.log)
+        usual = usual_cpu(broker)
     file = disk.folder / "broker.sqlite3"
     with closing(sqlite3.connect(file, timeout=RECOVERY_S, isolation_level=None)) as database:
         database.execute("UPDATE delivery_pumpslot SET wake_address = '127.0.0.1 9'")
@@ -108,8 +115,10 @@ def test_without_wake_ups_and_announcements_everything_is_found_by_looking(
     time.sleep(1.5)  # who rings knows the old address for a second
     target = {"url": consumer.url("/unannounced")}
     broker.call("PUT", "/channels/orders/consumers/unannounced", 201, json=target)
-    with Traffic(broker, "unwoken") as traffic, calm(broker):
+    with Traffic(broker, "unwoken") as traffic:
         traffic.flows("nothing is acknowledged", broker.log)
+        with calm(broker, usual):
+            time.sleep(OUTAGE_S)
     traffic.check()
     for path in (PATH, "/unannounced"):
         all_arrived(consumer, path, traffic, broker)

@@ -49,6 +49,7 @@ def installation(
         server.end(signal.SIGKILL)
 
 
+@pytest.mark.seed("S4-19", "S4-29")
 @pytest.mark.trap("connected at the start and never again")
 @pytest.mark.parametrize("fault", ["stopped", "killed", "read_only", "crowded"])
 def test_nothing_is_acknowledged_that_is_not_stored_and_all_comes_back_by_itself(
