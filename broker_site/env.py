@@ -189,6 +189,12 @@ class Environment:
     dead_retention_days: int = _hook(
         "DEAD_RETENTION_DAYS", 90, _positive, "Days dead letters stay."
     )
+    hot_key_waiting: int = _hook(
+        "HOT_KEY_WAITING", 1000, _not_negative, "Waiting behind one ordering key that is hot; 0 no."
+    )
+    hot_key_minutes: int = _hook(
+        "HOT_KEY_MINUTES", 30, _not_negative, "Standing of a head that makes its key hot; 0 never."
+    )
     audit_minutes: int = _hook(
         "AUDIT_MINUTES", 15, _not_negative, "How often the last hours are audited; 0 never."
     )

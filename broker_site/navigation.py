@@ -206,6 +206,10 @@ TABS = (
         _deliveries("Cancelled", "cancelled"),
     ),
     (
+        Place("Sequences", "", "channels_app.sequence"),
+        Place("Waiting numbers", "", "channels_app.earlynumber"),
+    ),
+    (
         Place("Teams", "", "channels_app.team"),
         Place("Memberships", "", "channels_app.membership"),
         Place("Invitations", "", "channels_app.invitation"),

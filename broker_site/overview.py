@@ -11,6 +11,7 @@ from django.core.cache import caches
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html_join
+from django.utils.text import Truncator
 
 from broker_site import backlog, charts
 from channels_app import clock
@@ -19,7 +20,7 @@ from delivery.models.traffic import MINUTE_S
 from delivery.rules.latency import in_words, quantile_ms
 from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime import audits, slots
-from delivery.steps import traffic
+from delivery.steps import hot_keys, traffic
 
 STATES = (
     (DeliveryState.QUEUED, "Queued", "wait for their first or next attempt"),
@@ -33,6 +34,8 @@ SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 ROW = f"<tr><th scope='row'>{{}}</th>{'<td>{}</td>' * 7}</tr>"
 """Of the table beside the charts, which is long: not a template for each."""
 WORST = 5
+KEY_SHOWN = 20
+"""Characters of an ordering key on a card."""
 WORST_FRESH_S = 15
 """How long they stand: the counts behind them change no sooner (runtime/sweeps)."""
 
@@ -134,8 +137,20 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
             queued,
             alarm=late_s > backlog.LATE_S,
         ),
+        _hot_keys(),
         _books(waiting.gap),
     ]
+
+
+def _hot_keys() -> dict[str, Any]:
+    """Whether a key gets more than can go one after the other, and which one most of all."""
+    count, waiting = hot_keys.totals()
+    lanes = reverse("admin:delivery_lane_changelist")
+    text = "ordering keys that get more than can go"
+    for worst in hot_keys.crowds(1):
+        key = Truncator(worst.key).chars(KEY_SHOWN)
+        text = f"{intcomma(waiting)} wait in {key} of {worst.name}"
+    return _card("Hot keys", intcomma(count), text, lanes, alarm=count > 0)
 
 
 def _books(gap: int) -> dict[str, Any]:

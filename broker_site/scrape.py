@@ -24,7 +24,7 @@ from delivery.rules.accounting import Check
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.pipeline_jobs import JOBS
 from delivery.runtime import audits, slots
-from delivery.steps import pipeline_runs, timeline
+from delivery.steps import hot_keys, pipeline_runs, timeline
 
 WINDOWS = {
     "1m": timedelta(minutes=1),
@@ -87,9 +87,25 @@ def _read() -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(slots.living())
     )
+    yield from _hot_keys()
     yield from _times()
     yield from _audits(now.gap)
     yield from _pipeline()
+
+
+def _hot_keys() -> Iterator[Metric]:
+    """How many there are and how long the longest is: which ones they are the console says."""
+    count, waiting = hot_keys.totals()
+    yield GaugeMetricFamily(
+        "hookstation_hot_keys",
+        "Ordering keys that get more than can go one after the other.",
+        value=count,
+    )
+    yield GaugeMetricFamily(
+        "hookstation_hot_key_waiting",
+        "Deliveries behind the head of the longest hot key.",
+        value=waiting,
+    )
 
 
 def _times() -> Iterator[Metric]:

@@ -79,7 +79,10 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "libraries": {"portal": "channels_app.ui.tags"},
+            "libraries": {
+                "portal": "channels_app.ui.tags",
+                "jobs": "delivery.admin.job_tags",
+            },
         },
     }
 ]

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from channels_app import transactions
+
 Order = TypeVar("Order")
 Result = TypeVar("Result")
 
@@ -27,7 +29,7 @@ class _Seat(Generic[Order, Result]):
         """Held until there is a result, a failure, or the lead to take over."""
         self.called.acquire()
         self.result: Result
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
 
 
 class GroupCommit(Generic[Order, Result]):
@@ -42,18 +44,16 @@ class GroupCommit(Generic[Order, Result]):
         self,
         work: Callable[[Sequence[Order]], Sequence[Result]],
         *,
-        alone: Callable[[Exception], bool],
         most: int,
         most_size: int,
     ) -> None:
         """``work`` returns a result for each order, in their order, or stores nothing and raises.
 
-        After an error for which ``alone`` is true, each member of the group is tried by itself, in
-        its own thread; any other error is everybody's. A group has up to ``most`` orders, and up
-        to ``most_size`` of what callers say their orders weigh, unless one alone has more.
+        After an error each member of the group is tried by itself, in its own thread, unless the
+        database is away, or nobody knows what was stored. A group has up to ``most`` orders, and
+        up to ``most_size`` of what callers say their orders weigh, unless one alone has more.
         """
         self._work = work
-        self._alone = alone
         self._most = most
         self._most_size = most_size
         self._lock = threading.Lock()
@@ -74,10 +74,10 @@ class GroupCommit(Generic[Order, Result]):
             self._lead(seat)
         if seat.failure is None:
             return seat.result
-        if isinstance(seat.failure, Exception) and self._alone(seat.failure):
-            (result,) = self._work([order])
-            return result
-        raise seat.failure
+        if isinstance(seat.failure, LeaderLost) or transactions.is_away(seat.failure):
+            raise seat.failure
+        (result,) = self._work([order])
+        return result
 
     def _lead(self, leader: _Seat[Order, Result]) -> None:
         group = [leader]

@@ -31,6 +31,10 @@ class Conf:
     wake: bool
     wake_bind: str
     grace_s: int
+    hot_key_waiting: int
+    """Deliveries behind one head; 0: no number is too many."""
+    hot_key_after: timedelta
+    """Zero: never."""
     audit_every: timedelta
     """Zero: never."""
     audit_back: timedelta
@@ -66,6 +70,8 @@ def conf() -> Conf:
         wake=environment.wake,
         wake_bind=environment.wake_bind,
         grace_s=environment.grace_s,
+        hot_key_waiting=environment.hot_key_waiting,
+        hot_key_after=timedelta(minutes=environment.hot_key_minutes),
         audit_every=timedelta(minutes=environment.audit_minutes),
         audit_back=timedelta(hours=environment.audit_recent_hours),
         audit_full_every=timedelta(hours=environment.audit_full_hours),

@@ -79,8 +79,8 @@ class Cost:
 
 
 def _claim(consumer_id: int) -> int:
-    wants = [Want(consumer_id, BATCH, LEASE_MS)]
-    return len(claim.claim(wants, now=clock.now(), owner=OWNER, slot=SLOT).rows)
+    wants = [Want(consumer_id, BATCH, LEASE_MS, OWNER)]
+    return len(claim.claim(wants, now=clock.now(), slot=SLOT).rows)
 
 
 def _dispatch() -> int:

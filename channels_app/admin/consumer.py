@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.text import Truncator
 from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
@@ -32,6 +33,8 @@ PAUSE = dialog(
 RESUME = dialog(
     "Resume this consumer?", "What waits is sent, oldest and most urgent first.", "Resume"
 )
+SHORT = 60
+"""Of an address, in a list."""
 LIVE = (State.ACTIVE, State.PAUSED, State.DISABLED)
 
 RETIRE = dialog(
@@ -126,8 +129,7 @@ class ConsumerAdmin(Acting, base.Stepped):
     @display(description="Address", ordering="url")
     def address(self, consumer: Consumer) -> str:
         """Where it is called."""
-        short = consumer.url if len(consumer.url) <= 60 else f"{consumer.url[:59]}…"
-        return base.mono(short)
+        return base.mono(Truncator(consumer.url).chars(SHORT))
 
     @display(description="Live secrets")
     def live_secrets(self, consumer: Consumer) -> str:

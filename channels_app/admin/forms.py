@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django import forms
+from django.forms.fields import InvalidJSONInput
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminTextareaWidget,
@@ -25,6 +26,8 @@ from channels_app.steps import (
 )
 from channels_app.steps.switch_consumer import LONGEST_REASON
 
+LINE = 60
+"""Characters of JSON that stand in one line of a form."""
 PLACES = {"rate_limit": "rate_per_second", "channel": "slug", "producer": "slug"}
 """Form fields of what the steps call otherwise."""
 
@@ -73,13 +76,19 @@ class OptionalJson(forms.JSONField):
     """JSON, and nothing at all where there is none."""
 
     def prepare_value(self, value: Any) -> Any:
-        """What stands in the field."""
-        return "" if value is None else super().prepare_value(value)
+        """What stands in the field; what is long is laid out to be read."""
+        if value is None:
+            return ""
+        text: str = super().prepare_value(value)
+        if len(text) <= LINE or isinstance(value, InvalidJSONInput):
+            return text
+        return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _json(rows: int, text: str = "") -> forms.JSONField:
-    widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, "class": "hs-mono"})
-    return forms.JSONField(required=False, widget=widget, help_text=text)
+def _json(rows: int, text: str = "") -> OptionalJson:
+    # The style sheet lets it grow with what is in it.
+    widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, "class": "hs-mono hs-grows"})
+    return OptionalJson(required=False, widget=widget, help_text=text)
 
 
 class Refusable(forms.ModelForm):  # type: ignore[type-arg]  # to the checker alone
@@ -231,12 +240,11 @@ class ConsumerForm(StepForm):
         "Static headers as a JSON object. They are sealed; ******** keeps a value that is stored.",
     )
     retry = Policy()
-    ack = OptionalJson(
-        required=False,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "class": "hs-mono"}),
-        help_text='How it acknowledges, where its answer alone does not, as {"mode": "callback", '
-        '"timeout_ms": 2000, "on_timeout": "proceed"} or {"mode": "timer", "delay_ms": 250}. '
-        "******** keeps a secret that is stored.",
+    ack = _json(
+        4,
+        "How it acknowledges. Empty: by its answer. It, or its provider, says later whether it "
+        'worked: {"mode": "callback", "timeout_ms": 2000, "on_timeout": "proceed"}. So long after '
+        'its 2xx: {"mode": "timer", "delay_ms": 250}. ******** keeps a secret that is stored.',
     )
     signing = forms.MultipleChoiceField(
         required=False,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.text import Truncator
@@ -24,19 +25,19 @@ class SequenceAdmin(Surrounded, base.BigList):
 
     list_before_template = "channels_app/sequences_top.html"
     list_fetched = ("channel", "producer")
-    list_display = ("key_short", "channel_name", "producer_name", "expected", "skipped", "heard")
+    list_display = ("key_short", "channel_name", "producer_name", "due", "skipped", "heard")
     search_fields = ("id",)
     search_help_text = "name of a channel"
     fields = (
         ("key", "restarts"),
         ("channel_name", "producer_name"),
-        ("expected", "waiting"),
+        ("due", "waiting"),
         ("skipped", "gap"),
         ("gap_at", "heard"),
     )
     readonly_fields = (
         *("key", "restarts", "channel_name", "producer_name"),
-        *("waiting", "skipped", "gap", "gap_at", "heard"),
+        *("due", "waiting", "skipped", "gap", "gap_at", "heard"),
     )
 
     def over_list(self, request: HttpRequest) -> dict[str, Any]:
@@ -75,6 +76,11 @@ class SequenceAdmin(Surrounded, base.BigList):
         url = reverse("admin:channels_app_producer_change", args=[row.producer_id])
         return base.linked(url, str(row.producer))
 
+    @display(description="Expected next")
+    def due(self, row: Sequence) -> str:
+        """The number whose turn it is."""
+        return f"{row.expected:,}"
+
     @display(description="Begun anew")
     def restarts(self, row: Sequence) -> str:
         """How often its producer sent a 0."""
@@ -83,10 +89,10 @@ class SequenceAdmin(Surrounded, base.BigList):
     @display(description="Waiting numbers")
     def waiting(self, row: Sequence) -> str:
         """Numbers that came before their turn."""
-        rows = EarlyNumber.objects.filter(sequence_id=row.pk).order_by("number")
-        now = clock.now()
-        found = [one.number for one in rows[:MOST_SHOWN] if one.until > now]
-        return ", ".join(f"{number:,}" for number in found) or base.NONE
+        rows = EarlyNumber.objects.filter(sequence_id=row.pk, until__gt=clock.now())
+        found = list(rows.order_by("number").values_list("number", flat=True)[: MOST_SHOWN + 1])
+        more = " and more" if len(found) > MOST_SHOWN else ""
+        return ", ".join(f"{number:,}" for number in found[:MOST_SHOWN]) + more or base.NONE
 
     @display(description="Skipped")
     def skipped(self, row: Sequence) -> str:
@@ -113,18 +119,34 @@ class SequenceAdmin(Surrounded, base.BigList):
 
 
 @admin.register(EarlyNumber)
-class EarlyNumberAdmin(base.BigList):
+class EarlyNumberAdmin(Surrounded, base.BigList):
     """Messages that wait for earlier numbers of their key."""
 
+    list_before_template = "channels_app/early_top.html"
     list_display = ("number", "sequence", "over")
     fields = (("number", "sequence"), "over")
     readonly_fields = ("sequence", "over")
 
-    @display(description="Sequence")
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Each with what it belongs to, in the list's own question."""
+        of = Sequence.objects.filter(pk=OuterRef("sequence_id"))
+        rows: QuerySet[Any] = (
+            super()
+            .get_queryset(request)
+            .annotate(
+                slug=Subquery(of.values("channel__slug")), key=Subquery(of.values("ordering_key"))
+            )
+        )
+        return rows
+
+    @display(description="Channel / ordering key")
     def sequence(self, row: EarlyNumber) -> str:
         """Of which key, a click away."""
+        slug, key = row.slug, row.key  # type: ignore[attr-defined]  # annotated
+        if slug is None:
+            return base.NONE
         url = reverse("admin:channels_app_sequence_change", args=[row.sequence_id])
-        return base.linked(url, str(row.sequence_id))
+        return base.linked(url, f"{slug} / {Truncator(key).chars(SHORT)}")
 
     @display(description="Waits until")
     def over(self, row: EarlyNumber) -> str:

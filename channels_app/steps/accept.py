@@ -144,12 +144,7 @@ def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
     return results
 
 
-_together = GroupCommit(
-    _commit,
-    alone=lambda error: not transactions.is_away(error),
-    most=SHARED_MESSAGES,
-    most_size=SHARED_BYTES,
-)
+_together = GroupCommit(_commit, most=SHARED_MESSAGES, most_size=SHARED_BYTES)
 
 
 def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:

@@ -124,6 +124,7 @@ class DeliveryAdmin(Surrounded, base.BigList):
             "curl": self._curl(row, shown.data or b""),
             "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
             "moments": moments(row, may_see=body.may_see(request)),
+            "roundtrip": row.roundtrip(row.attempts.order_by("-number")[:MOST_SHOWN]),
             "most_shown": MOST_SHOWN,
             "may_replay": may and state in FINISHED,
             "may_cancel": may and state is DeliveryState.QUEUED,

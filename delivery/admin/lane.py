@@ -22,7 +22,7 @@ from delivery.admin.stopping import of
 from delivery.models import Delivery, Lane, LaneWaiter
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id
-from delivery.steps import lanes, pace
+from delivery.steps import hot_keys, lanes, pace
 
 PARK = dialog(
     "Park this key?", "What is on its way still ends; nothing more of it is sent.", "Park"
@@ -75,6 +75,7 @@ class LaneAdmin(Surrounded, Acting, base.BigList):
 
     id_prefix = ids.LANE
     list_before_template = "delivery/lanes_top.html"
+    change_form_outer_before_template = "delivery/lane.html"
     list_fetched = ("consumer__channel",)
     list_display = ("key_short", "route", "state_now", "waiting", "head", "stands")
     list_filter = (
@@ -88,8 +89,8 @@ class LaneAdmin(Surrounded, Acting, base.BigList):
     readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands", "most")
 
     def over_list(self, request: HttpRequest) -> dict[str, Any]:
-        """What to do while there is none."""
-        return {"none": not Lane.objects.exists()}
+        """What to do while there is none; which of them are hot."""
+        return {"none": not Lane.objects.exists(), "hot": hot_keys.crowds()}
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         """Of one consumer, those first that stand longest."""
@@ -199,7 +200,7 @@ class LaneAdmin(Surrounded, Acting, base.BigList):
         """What one key of this consumer can carry."""
         found = pace.most_per_second(lane.consumer_id)
         if found is None:
-            return "1 / answer time, as soon as something was delivered"
+            return "1 / answer time; how much that is, is known once something was delivered"
         return f"about {found:,.3g} a second: one after the other; more keys carry more"
 
     @display(description="Stands since")

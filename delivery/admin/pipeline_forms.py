@@ -21,15 +21,23 @@ SURE = "sure"
 class JobForm(forms.Form):
     """What a job is told. What is left empty is left to the job."""
 
-    def __init__(self, job: Job, data: Any = None, told: Mapping[str, Any] | None = None) -> None:
-        """``told`` is what a page that leads here says already."""
+    def __init__(
+        self,
+        job: Job,
+        data: Any = None,
+        told: Mapping[str, Any] | None = None,
+        before: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``told`` is what a page that leads here says already; ``before``, options of a run."""
         said = {
             option.name: told[option.name]
             for option in job.options
             # A link may not choose what is asked of people here.
             if told and option.name in told and option.kind is not Kind.FLAG
         }
-        super().__init__(data, initial={DRY_RUN.name: job.is_final, **said})
+        is_dry = job.is_final or bool(before and before.get(DRY_RUN.name))
+        asked = _again(job, before or {}) | said
+        super().__init__(data, initial={**asked, DRY_RUN.name: is_dry})
         self.job = job
         for option in job.options:
             self.fields[option.name] = _field(option)
@@ -68,6 +76,15 @@ class JobForm(forms.Form):
             if value not in (None, "", False, []):
                 found[option.name] = value
         return found
+
+
+def _again(job: Job, before: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's options as its form has them; what is about a person has to be said anew."""
+    return {
+        name: "\n".join(value) if isinstance(value, list) else value
+        for name, value in before.items()
+        if name not in job.private
+    }
 
 
 def _field(option: Option) -> forms.Field:

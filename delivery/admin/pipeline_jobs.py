@@ -144,6 +144,10 @@ def _hint(run: PipelineRun) -> str:
     """What a run waits for that waits, and why one of which nothing is to be seen ended."""
     if run.state == State.CANCELLED and not run.started_at:
         return "It was taken back before it began."
+    if run.state == State.FAILED:
+        where = f"pipeline/{run.job}.log in the data folder of its host"
+        log = "" if run.log else f" It left no log here: what it printed is in {where}."
+        return f"What it had written is whole, and it may be started again.{log}"
     if run.state != State.QUEUED or run.host:
         return ""
     others = " and nothing else runs" if run.requested_by == pipeline_runs.SCHEDULE else ""

@@ -8,11 +8,11 @@ from django.contrib.humanize.templatetags.humanize import intcomma
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 
 from channels_app import clock
 from channels_app.admin import base
-from channels_app.admin.base import dialog, display
+from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import ChoicesDropdownFilter
 from channels_app.errors import BrokerError
 from delivery.admin.live import Live, LivePage
@@ -26,6 +26,7 @@ from delivery.runtime import pipeline
 from delivery.steps import pipeline_runs
 
 State = PipelineRun.State
+ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 STOP = dialog("Stop this run?", "What it has written is whole; the next run goes on.", "Stop it")
 
 
@@ -39,7 +40,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
     search_fields = ("job",)
     search_help_text = "a job's name"
     list_before_template = "delivery/jobs.html"
-    actions_detail = ("see_audit", "stop")
+    actions_detail = ("see_audit", "again", "stop")
     fields = (
         ("number", "state_now"),
         ("job", "who"),
@@ -79,7 +80,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
         if known is None:
             raise Http404("There is no such job.")
         data = request.POST if request.method == "POST" else None
-        form = JobForm(known, data, request.GET.dict())
+        form = JobForm(known, data, request.GET.dict(), _options_of(request.GET.get("again"), job))
         refused = ""
         if request.method == "POST" and form.is_valid():
             asker = Asker(base.actor(request), form.cleaned_data["reason"])
@@ -108,6 +109,18 @@ class PipelineRunAdmin(LivePage, base.BigList):
     def audit_target(self, obj: PipelineRun) -> str:
         """As the steps name it."""
         return pipeline_runs.target(obj.job)
+
+    def has_again_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only of what has ended, and of jobs that there still are."""
+        ended = {"state__in": ENDED, "job__in": list(JOBS)}
+        return self.is_now(request, object_id, **ended)
+
+    @action(description="Start it again", icon="replay", permissions=["again"])
+    def again(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """To its job's form, filled in as it was."""
+        run = PipelineRun.objects.defer("log").get(pk=object_id)
+        url = reverse("admin:delivery_pipelinerun_start", args=[run.job])
+        return redirect(f"{url}?again={run.pk}")
 
     stop = button(STOP, "The run is asked to stop.", pipeline_runs.cancel)
 
@@ -174,3 +187,11 @@ class PipelineRunAdmin(LivePage, base.BigList):
     def said(self, run: PipelineRun) -> str:
         """What it was told; of what it was told about a person no more than a digest."""
         return base.mono(" ".join(words(run)))
+
+
+def _options_of(number: str | None, job: str) -> dict[str, Any]:
+    """What an earlier run of the job was told; nothing of what was said about a person."""
+    if not number or not number.isdecimal():
+        return {}
+    run = PipelineRun.objects.filter(pk=number, job=job).defer("log").first()
+    return dict(run.options) if run else {}

@@ -8,6 +8,7 @@ from delivery.api import bodies
 from delivery.models import Replay
 from delivery.rules.lifecycle import FINISHED, Reason
 from delivery.rules.outcome import Outcome
+from delivery.rules.roundtrip import PARTS
 from delivery.steps.replay.filters import (
     HIGHEST_STATUS,
     LOWEST_STATUS,
@@ -111,9 +112,26 @@ _ATTEMPT = record(
 )
 _ATTEMPT["properties"]["worker"] = said(TEXT, "The process that made it; for admin keys.")
 ATTEMPT = component("Attempt", _ATTEMPT)
+ROUNDTRIP = component(
+    "Roundtrip",
+    record(
+        accepted_at=INSTANT,
+        leased_at=said(INSTANT, "When a worker took it."),
+        sent_at=said(INSTANT, "When the connection was there."),
+        responded_at=said(INSTANT, "When the consumer had answered."),
+        acknowledged_at=said(INSTANT, "When the broker had the acknowledgement: the end of it."),
+        total_ms=said({"type": "number"}, "The sum of the parts."),
+        **{f"{name}_ms": said({"type": "number"}, f"{words}.") for name, words in PARTS},
+    ),
+)
 DELIVERY_WITH_ATTEMPTS = component(
     "DeliveryWithAttempts",
-    record(**_DELIVERY, attempts=list_of(ATTEMPT, description="The newest 200, oldest first.")),
+    record(
+        **_DELIVERY,
+        # Where its time went; null until it is delivered.
+        roundtrip={"oneOf": [ROUNDTRIP, {"type": "null"}]},
+        attempts=list_of(ATTEMPT, description="The newest 200, oldest first."),
+    ),
 )
 
 _MESSAGE = {

@@ -11,6 +11,7 @@ from channels_app.models import Consumer, Message
 from channels_app.rules import ids, times
 from delivery.models import Attempt, Delivery, Lane, Replay
 from delivery.rules.lifecycle import DeliveryState, shown_state
+from delivery.rules.roundtrip import Roundtrip
 from delivery.runtime.probe import Probed
 from delivery.runtime.receiving import Handed
 from delivery.steps import replay
@@ -92,6 +93,21 @@ def attempt(row: Attempt, *, for_operator: bool) -> dict[str, Any]:
         "answer": answer(row.answer_headers, bytes(row.answer_excerpt)),
     }
     return shown | ({"worker": row.worker} if for_operator else {})
+
+
+def roundtrip(found: Roundtrip | None) -> dict[str, Any] | None:
+    """Where the time of a delivered one went."""
+    if found is None:
+        return None
+    return {
+        "accepted_at": times.text(found.accepted_at),
+        "leased_at": times.text(found.leased_at),
+        "sent_at": times.text(found.sent_at),
+        "responded_at": times.text(found.responded_at),
+        "acknowledged_at": times.text(found.acknowledged_at),
+        **{f"{part.name}_ms": round(part.ms, 3) for part in found.parts},
+        "total_ms": round(found.total_ms, 3),
+    }
 
 
 def answer(headers: str, excerpt: bytes) -> dict[str, Any]:

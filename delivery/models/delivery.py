@@ -1,5 +1,6 @@
 """Delivery: one message on its way to one consumer, and its attempts."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from django.db import models
@@ -9,9 +10,11 @@ from channels_app.models.channel import Channel
 from channels_app.models.consumer import Consumer
 from channels_app.models.message import Message
 from channels_app.rules import ids
+from delivery.rules import roundtrip
 from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
+from delivery.rules.roundtrip import Roundtrip
 
 STATES = [state.value for state in DeliveryState]
 
@@ -95,6 +98,17 @@ class Delivery(models.Model):
     def next_at(self) -> datetime | None:
         """When it may be taken next, as far as an instant says so."""
         return None if self.is_behind else self.due_at
+
+    def roundtrip(self, attempts: Iterable["Attempt"]) -> Roundtrip | None:
+        """Where its time went, once it was delivered; ``attempts`` are its own, newest first."""
+        if self.state != DeliveryState.DELIVERED.value or self.finished_at is None:
+            return None
+        taken = next((one for one in attempts if Outcome(one.outcome).is_success), None)
+        if taken is None:
+            return None
+        return roundtrip.of(
+            self.accepted_at, taken.started_at, taken.connect_ms, taken.total_ms, self.finished_at
+        )
 
 
 class Attempt(models.Model):

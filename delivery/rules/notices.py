@@ -67,6 +67,7 @@ _SAYS = {
     Kind.FAILING: "is failing",
     Kind.DISABLED: "was disabled",
     Kind.DEAD_LETTER: "has a dead letter",
+    Kind.HOT_KEY: "has a hot key",
     Kind.RECOVERED: "has recovered",
 }
 _NEXT = {
@@ -81,6 +82,11 @@ _NEXT = {
     Kind.DEAD_LETTER: (
         "A message was given up after its last attempt. It is kept: replay it when the endpoint "
         "can take it. Further dead letters are told of once a day at most."
+    ),
+    Kind.HOT_KEY: (
+        "Messages of one key go one after the other, and more of this one come than go. Other keys "
+        "go on. Answer sooner, give these messages keys of their own, or skip the head if it is "
+        "what stands. Hot keys are told of once an hour at most."
     ),
     Kind.RECOVERED: (
         "Messages arrive again. What waited is sent now; what was given up in between stays in "

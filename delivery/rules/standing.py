@@ -11,6 +11,8 @@ CALM = timedelta(minutes=1)
 """Without a failure for so long it has recovered: one that wavers is told of once."""
 DEAD_QUIET = timedelta(days=1)
 """Dead letters are told of once a day at most, for as long as there are some."""
+HOT_QUIET = timedelta(hours=1)
+"""Hot keys are told of once an hour at most, and not again before there was none."""
 
 
 class State(StrEnum):
@@ -30,6 +32,8 @@ class Kind(StrEnum):
     DISABLED = "disabled"
     DEAD_LETTER = "dead_letter"
     """The first one since there was none, or since a day ago."""
+    HOT_KEY = "hot_key"
+    """More waits behind the head of one ordering key than the installation allows (S3-32)."""
     RECOVERED = "recovered"
 
 

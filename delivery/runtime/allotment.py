@@ -55,7 +55,7 @@ class Allotment:
         self.full_until = 0.0
         return min(DISPATCH_BATCH, max(*rooms, DISPATCH_LEAST)) if rooms else DISPATCH_BATCH
 
-    def wants(self, now: datetime, free: int) -> list[Want]:
+    def wants(self, owner: int, now: datetime, free: int) -> list[Want]:
         """What to claim of what is due, where ``free`` more requests may be open."""
         rooms: Rooms = []
         for line in self._roster.agenda.awake(now):
@@ -64,7 +64,7 @@ class Allotment:
             else:
                 self._roster.agenda.rest(line)
         return [
-            Want(line.view.id, limit, _lease_ms(line), line.oldest_first)
+            Want(line.view.id, limit, _lease_ms(line), owner, line.oldest_first)
             for line, limit in _shares(rooms, free)
         ]
 

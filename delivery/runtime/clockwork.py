@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """How often the table is asked with nothing due: what other hosts changed is seen then."""
-GLANCE_S = 0.05
+GLANCE_S = 0.2
 """How often we see whether configuration changed on this host, which costs next to nothing."""
 REST_S = 0.01
 """At least, when what is due is held by somebody else."""

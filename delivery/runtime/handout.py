@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from channels_app import clock, transactions
+from channels_app import clock
 from channels_app.group_commit import GroupCommit
 from delivery import metrics
 from delivery.rules.claimed import Claimed
@@ -12,8 +12,6 @@ from delivery.steps import claim
 from delivery.steps.claim import Want
 from delivery.steps.parcels import Parcel, Shelf
 
-NOBODY = 0
-"""Each want says whose it is."""
 MOST_ROWS = 200
 """Of several workers in one claim; one of them may ask for more."""
 
@@ -35,7 +33,7 @@ def take(want: Want) -> Share:
 
 def take_chosen(chosen: list[int], want: Want) -> Share:
     """The same of rows that the caller chose."""
-    taken = claim.claim_chosen(chosen, want, now=clock.now(), owner=NOBODY, slot=os.getpid())
+    taken = claim.claim_chosen(chosen, want, now=clock.now(), slot=os.getpid())
     return _shares([taken.rows], taken)[0]
 
 
@@ -45,7 +43,7 @@ def again(rows: list[Claimed]) -> Share:
 
 
 def _take(wants: Sequence[Want]) -> Sequence[Share]:
-    taken = claim.claim(wants, now=clock.now(), owner=NOBODY, slot=os.getpid())
+    taken = claim.claim(wants, now=clock.now(), slot=os.getpid())
     return _shares(claim.shared(taken.rows, wants), taken)
 
 
@@ -59,9 +57,4 @@ def _parcels(rows: list[Claimed]) -> dict[int, Parcel]:
     return Shelf().load([row.message_id for row in rows]) if rows else {}
 
 
-_together = GroupCommit(
-    _take,
-    alone=lambda error: not transactions.is_away(error),
-    most=MOST_ROWS,
-    most_size=MOST_ROWS,
-)
+_together = GroupCommit(_take, most=MOST_ROWS, most_size=MOST_ROWS)

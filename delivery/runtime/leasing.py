@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from django.conf import settings
 
-from channels_app import chance, clock, failpoints, transactions
+from channels_app import chance, clock, failpoints
 from channels_app.directory import ConsumerView, directory
 from channels_app.group_commit import GroupCommit
 from channels_app.rules import backoff
@@ -66,9 +66,9 @@ def end(
                     transition=_move(lease, view, outcome, delay_s),
                     outcome=outcome,
                     started_at=lease.taken_at,
+                    worker=lease.worker,
                     error=error,
                     total_ms=int((now - lease.taken_at) / timedelta(milliseconds=1)),
-                    worker=lease.worker,
                 )
             )
     closed = _together.run(results, len(results)) if results else set()
@@ -95,19 +95,13 @@ class _End(NamedTuple):
 
 
 def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
-    closed = settle.close(
-        list(itertools.chain.from_iterable(orders)), now=clock.now(), slot=os.getpid(), worker=""
-    )
+    results = list(itertools.chain.from_iterable(orders))
+    closed = settle.close(results, now=clock.now(), slot=os.getpid())
     ends = {_End(it.claimed.id, it.claimed.attempt, it.outcome) for it in closed}
     return [ends] * len(orders)
 
 
-_together = GroupCommit(
-    _close,
-    alone=lambda error: not transactions.is_away(error),
-    most=MOST_SHARED,
-    most_size=MOST_SHARED,
-)
+_together = GroupCommit(_close, most=MOST_SHARED, most_size=MOST_SHARED)
 
 
 class _Views:

@@ -171,12 +171,10 @@ class Pump:
 
     def _take(self, now: datetime) -> int:
         """Returns how many deliveries were claimed."""
-        wants = self.allotment.wants(now, self._free())
+        wants = self.allotment.wants(self.held.generation, now, self._free())
         if not wants:
             return 0
-        taken = claim.claim(
-            wants, now=now, owner=self.held.generation, slot=self.held.ordinal, ahead=AHEAD
-        )
+        taken = claim.claim(wants, now=now, slot=self.held.ordinal, ahead=AHEAD)
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
         counts = self._took(taken.rows, now)
         self.hold.prepare(taken.rows, now)

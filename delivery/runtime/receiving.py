@@ -185,8 +185,8 @@ def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:
             view.id,
             wish.most,
             wish.lease_ms,
+            owner,
             oldest_first=next(_turns) % GUARD_EVERY == 0,
-            owner=owner,
             spare=wish.most,
         )
         share = _own(want, wish, owner) if wish.sticky else handout.take(want)

@@ -73,6 +73,7 @@ class Recorder:
                 transition=transition,
                 outcome=answer.outcome,
                 started_at=started_at,
+                worker=self._held.worker,
                 status=answer.status,
                 error=answer.error,
                 answer_headers=answer.headers,
@@ -114,7 +115,6 @@ class Recorder:
             results,
             now=clock.now(),
             slot=self._held.ordinal,
-            worker=self._held.worker,
             expect=self._expect,
         )
 

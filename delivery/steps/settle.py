@@ -38,6 +38,8 @@ class Result(NamedTuple):
     transition: Transition
     outcome: Outcome
     started_at: datetime
+    worker: str
+    """Who made the attempt."""
     status: int | None = None
     error: str = ""
     answer_headers: str = ""
@@ -48,8 +50,6 @@ class Result(NamedTuple):
     remote_address: str = ""
     provider_id: str = ""
     """What the consumer calls the delivery, where it calls back about that."""
-    worker: str = ""
-    """Who made the attempt, if not the one who settles it."""
 
 
 def _nobody(consumer_id: int, due_at: datetime) -> None:
@@ -65,9 +65,7 @@ def bare(result: Result) -> Result:
     return result._replace(error="The answer could not be stored.", answer_headers="", excerpt=b"")
 
 
-def settle(
-    results: Sequence[Result], *, now: datetime, slot: int, worker: str, expect: Expect = _nobody
-) -> int:
+def settle(results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _nobody) -> int:
     """Write ``results`` in one transaction; returns how many still were ours to close.
 
     ``expect`` hears what becomes due by that: the next deliveries of ordered consumers' keys.
@@ -75,11 +73,11 @@ def settle(
     A result whose delivery was taken by another attempt meanwhile changes nothing (S0-37): its
     lease had lapsed, and the newer attempt decides.
     """
-    return len(close(results, now=now, slot=slot, worker=worker, expect=expect))
+    return len(close(results, now=now, slot=slot, expect=expect))
 
 
 def close(
-    results: Sequence[Result], *, now: datetime, slot: int, worker: str, expect: Expect = _nobody
+    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _nobody
 ) -> Sequence[Result]:
     """As `settle`; those that still were ours."""
     if not results:
@@ -89,10 +87,10 @@ def close(
     # second try reads and locks first which ones are.
     due: dict[int, datetime]
     try:
-        ours, due = transactions.run(lambda: _write(results, now, slot, worker))
+        ours, due = transactions.run(lambda: _write(results, now, slot))
     except (_Overtaken, IntegrityError):
         ours, due = transactions.run(
-            lambda: _write(_held(results), now, slot, worker), on_collision=new_id.reseed
+            lambda: _write(_held(results), now, slot), on_collision=new_id.reseed
         )
     for consumer_id, due_at in due.items():
         expect(consumer_id, due_at)
@@ -110,7 +108,7 @@ def close(
 
 
 def _write(
-    results: Sequence[Result], now: datetime, slot: int, worker: str
+    results: Sequence[Result], now: datetime, slot: int
 ) -> tuple[Sequence[Result], dict[int, datetime]]:
     """The results, and when the keys that go on have something due. Raises _Overtaken."""
     if not results:
@@ -119,7 +117,7 @@ def _write(
     moved = raw.execute_all(
         [
             *(_moving(group, now) for group in groups),
-            *ATTEMPTS.statements(_attempt(result, worker) for result in results),
+            *ATTEMPTS.statements(map(_attempt, results)),
             *Counter.adding(_tally(results), slot),
         ]
     )
@@ -237,7 +235,7 @@ def _due(group: Sequence[Result], now: datetime) -> tuple[str, list[Any]]:
     return f"CASE id {cases} END", [raw.text(now + wait) for wait in waits.values()]
 
 
-def _attempt(result: Result, worker: str) -> raw.Row:
+def _attempt(result: Result) -> raw.Row:
     claimed = result.claimed
     return (
         (new_id(), claimed.id, claimed.attempt, result.total_ms),
@@ -245,6 +243,6 @@ def _attempt(result: Result, worker: str) -> raw.Row:
             *(raw.text(result.started_at), result.outcome.value, result.status),
             *(result.error[:300], result.answer_headers, result.excerpt),
             *(result.connect_ms, result.first_byte_ms, result.remote_address),
-            (result.worker or worker)[:100],
+            result.worker[:100],
         ),
     )

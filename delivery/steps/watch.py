@@ -56,7 +56,7 @@ def watch(now: datetime) -> Iterator[int]:
 
 
 def _look(consumer: Consumer, now: datetime) -> int:
-    known = _standing_of(consumer)
+    known = Standing.of(consumer)
     old = State(known.state)
     new = standing.judge(old, known.since, _facts(consumer), now)
     notices, values = _dead_letters(consumer, known, now)
@@ -75,36 +75,7 @@ def _look(consumer: Consumer, now: datetime) -> int:
 
 
 def _keep(consumer: Consumer, known: Standing, news: _News, now: datetime) -> int:
-    if known._state.adding:
-        for name, value in news.values.items():
-            setattr(known, name, value)
-        known.save(force_insert=True)
-    else:
-        mine = Standing.objects.filter(consumer_id=consumer.id, version=known.version)
-        if not mine.update(**news.values, version=F("version") + 1):
-            return 0
-    Notice.objects.bulk_create(
-        Notice(
-            consumer_id=consumer.id,
-            kind=kind.value,
-            at=now,
-            reason=reason[:300],
-            mail_due_at=now if consumer.team_id else None,
-        )
-        for kind, reason in news.notices
-    )
-    return len(news.notices)
-
-
-def _standing_of(consumer: Consumer) -> Standing:
-    """What was told last; of a consumer that never failed, that it is healthy since it is there."""
-    found: Standing | None = getattr(consumer, "standing", None)
-    if found is not None:
-        return found
-    begin = consumer.created_at
-    return Standing(
-        consumer_id=consumer.id, state=State.HEALTHY.value, since=begin, looked_at=begin
-    )
+    return Notice.note(consumer, news.notices, now) if known.move(news.values) else 0
 
 
 def _facts(consumer: Consumer) -> Facts:

@@ -37,10 +37,12 @@ class DeliveryView(ApiView):
     def get(self, request: Request, delivery_id: str) -> Response:
         """A delivery and its attempts."""
         row = reach.delivery_of(self.caller, delivery_id)
-        newest = Attempt.objects.filter(delivery_id=row.id).order_by("-number")[:MOST_ATTEMPTS]
+        known = Attempt.objects.filter(delivery_id=row.id).order_by("-number")
+        newest = list(known[:MOST_ATTEMPTS])
         operator = self.caller.tenant.everything
         attempts = [shapes.attempt(attempt, for_operator=operator) for attempt in newest]
         body = shapes.delivery(row, row.channel.slug, row.consumer.client_id)
+        body["roundtrip"] = shapes.roundtrip(row.roundtrip(newest))
         return etags.fresh(request, body | {"attempts": attempts[::-1]}, row.version)
 
 

@@ -5,7 +5,6 @@ import re
 import secrets
 import signal
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import requests
@@ -80,7 +79,7 @@ class Command(BaseCommand):
         listener.show = self._show
         try:
             listener.begin()
-            signal.signal(signal.SIGTERM, _stop)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             self.stdout.write(f"Listening on {channel} as {name}.   Ctrl-C stops.")
             self.stdout.flush()
             try:
@@ -113,7 +112,3 @@ class Command(BaseCommand):
 def _name() -> str:
     user = re.sub(r"[^a-z0-9-]", "-", getpass.getuser().lower())[:40]
     return f"listen-{user}-{secrets.token_hex(3)}"
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -2,7 +2,6 @@
 
 import signal
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -75,7 +74,7 @@ class Command(BaseCommand):
         if not quiet:
             self.stdout.write(f"Listening on {address.url}   Ctrl-C stops.")
             self.stdout.flush()
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -99,7 +98,3 @@ class Command(BaseCommand):
             f"{attempt:<5} {signature:<6} {sized(seen.size):>7}  {seen.message_id or '-'}{again}"
         )
         self.stdout.flush()
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

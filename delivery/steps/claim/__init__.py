@@ -32,17 +32,15 @@ CONSUMERS_PER_QUERY = 40
 """SQLite allows 500 terms of a union; 10 levels each."""
 
 
-def claim(
-    wants: Sequence[Want], *, now: datetime, owner: int, slot: int, ahead: timedelta = AT_ONCE
-) -> Claim:
+def claim(wants: Sequence[Want], *, now: datetime, slot: int, ahead: timedelta = AT_ONCE) -> Claim:
     """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
 
-    ``owner`` is the pump's generation, ``slot`` its counter share. Rows that another worker holds
+    ``slot`` is the caller's share of the counters. Rows that another worker holds
     are skipped, never waited for. What waits and is due within ``ahead`` is taken too, for a
     worker that keeps it until then (``Claimed.due_at``); no lease ends sooner by it. Of several
     wants of one consumer the first is served first; `shared` tells what is whose.
     """
-    holding = Holding(wants, now, owner, slot, ahead)
+    holding = Holding(wants, now, slot, ahead)
     parts = [_claim_group(group, holding) for group in _groups(_merged(wants))]
     return Claim(
         rows=[row for part in parts for row in part.rows],
@@ -52,12 +50,12 @@ def claim(
     )
 
 
-def claim_chosen(chosen: list[int], want: Want, *, now: datetime, owner: int, slot: int) -> Claim:
+def claim_chosen(chosen: list[int], want: Want, *, now: datetime, slot: int) -> Claim:
     """The same for rows of one consumer that the caller chose among those that are due."""
     if not chosen:
         return Claim([])
     choice = Choice({want.consumer_id: chosen}, {}, frozenset())
-    return _take(choice, Holding([want], now, owner, slot, AT_ONCE))
+    return _take(choice, Holding([want], now, slot, AT_ONCE))
 
 
 def _claim_group(wants: Sequence[Want], holding: Holding) -> Claim:

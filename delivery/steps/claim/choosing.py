@@ -19,10 +19,10 @@ class Want:
     consumer_id: int
     limit: int
     lease_ms: int
+    owner: int
+    """Whose lease it will be: a pump's generation, or a pull worker."""
     oldest_first: bool = False
     """Ignore priority this time: the guard against starvation (S0-42)."""
-    owner: int | None = None
-    """Whose lease it will be, if not the call's."""
     spare: int = 0
     """Rows behind those, in case that others hold some of them."""
 

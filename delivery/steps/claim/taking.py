@@ -33,8 +33,6 @@ class Holding(NamedTuple):
 
     wants: Sequence[Want]
     now: datetime
-    owner: int
-    """Of the wants that name none."""
     slot: int
     ahead: timedelta
 
@@ -152,8 +150,7 @@ def _lease(rows: list[_Due], holding: Holding, tally: Tally[tuple[int, str]]) ->
     """One UPDATE for all that one holder takes for the same time, and the counters with them."""
     by_holder: dict[tuple[int, int], list[_Due]] = {}
     for want, mine in zip(holding.wants, shared(rows, holding.wants), strict=True):
-        owner = holding.owner if want.owner is None else want.owner
-        by_holder.setdefault((owner, want.lease_ms), []).extend(mine)
+        by_holder.setdefault((want.owner, want.lease_ms), []).extend(mine)
     claimed: dict[int, Claimed] = {}
     statements = []
     for (owner, lease_ms), some in by_holder.items():

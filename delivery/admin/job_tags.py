@@ -1,0 +1,32 @@
+"""Template tags of the pipeline's pages: how the last run of a page's job went."""
+
+from typing import Any
+
+from django.template import Context, Library
+
+from delivery.models import PipelineRun
+
+register = Library()
+State = PipelineRun.State
+VIEW, OPERATE = "delivery.view_pipelinerun", "delivery.change_pipelinerun"
+LONGEST = 300
+"""Characters of an error beside what a page is about; its run has all of it."""
+
+
+@register.inclusion_tag("delivery/last_run.html", takes_context=True)
+def last_run(context: Context, job: str) -> dict[str, Any]:
+    """That the newest run of a job failed, why, and the way out; or that one is under way."""
+    user = context["request"].user
+    runs = PipelineRun.objects.filter(job=job).order_by("-id").defer("log")
+    run = runs.first()
+    if run is None or not user.has_perm(VIEW):
+        return {"run": None}
+    is_failed = run.state == State.FAILED
+    return {
+        "run": run,
+        "is_failed": is_failed,
+        "is_open": run.state in (State.QUEUED, State.RUNNING),
+        "error": run.error.partition("\n")[0][:LONGEST],
+        "done": runs.filter(state=State.FINISHED).first() if is_failed else None,
+        "may_start": user.has_perm(OPERATE),
+    }

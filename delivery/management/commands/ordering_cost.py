@@ -1,0 +1,129 @@
+"""``manage.py ordering_cost``: what order would cost, before it is switched on."""
+
+import math
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from channels_app import clock
+from channels_app.conf import conf
+from channels_app.directory import ConsumerView, directory
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error
+from delivery.models import Lane
+from delivery.rules import ordering_cost
+from delivery.rules.ordering_cost import BETWEEN_MS, Cost, Load
+from delivery.steps import pace, traffic
+
+HOUR_S = 3600
+HEAD = ("", "messages/s", "of one key", "held for", "busy", "waits")
+TEMPLATE = "{:<18}{:>12}{:>12}{:>11}{:>8}{:>18}"
+
+OPTIONS: tuple[tuple[tuple[str, ...], type, float | None, str], ...] = (
+    (("--keys", "--rooms"), int, None, "that have something at once"),
+    (("--latency-ms",), float, None, "of an answer"),
+    (("--rate",), float, None, "messages a second of all keys that come"),
+    (("--max-in-flight",), int, None, "requests open at once"),
+    (("--most",), float, None, "what this machine delivers a second without order"),
+    (("--ack-ms",), float, 0.0, "from answer to acknowledgement"),
+    (("--lost",), float, 0.0, "percent of acknowledgements that get lost"),
+    (("--timeout-ms",), float, 0.0, "wait for a lost one"),
+    (("--between-ms",), float, BETWEEN_MS, "from the end of one of a key to the next (10)"),
+)
+
+
+class Command(BaseCommand):
+    """The formulas of docs/ordering.md, with figures of one's own."""
+
+    help = (
+        "What order would cost: messages a second of all keys and of one, for how long a message "
+        "holds its key, and how long it waits for others of it. What is not given is taken from "
+        "--consumer: its latest answers, its open keys, and what it got in an hour."
+    )
+    examples = (
+        "  manage.py ordering_cost --keys 25000 --latency-ms 100 --rate 25000\n"
+        "  manage.py ordering_cost --consumer rooms/sender\n"
+        "  manage.py ordering_cost --keys 50 --latency-ms 20 --ack-ms 300 --lost 12"
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """What is to be delivered."""
+        parser.add_argument("--consumer", metavar="CHANNEL/ID", help="take its own figures")
+        for names, kind, default, told in OPTIONS:
+            parser.add_argument(*names, type=kind, default=default, metavar="N", help=told)
+
+    def handle(self, *, consumer: str | None, **options: Any) -> None:
+        """Prints a table and what follows from it."""
+        load = _load(_found(consumer) if consumer else None, options)
+        self.stdout.write(
+            f"{load.keys:,} keys, {load.answer_ms:,.0f} ms an answer, "
+            f"{load.max_in_flight:,} requests at once"
+            + (f", {load.per_second:,.6g} messages/s come" if load.per_second else "")
+        )
+        self.stdout.write("\n" + TEMPLATE.format(*HEAD).rstrip())
+        for cost in ordering_cost.costs(load):
+            self.stdout.write(_line(cost, load))
+        needed = ordering_cost.in_flight(load)
+        if needed > load.max_in_flight:
+            self.stdout.write(f"\nWhat comes needs a max_in_flight of {needed:,}.")
+
+
+def _load(view: ConsumerView | None, options: dict[str, Any]) -> Load:
+    """Given figures first, then the consumer's."""
+    own = _own(view) if view else {}
+    given = {
+        "keys": options["keys"],
+        "answer_ms": options["latency_ms"],
+        "per_second": options["rate"],
+        "max_in_flight": options["max_in_flight"],
+        "most_per_second": options["most"],
+    }
+    known = own | {name: value for name, value in given.items() if value is not None}
+    for name, option in (("keys", "--keys"), ("answer_ms", "--latency-ms")):
+        if not known.get(name):
+            raise Error(f"Say {option}: it is not known{' yet' if view else ''}.")
+    if min(known.values()) < 0 or not 0 <= options["lost"] <= 100:
+        raise Error("Figures are above 0, and --lost is a percentage.")
+    known.setdefault("max_in_flight", conf().max_in_flight)
+    return Load(
+        **known,
+        ack_ms=options["ack_ms"],
+        lost=options["lost"] / 100,
+        timeout_ms=options["timeout_ms"],
+        between_ms=options["between_ms"],
+    )
+
+
+def _found(name: str) -> ConsumerView:
+    slug, _, client_id = name.partition("/")
+    directory.refresh(now=True)
+    for view in directory.consumers().values():
+        if (view.channel_slug, view.client_id) == (slug, client_id):
+            return view
+    raise Error(f"There is no consumer {name}; name it as channel/client-id.")
+
+
+def _own(view: ConsumerView) -> dict[str, Any]:
+    """What is known of a consumer: what it got, how fast it is, and how many keys are open."""
+    most = pace.most_per_second(view.id)
+    spans = traffic.series(clock.now(), hours=2, step_s=HOUR_S, consumer_id=view.id)
+    return {
+        "keys": Lane.objects.filter(consumer_id=view.id).count(),
+        "max_in_flight": view.max_in_flight,
+        "per_second": max(span.delivered for span in spans) / HOUR_S,
+        **({"answer_ms": 1000 / most} if most else {}),
+    }
+
+
+def _line(cost: Cost, load: Load) -> str:
+    """One way of ordering in words."""
+    wait = "never catches up" if cost.wait_ms == math.inf else f"{cost.wait_ms:,.1f} ms"
+    is_known = load.per_second and cost.hold_ms
+    return TEMPLATE.format(
+        cost.name,
+        f"{cost.per_second:,.0f}",
+        f"{cost.per_key:,.3g}" if cost.hold_ms else "",
+        f"{cost.hold_ms:,.0f} ms" if cost.hold_ms else "",
+        f"{cost.busy:.0%}" if is_known else "",
+        wait if is_known else "",
+    ).rstrip()

@@ -1,0 +1,156 @@
+"""Hot keys: find ordering keys that get more than can go one after the other, and tell of it once.
+
+Nothing of this is on the way of a delivery: it reads what stands in the lanes anyway.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from django.db import IntegrityError
+from django.db.models import Q
+from django.utils.text import Truncator
+
+from channels_app import transactions
+from channels_app.directory import directory
+from channels_app.models import Consumer, raw
+from delivery.conf import conf
+from delivery.models import Delivery, Lane, Notice, Standing
+from delivery.rules import standing
+from delivery.rules.standing import Kind, State
+
+SLICE = 5000
+"""Lanes of one look."""
+SHOWN = 5
+"""Consumers that are named."""
+KEY_SHOWN = 80
+"""Characters of a key in a sentence."""
+LANES = Lane._meta.db_table
+END = f"SELECT MAX(id) FROM (SELECT id FROM {LANES} WHERE id > %s ORDER BY id LIMIT %s) AS slice"
+HOT = f"""
+    SELECT consumer_id, ordering_key, head_id, CAST(head_at AS CHAR), waiting_count FROM {LANES}
+    WHERE id > %s AND id <= %s AND waiting_count > 0 AND parked_at IS NULL
+    AND (waiting_count >= %s OR head_at <= %s)
+"""
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+MOST = 2**31 - 1
+
+
+class Hot(NamedTuple):
+    """A key that is hot, as its lane says."""
+
+    consumer_id: int
+    ordering_key: str
+    head_id: int | None
+    head_at: str
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """The hot keys of one consumer, as the last look found them."""
+
+    consumer: Consumer
+    key: str
+    """The one behind whose head most is waiting."""
+    waiting: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        """Channel and consumer, as lists are searched for them."""
+        return f"{self.consumer.channel.slug}/{self.consumer.client_id}"
+
+
+def look(now: datetime) -> Iterator[int]:
+    """Look at each lane, and tell the owners of keys that became hot; yields the notices made.
+
+    Hot is a key behind whose head more waits than HOOKSTATION_HOT_KEY_WAITING, or whose head
+    stands for longer than HOOKSTATION_HOT_KEY_MINUTES while something waits (S3-32). Not so where
+    the broker was told to wait: parked keys, paused consumers, a head that is due later. What
+    waits for a consumer that fails was told of as that.
+    """
+    directory.refresh(now=True)
+    found: dict[int, list[Hot]] = {}
+    after = -1
+    while (last := raw.read(END, [after, SLICE])[0][0]) is not None:
+        for key in _hot(after, last, now):
+            found.setdefault(key.consumer_id, []).append(key)
+        after = last
+        yield 0
+    known = Q(standing__hot_count__gt=0) | Q(standing__hot_since__isnull=False)
+    for consumer in (
+        Consumer.objects.filter(known | Q(id__in=found)).select_related("standing").order_by("id")
+    ):
+        yield _tell(consumer, found.get(consumer.id, []), now)
+
+
+def crowds(most: int = SHOWN) -> list[Crowd]:
+    """Consumers that have hot keys, those first where most is waiting."""
+    rows = Standing.objects.filter(hot_count__gt=0).select_related("consumer__channel")
+    return [
+        Crowd(row.consumer, row.hot_key, row.hot_waiting, row.hot_count)
+        for row in rows.order_by("-hot_waiting", "consumer_id")[:most]
+    ]
+
+
+def totals() -> tuple[int, int]:
+    """Hot keys of all consumers, and how much waits behind the head of the longest."""
+    rows = Standing.objects.filter(hot_count__gt=0).values_list("hot_count", "hot_waiting")
+    counts = list(rows)
+    return sum(count for count, _ in counts), max((waiting for _, waiting in counts), default=0)
+
+
+def _hot(after: int, last: int, now: datetime) -> list[Hot]:
+    """Those of a slice of lanes."""
+    most = conf().hot_key_waiting or MOST
+    since = now - conf().hot_key_after if conf().hot_key_after else NEVER
+    going = {key for key, view in directory.ordered().items() if not view.halted}
+    keys = [Hot._make(row) for row in raw.read(HOT, [after, last, most, raw.text(since)])]
+    keys = [key for key in keys if key.consumer_id in going]
+    later = _due_later([it.head_id for it in keys if it.waiting < most and it.head_id], now)
+    return [key for key in keys if key.waiting >= most or key.head_id not in later]
+
+
+def _due_later(head_ids: Sequence[int], now: datetime) -> set[int]:
+    """Heads that a producer scheduled: their keys stand as they should."""
+    if not head_ids:
+        return set()
+    rows = Delivery.objects.filter(id__in=head_ids, attempt_count=0, due_at__gt=now)
+    return set(rows.values_list("id", flat=True))
+
+
+def _tell(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
+    known = Standing.of(consumer)
+    if known.state != State.HEALTHY:
+        keys = []
+    worst = max(keys, key=lambda key: (key.waiting, key.ordering_key), default=None)
+    values: dict[str, object] = {
+        "hot_count": len(keys),
+        "hot_key": worst.ordering_key if worst else "",
+        "hot_waiting": worst.waiting if worst else 0,
+        "hot_since": known.hot_since,
+    }
+    news: list[tuple[Kind, str]] = []
+    if worst and known.hot_since is None:
+        news, values["hot_since"] = [(Kind.HOT_KEY, _sentence(worst, len(keys) - 1))], now
+    elif not worst and known.hot_since and now - known.hot_since >= standing.HOT_QUIET:
+        values["hot_since"] = None
+    if all(getattr(known, name) == value for name, value in values.items()):
+        return 0
+
+    def write() -> int:
+        return Notice.note(consumer, news, now) if known.move(values) else 0
+
+    try:
+        return transactions.run(write)
+    except IntegrityError:
+        return 0  # another process made the first standing of this consumer
+
+
+def _sentence(worst: Hot, others: int) -> str:
+    key = Truncator(worst.ordering_key).chars(KEY_SHOWN)
+    since = raw.instant(worst.head_at)
+    text = f"{worst.waiting:,} wait in the key {key}, whose head stands since {since:%H:%M:%S} UTC"
+    return f"{text}; {others:,} more keys are hot." if others else f"{text}."
