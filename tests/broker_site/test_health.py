@@ -76,6 +76,7 @@ class Gone:
         raise OperationalError(2003, "Can't connect to server on 'db.internal' for 'hooker'")
 
 
+@pytest.mark.seed("S4-46")
 @pytest.mark.trap("nothing to see")
 def test_every_promised_metric_is_there_before_anything_happened(client: Client) -> None:
     for outcome in (delivering.ATTEMPTS, delivering.DELIVERIES, delivering.SWEPT):
@@ -162,7 +163,7 @@ def test_a_consumer_that_may_not_be_called_does_not_make_the_broker_late(
 
 @pytest.mark.parametrize(
     "values",
-    [{"circuit": "open"}, {"slow_until": timezone.now() + timedelta(hours=1)}],
+    [{"circuit": "open"}, {"slow_until": timezone.now() + timedelta(days=1)}],
     ids=["open circuit", "asked for time"],
 )
 def test_a_failing_consumer_does_not_make_the_broker_late(
@@ -191,7 +192,7 @@ def test_the_oldest_due_row_costs_a_few_queries_whatever_the_history(
     DeliveryFactory.create_batch(30, consumer=consumer, delivered=True)
     scrape(client)
 
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(13):
         scrape(client)
 
 

@@ -81,7 +81,7 @@ def test_every_figure_leads_to_what_is_behind_it(operator: Client) -> None:
     part = operator.get(f"{PAGE}?part=live").content.decode()
     links = [unescape(link) for link in re.findall(r'href="([^"]+)"', part)]
 
-    assert len(links) == 15
+    assert len(links) == 16
     for link in links:
         assert operator.get(link).status_code == 200, link
     assert f"{consumer.channel.slug} / {consumer.client_id}" in part

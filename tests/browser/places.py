@@ -6,7 +6,16 @@ from django.contrib import admin
 from playwright.sync_api import Page
 
 from tests.browser.person import Person
-from tests.browser.standing import BLOCKED, LONG, PARKED, PRINTER, ROOMS, SENDER, STRICT
+from tests.browser.standing import (
+    BLOCKED,
+    GATEWAY,
+    LONG,
+    PARKED,
+    PRINTER,
+    ROOMS,
+    SENDER,
+    STRICT,
+)
 
 SEVERAL = (
     "/admin/",
@@ -27,6 +36,8 @@ SEVERAL = (
     f"/admin/delivery/lane/?q={ROOMS}/{SENDER}",
     "/admin/delivery/lane/?parked_at__isempty=0",
     f"/admin/delivery/lane/?q={ROOMS}/nobody",
+    "/admin/channels_app/sequence/?q=receipts",
+    "/admin/channels_app/sequence/?q=nobody",
     "/admin/delivery/traffic/1/change/",
     "/admin/usage/",
     "/admin/usage/?month=2025-01",
@@ -41,9 +52,12 @@ ROWS = (
     "/admin/channels_app/schedule/?q=picture",
     f"/admin/channels_app/consumer/?q={PRINTER}",
     f"/admin/channels_app/consumer/?q={SENDER}",
+    f"/admin/channels_app/consumer/?q={GATEWAY}",
+    "/admin/channels_app/sequence/?q=receipts",
     f"/admin/delivery/lane/?q={ROOMS}/{SENDER}/{PARKED}",
     f"/admin/delivery/lane/?q={ROOMS}/{STRICT}/{BLOCKED}",
     "/admin/delivery/delivery/?state=in_flight",
+    "/admin/delivery/delivery/?state=delivered",
 )
 """Lists whose first row is in a state that the first of its table is not."""
 MODELS = sorted(model._meta.label_lower.replace(".", "/") for model in admin.site._registry)

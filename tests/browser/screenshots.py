@@ -15,7 +15,7 @@ from tests.browser import tours
 from tests.browser.conftest import Sessions
 from tests.browser.person import OPERATOR, Open
 from tests.browser.places import SEVERAL, pages, rows
-from tests.browser.tours import FORMS, House, accounts, team, webhooks
+from tests.browser.tours import FORMS, House, accounts, console, team, webhooks
 
 FOLDER = settings.BASE_DIR / "data" / "screenshots"
 
@@ -33,13 +33,14 @@ def test_every_page_of_the_console_is_drawn(
         draw(person.page, FOLDER / form / f"{title}.png")
 
 
-@pytest.mark.parametrize("walk", [team.walk, webhooks.walk, accounts.walk])
-def test_every_page_of_the_portal_is_drawn(house: House, walk: tours.Walk) -> None:
+@pytest.mark.parametrize("walk", [team.walk, webhooks.walk, accounts.walk, console.walk])
+def test_every_page_of_a_walk_is_drawn(house: House, walk: tours.Walk) -> None:
+    of = walk.__module__.rpartition(".")[2]
+    part = of if walk is console.walk else f"portal-{of}"
     for number, (name, page) in enumerate(walk(house)):
         for form in FORMS:
             tours.wear(page, form)
-            part = walk.__module__.rpartition(".")[2]
-            draw(page, FOLDER / form / f"portal-{part}-{number:02}-{name}.png")
+            draw(page, FOLDER / form / f"{part}-{number:02}-{name}.png")
         tours.wear(page, "laptop-light")
 
 

@@ -1,29 +1,32 @@
-"""``python -m tests.browser.seed RECEIVER``: tables, people, a row of every kind, dead letters.
+"""Seed, run by `conftest.write`: people, a row of every kind, dead letters.
 
-Prints a key that may do everything.
+Its argument is where a receiver listens. Prints a key that may do everything.
 
 A process of its own, with the broker's environment: the tests themselves open no database.
 """
 
 import sys
+from datetime import timedelta
+from typing import Any
 
-import django
+from django.contrib.auth.models import Permission, User
+from django.db import connection, transaction
 
-django.setup()
-
-from django.contrib.auth.models import Permission, User  # noqa: E402 - Django is there now
-from django.core.management import call_command  # noqa: E402
-from django.db import connection, transaction  # noqa: E402
-
-from channels_app import clock  # noqa: E402
-from channels_app.models import Consumer, Membership, Message  # noqa: E402
-from channels_app.rules import ids  # noqa: E402
-from delivery.models import Counter, Delivery  # noqa: E402
-from delivery.models.counter import MADE  # noqa: E402
-from tests import console  # noqa: E402
-from tests.browser import showcase  # noqa: E402
-from tests.browser.person import MEMBER, ONLOOKER, OPERATOR, PASSWORD  # noqa: E402
-from tests.factories import (  # noqa: E402
+from channels_app import clock
+from channels_app.models import (
+    Consumer,
+    EarlyNumber,
+    Membership,
+    Message,
+    Sequence,
+)
+from channels_app.rules import ids
+from delivery.models import Counter, Delivery
+from delivery.models.counter import MADE
+from tests import console
+from tests.browser import showcase
+from tests.browser.person import MEMBER, ONLOOKER, OPERATOR, PASSWORD
+from tests.factories import (
     ApiKeyFactory,
     AttemptFactory,
     ChannelFactory,
@@ -37,6 +40,9 @@ from tests.factories import (  # noqa: E402
 
 PILE = 50_000
 DAY_MS = 86_400_000
+NUMBERED = "receipts"
+EARLY = 25
+"""More than the page of a sequence names."""
 
 
 def people() -> None:
@@ -100,6 +106,25 @@ def pile(consumer: Consumer, count: int) -> None:
     Counter.add({(consumer.pk, "dead"): count - 1, (consumer.pk, MADE): count - 1}, 0)
 
 
+def sequences() -> None:
+    """Numbered keys: many that wait for one, one that skipped, one that nobody can read whole."""
+    now = clock.now()
+    channel = ChannelFactory.create(slug=NUMBERED)
+    producer = ProducerFactory.create(slug="point-of-sale-terminals-of-the-second-floor")
+    gap = {"skipped_count": 1204, "skipped_from": 99_001, "skipped_to": 100_204}
+    keys: dict[str, dict[str, Any]] = {
+        "till-1": {"expected": 3},
+        "till-2": {"expected": 100_205, "skipped_at": now - timedelta(hours=2), **gap},
+        f"till/{'x' * 200}": {"expected": 1, "producer": None},
+    }
+    for number, (key, values) in enumerate(keys.items(), start=2):
+        of = {"channel": channel, "producer": producer, "touched_at": now, **values}
+        Sequence.objects.create(id=number, ordering_key=key, **of)
+    for place in range(EARLY):
+        until = now + timedelta(days=1, seconds=place)
+        EarlyNumber.objects.create(id=100 + place, sequence_id=2, number=4 + place, until=until)
+
+
 def _multiply(row: Message | Delivery, keys: str, count: int, changes: dict[str, str]) -> None:
     """Rows like this one, until there are ``count``."""
     table = row._meta.db_table
@@ -115,10 +140,10 @@ def _multiply(row: Message | Delivery, keys: str, count: int, changes: dict[str,
 
 
 if __name__ == "__main__":
-    call_command("migrate", verbosity=0)
     people()
     console.fill()
     shop(sys.argv[1])
     team()
+    sequences()
     showcase.fill(sys.argv[1])
     print(text_of(ApiKeyFactory.create(admin=True)))  # noqa: T201 - what the tests publish with

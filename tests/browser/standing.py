@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.broker import Broker, wait_until
 
-ROOMS, PRINTING, ARCHIVING = "rooms", "printing", "campaigns"
-SENDER, STRICT, PRINTER = "sender", "strict", "label-printer"
+ROOMS, PRINTING, ARCHIVING, TEXTING = "rooms", "printing", "campaigns", "texting"
+SENDER, STRICT, PRINTER, GATEWAY = "sender", "strict", "label-printer", "whatsapp"
 PARKED, BLOCKED = "customer/4711/room-with-a-long-name-" + "x" * 200, "room-7"
 LONG = "quarterly-figures-of-all-subsidiaries-and-their-branches-as-agreed-with-the-auditors-2019"
 LANES, AHEAD, HELD = 200, 240, 12
@@ -20,6 +20,7 @@ def fill(broker: Broker) -> None:
     recurring(broker)
     lanes(broker)
     leases(broker)
+    called_back(broker)
     timeline(broker)
 
 
@@ -86,6 +87,16 @@ def leases(broker: Broker) -> None:
     ):
         wish = {"max": most, "lease_s": seconds, "wait_s": 20, "worker_id": worker}
         broker.call("POST", f"{place}/receive", 200, json=wish)
+
+
+def called_back(broker: Broker) -> None:
+    """A consumer whose provider says later what became of it."""
+    broker.call("PUT", f"/channels/{TEXTING}", 201, json={})
+    signature = {"preset": "meta-x-hub-256", "secret": "the provider's own"}
+    correlation = {"preset": "whatsapp-cloud", "signature": signature, "verify_token": "harbour"}
+    ack = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "proceed"}
+    values = {"url": "http://127.0.0.1:9/texts", "ack": ack | {"correlation": correlation}}
+    broker.call("PUT", f"/channels/{TEXTING}/consumers/{GATEWAY}", 201, json=values)
 
 
 def lane(broker: Broker, consumer: str, key: str, state: str = "") -> str:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from channels_app.group_commit import GroupCommit, LeaderLost
+from channels_app.models import raw
 
 PATIENCE_S = 5.0
 
@@ -66,12 +68,7 @@ def storage() -> Storage:
 
 
 def make(storage: Storage, most: int = 100, most_size: int = 1000) -> GroupCommit[Any, Any]:
-    return GroupCommit(
-        storage.work,
-        alone=lambda error: isinstance(error, ValueError),
-        most=most,
-        most_size=most_size,
-    )
+    return GroupCommit(storage.work, most=most, most_size=most_size)
 
 
 def until(done: Callable[[], bool]) -> None:
@@ -151,11 +148,11 @@ def test_one_that_cannot_be_stored_fails_nobody_else(storage: Storage) -> None:
 
 def test_an_error_that_is_everybodys_is_not_tried_again(storage: Storage) -> None:
     calls = queue(make(storage), storage, "abcd")
-    storage.failure = OSError(5, "away")
+    storage.failure = OperationalError(raw.LOST, "away")
     storage.open.set()
     errors = [call.outcome() for call in calls]
 
-    assert [str(error) for error in errors] == ["[Errno 5] away"] * 4
+    assert [str(error) for error in errors] == [str(storage.failure)] * 4
     # Each raises its own: a traceback belongs to one thread.
     assert len({id(error) for error in errors[1:]}) == 3
     assert storage.groups == [["a"], ["b", "c", "d"]]
@@ -185,9 +182,7 @@ def test_results_are_never_mixed_up() -> None:
             raise ValueError(next(order for order in orders if order % 7 == 0))
         return [order * 2 for order in orders]
 
-    group = GroupCommit(
-        work, alone=lambda error: isinstance(error, ValueError), most=5, most_size=100
-    )
+    group = GroupCommit(work, most=5, most_size=100)
     wrong: list[object] = []
 
     def call(first: int) -> None:

@@ -63,6 +63,11 @@ class Books:
             "WHERE state NOT IN ('delivered', 'dead', 'cancelled')"
         )
 
+    def audited(self, target: str) -> list[str]:
+        """What was done to it, as the audit log says."""
+        rows = self.read("SELECT action, target FROM channels_app_auditentry ORDER BY id")
+        return [str(action) for action, at in rows if at == target]
+
     def message_count(self, channel: str) -> int:
         """Messages that are stored in a channel."""
         counts = self.read(

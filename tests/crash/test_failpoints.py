@@ -159,6 +159,12 @@ def test_numbered_messages_whose_process_dies_are_stored_once_in_their_order(
     assert place.heard() == Counter(ids)
     assert list(place.heard()) == ids, "they came in another order"
     assert Books(place.broker).message_count(place.channel) == len(ids)
+    counted = Books(place.broker).read(
+        "SELECT channel.slug, kept.expected, kept.skipped_count "
+        "FROM channels_app_sequence AS kept "
+        "JOIN channels_app_channel AS channel ON channel.id = kept.channel_id"
+    )
+    assert [row[1:] for row in counted if row[0] == place.channel] == [(4, 0)]
 
 
 ONCE, TWICE, PERHAPS_TWICE = {1}, {2}, {1, 2}
@@ -286,6 +292,9 @@ def test_a_schedule_whose_change_dies_is_as_it_was_or_as_it_was_to_be(
             insist(place.broker, "PATCH", path, json={"start_at": None})
         else:
             insist(place.broker, "POST", f"{path}/pause")
+    first = [] if how == "put" else ["schedule.create"]
+    done = {"put": "schedule.create", "change": "schedule.update", "pause": "schedule.pause"}
+    assert Books(place.broker).audited(f"schedule:{place.channel}/ticks") == [*first, done[how]]
     if how == "pause":
         assert insist(place.broker, "GET", path)[0]["state"] == "paused"
         insist(place.broker, "PATCH", path, json={"start_at": None})

@@ -73,6 +73,8 @@ def test_a_key_that_is_held_or_let_go_over_a_death(place: Place, what: str, name
         insist(place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 0})
     place.settle()
     assert heard_ids(place.receiver, "/ok") == ids
+    done = Books(place.broker).audited(f"consumer:{place.channel}/one")
+    assert [it for it in done if it.startswith("lane.")] == ["lane.park", "lane.resume"]
 
 
 @pytest.mark.seed("S3-05", "S3-29")

@@ -39,15 +39,15 @@ def say(consumer: Consumer, text: str, **options: object) -> None:
 
 def take(consumer: Consumer, now: datetime, limit: int = 100) -> list[Claimed]:
     """Claim what is due."""
-    want = Want(consumer.id, limit, LEASE_MS)
-    return claim.claim([want], now=now, owner=1, slot=0).rows
+    want = Want(consumer.id, limit, LEASE_MS, owner=1)
+    return claim.claim([want], now=now, slot=0).rows
 
 
 def end(rows: Iterable[Claimed], how: str, now: datetime) -> int:
     """Settle attempts, all in the same way."""
     move, outcome = ENDS[how]
-    results = [Result(row, move, outcome, started_at=now) for row in rows]
-    return settle.settle(results, now=now, slot=0, worker="test")
+    results = [Result(row, move, outcome, now, "test") for row in rows]
+    return settle.settle(results, now=now, slot=0)
 
 
 def words(rows: Iterable[Claimed]) -> str:

@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from prometheus_client import REGISTRY
 
 from channels_app import clock
 from channels_app.models import Consumer
@@ -72,6 +74,23 @@ def test_the_next_of_a_key_goes_when_this_one_was_acknowledged(receiver: Receive
     assert set(Delivery.objects.values_list("reason", flat=True)) == {"acknowledged"}
     assert not Lane.objects.exists()
     check()
+
+
+@pytest.mark.seed("S3-15")
+def test_the_latency_that_is_measured_ends_with_the_acknowledgement(receiver: Receiver) -> None:
+    names = [f"hookstation_delivery_latency_seconds_{part}" for part in ("count", "sum")]
+    before = [REGISTRY.get_sample_value(name) or 0.0 for name in names]
+    consumer = make_consumer(make_channel(), receiver.url("/ok"), ack=LONG)
+    with pumping.pumping() as pump:
+        publish(consumer.channel, b"{}")
+        pump_until(pump, are("awaiting_ack"))
+        assert REGISTRY.get_sample_value(names[0]) == before[0], "a 2xx is not the end"
+        time.sleep(0.3)
+        say_it(receiver.requests()[0])
+        pump_until(pump, all_finished)
+    count, seconds = (REGISTRY.get_sample_value(name) or 0.0 for name in names)
+    assert count == before[0] + 1
+    assert seconds - before[1] >= 0.25, "clocks are corrected by milliseconds"
 
 
 @pytest.mark.seed("S3-05")
@@ -180,8 +199,8 @@ def answered(row: Claimed, now: datetime) -> None:
     """A 2xx is recorded."""
     mode = acks.mode_of(LONG)
     assert mode is not None
-    result = Result(row, mode.answered, Outcome.DELIVERED, started_at=now)
-    assert settle.settle([result], now=now, slot=0, worker="test") == 1
+    result = Result(row, mode.answered, Outcome.DELIVERED, now, "test")
+    assert settle.settle([result], now=now, slot=0) == 1
 
 
 @pytest.mark.seed("S3-38")

@@ -66,12 +66,14 @@ def test_a_key_is_parked_resumed_and_skipped(operator: Client, consumer: Consume
     assert "resume" not in _buttons(operator, lane)
     press(operator, lane, "park")
     assert lane_of(consumer, "A").parked_at
+    assert "until it is resumed" in console.look(operator, console.page_url(lane_of(consumer, "A")))
     assert "park" not in _buttons(operator, lane)
     press(operator, lane, "resume")
     assert lane_of(consumer, "A").parked_at is None
     now = clock.now()
     end([row for row in take(consumer, now) if row.ordering_key == "A"], "dead", now)
     assert "blocked" in console.look(operator, console.page_url(lane))
+    assert "Its head is dead and holds" in console.look(operator, console.page_url(lane))
     press(operator, lane, "skip")
     assert lane_of(consumer, "A").waiting_count == 1
     actions = AuditEntry.objects.order_by("id").values_list("action", "reason")

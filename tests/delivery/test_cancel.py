@@ -70,11 +70,11 @@ def test_nothing_but_a_queued_delivery_is_taken_back(trait: str) -> None:
 def test_a_cancelled_delivery_is_not_claimed_and_can_be_replayed() -> None:
     row = DeliveryFactory.create()
     cancel.cancel_one(row.id, BOB, now=clock.now())
-    wants = [Want(row.consumer_id, 10, 1000)]
+    wants = [Want(row.consumer_id, 10, 1000, owner=1)]
 
-    assert claim.claim(wants, now=clock.now(), owner=1, slot=0).rows == []
+    assert claim.claim(wants, now=clock.now(), slot=0).rows == []
     replay.replay_one(row.id, BOB, now=clock.now())
-    assert len(claim.claim(wants, now=clock.now(), owner=1, slot=0).rows) == 1
+    assert len(claim.claim(wants, now=clock.now(), slot=0).rows) == 1
     with pytest.raises(NotFound):
         cancel.cancel_one(new_id(), BOB, now=clock.now())
 

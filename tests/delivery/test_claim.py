@@ -34,18 +34,19 @@ def queue(consumer: Consumer, count: int, **options: object) -> None:
 
 
 def take(consumer: Consumer, limit: int = 100, **options: object) -> claim.Claim:
-    want = Want(consumer.id, limit, lease_ms=30_000, oldest_first=bool(options.get("oldest")))
+    owner = int(str(options.get("owner", 1)))
+    want = Want(consumer.id, limit, 30_000, owner, oldest_first=bool(options.get("oldest")))
     now = options.get("now") or clock.now()
     assert isinstance(now, datetime)
-    return claim.claim([want], now=now, owner=int(str(options.get("owner", 1))), slot=0)
+    return claim.claim([want], now=now, slot=0)
 
 
 def result(row: Claimed) -> Result:
-    return Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), status=200)
+    return Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), "test", status=200)
 
 
 def close(row: Claimed) -> int:
-    return settle.settle([result(row)], now=clock.now(), slot=0, worker="test")
+    return settle.settle([result(row)], now=clock.now(), slot=0)
 
 
 def test_a_claim_leases_the_row_and_counts_the_attempt(consumer: Consumer) -> None:
@@ -91,7 +92,7 @@ def test_an_overtaken_result_among_others_changes_nothing_and_holds_up_nobody(
     (again,) = take(consumer, owner=2).rows
     now = clock.now()
     rows = [result(row) for row in (first, late, second, second)]
-    assert settle.settle(rows, now=now, slot=0, worker="test") == 2
+    assert settle.settle(rows, now=now, slot=0) == 2
     states = dict(Delivery.objects.values_list("id", "state"))
     assert states == {first.id: "delivered", second.id: "delivered", late.id: "in_flight"}
     assert Attempt.objects.filter(outcome="delivered").count() == 2
@@ -105,7 +106,7 @@ def test_a_delivery_that_is_gone_leaves_neither_an_attempt_nor_a_count(consumer:
     Delivery.objects.filter(id=gone.id).delete()
     before = Counter.totals()
     rows = [result(gone), result(kept)]
-    assert settle.settle(rows, now=clock.now(), slot=0, worker="test") == 1
+    assert settle.settle(rows, now=clock.now(), slot=0) == 1
     assert list(Attempt.objects.values_list("delivery_id", flat=True)) == [kept.id]
     assert Counter.totals() == {**before, "in_flight": 1, "delivered": 1}
 
@@ -142,7 +143,7 @@ def test_a_transaction_that_fails_leaves_rows_and_counters_alike(
     broken = [("UPDATE no_such_table SET count = 1", list[object]())]
     monkeypatch.setattr(Counter, "adding", lambda *changes: broken)
     with pytest.raises(DatabaseError):
-        settle.settle([result(row) for row in rows], now=clock.now(), slot=0, worker="test")
+        settle.settle([result(row) for row in rows], now=clock.now(), slot=0)
     assert set(Delivery.objects.values_list("state", flat=True)) == {"in_flight"}
     assert not Attempt.objects.exists()
 
@@ -203,10 +204,10 @@ def test_two_claimers_share_without_waiting(consumer: Consumer) -> None:
 def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> None:
     queue(consumer, 300)
     rows = [row for batch in range(3) for row in take(consumer, limit=90).rows]
-    settle.settle([result(row) for row in rows], now=clock.now(), slot=0, worker="test")
+    settle.settle([result(row) for row in rows], now=clock.now(), slot=0)
     with connection.cursor() as cursor:
         cursor.execute(f"ANALYZE TABLE {claim.TABLE}")
-        sql, values = claim.candidates_sql([Want(consumer.id, 10, 1000)], clock.now())
+        sql, values = claim.candidates_sql([Want(consumer.id, 10, 1000, owner=1)], clock.now())
         cursor.execute("EXPLAIN " + sql, values)
         names = [column[0] for column in cursor.description]
         plan = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -56,8 +56,8 @@ def test_what_is_taken_at_birth_looks_as_if_it_had_been_queued_and_then_claimed(
         later = clock.now()
         if by_claim:
             dispatch.dispatch(10, slot=0)
-            want = Want(consumer.id, 10, LEASE_MS)
-            claims += claim.claim([want], now=later, owner=7, slot=0).rows
+            want = Want(consumer.id, 10, LEASE_MS, owner=7)
+            claims += claim.claim([want], now=later, slot=0).rows
         else:
             claims += dispatch.dispatch(10, 0, taker(now=later)).claimed
         row = dict(Delivery.objects.filter(consumer=consumer).values().get())

@@ -41,7 +41,7 @@ def test_who_asks_together_is_served_one_after_the_other() -> None:
     first = oldest(consumer)
     asked = [*wants(consumer, ANNA, BEN, CLEO), Want(other.id, 3, 2 * LEASE_MS, owner=ANNA)]
     now = clock.now()
-    taken = claim.claim(asked, now=now, owner=0, slot=0)
+    taken = claim.claim(asked, now=now, slot=0)
     shares = [[row.id for row in share] for share in claim.shared(taken.rows, asked)]
     assert shares[:3] == [first[:3], first[3:], []]
     rows = {row.id: row for row in Delivery.objects.all()}
@@ -78,7 +78,7 @@ def test_rows_behind_make_up_for_those_that_others_hold() -> None:
     try:
         assert held.wait(60)
         (want,) = wants(consumer, ANNA, spare=3)
-        taken = claim.claim([want], now=clock.now(), owner=0, slot=0)
+        taken = claim.claim([want], now=clock.now(), slot=0)
     finally:
         over.set()
         holder.join(60)

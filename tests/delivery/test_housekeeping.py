@@ -185,8 +185,8 @@ def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyP
     dispatch.dispatch(10, slot=0)
     held = slots.acquire("gone", "pump", 1)
     assert held is not None
-    want = Want(consumer.id, 10, 30_000)
-    claim.claim([want], now=clock.now(), owner=held.generation, slot=0)
+    want = Want(consumer.id, 10, 30_000, held.generation)
+    claim.claim([want], now=clock.now(), slot=0)
     assert sweeps.orphans() == 0  # it beats
     PumpSlot.objects.update(heartbeat_at=clock.now() - timedelta(seconds=slots.STALE_S + 1))
     assert sweeps.orphans() == 3
@@ -195,13 +195,15 @@ def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyP
     assert not PumpSlot.objects.exists()
 
 
-def test_a_sweep_runs_once_per_rhythm_whoever_asks() -> None:
+def test_a_sweep_runs_once_per_rhythm_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now)  # the shortest rhythm is half a second
     sweeps.run_due()  # makes the clocks
     first = sweeps.run_due()
     assert first == len(sweeps.SWEEPS)
     assert sweeps.run_due() == 0
     assert not SweepRun.objects.exclude(last_error="").exists()
-    SweepRun.objects.filter(name="orphans").update(next_at=clock.now() - timedelta(seconds=1))
+    SweepRun.objects.filter(name="orphans").update(next_at=now - timedelta(seconds=1))
     assert sweeps.run_due() == 1
 
 

@@ -266,8 +266,8 @@ def note(row: Claimed, provider_id: str, now: datetime) -> None:
     """A 2xx that names an id is recorded."""
     mode = acks.mode_of(WHATSAPP)
     assert mode is not None
-    result = Result(row, mode.answered, Outcome.DELIVERED, started_at=now, provider_id=provider_id)
-    assert settle.settle([result], now=now, slot=0, worker="test") == 1
+    result = Result(row, mode.answered, Outcome.DELIVERED, now, "test", provider_id=provider_id)
+    assert settle.settle([result], now=now, slot=0) == 1
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:

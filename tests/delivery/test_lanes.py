@@ -255,7 +255,7 @@ def test_one_claim_ends_a_batch_of_those_that_expired(
     say(consumer, "A4 B3")
     say(consumer, "A5 B4 B5", expires_at=now)
     fan_out()
-    made = claim.claim([Want(consumer.id, 100, LEASE_MS)], now=now, owner=1, slot=0)
+    made = claim.claim([Want(consumer.id, 100, LEASE_MS, owner=1)], now=now, slot=0)
     assert (made.expired_count, made.rows) == (7, [])
     check()
     queued = Delivery.objects.filter(state="queued")

@@ -299,7 +299,7 @@ def test_a_lapsed_lease_of_a_consumer_that_is_switched_off_is_given_back(state: 
     dispatch.dispatch(10, slot=0)
     then = clock.now() - timedelta(minutes=5)
     Delivery.objects.update(due_at=then)
-    claim.claim([Want(consumer.id, 10, 1000)], now=then, owner=1, slot=0)
+    claim.claim([Want(consumer.id, 10, 1000, owner=1)], now=then, slot=0)
     consumer.state = Consumer.State(state)
     consumer.save()
     for _ in range(4):

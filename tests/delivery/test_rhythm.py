@@ -51,6 +51,7 @@ def _counted(method: Any, seen: list[int]) -> Any:
     return call
 
 
+@pytest.mark.seed("S4-R8")
 def test_a_line_sleeps_until_its_instant_or_until_something_happens_to_it() -> None:
     make_consumer(make_channel(), NOWHERE)
     with pumping.pumping() as pump:

@@ -70,13 +70,14 @@ def queue(consumer: Consumer) -> None:
 
 
 def take(consumer: Consumer, limit: int, owner: int, now: datetime | None = None) -> list[Claimed]:
-    want = Want(consumer.id, limit, lease_ms=30_000)
-    return claim.claim([want], now=now or clock.now(), owner=owner, slot=owner).rows
+    want = Want(consumer.id, limit, 30_000, owner)
+    return claim.claim([want], now=now or clock.now(), slot=owner).rows
 
 
 def close(row: Claimed, owner: int) -> int:
-    result = Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), status=200)
-    return settle.settle([result], now=clock.now(), slot=owner, worker=f"worker {owner}")
+    worker = f"worker {owner}"
+    result = Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), worker, status=200)
+    return settle.settle([result], now=clock.now(), slot=owner)
 
 
 def test_a_cancellation_and_a_claim_of_the_same_rows_never_both_succeed(

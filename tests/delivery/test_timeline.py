@@ -459,7 +459,7 @@ def test_what_expires_before_it_is_taken_is_cancelled() -> None:
     now = clock.now() + MINUTE
     row = DeliveryFactory.create(expires_at=now)
 
-    taken = claim.claim([Want(row.consumer_id, 10, 1000)], now=now, owner=1, slot=0)
+    taken = claim.claim([Want(row.consumer_id, 10, 1000, owner=1)], now=now, slot=0)
 
     assert (taken.rows, taken.expired_count) == ([], 1)
     after = Delivery.objects.get()

@@ -90,16 +90,16 @@ def test_what_is_held_before_its_time_is_sent_by_nobody_else(receiver: Receiver)
     at = clock.now() + timedelta(milliseconds=300)
     publish(channel, b"x", due_at=at)
     dispatch.dispatch(10, 0)
-    wants = [Want(consumer.id, 10, 5000)]
+    wants, others = [Want(consumer.id, 10, 5000, owner=1)], [Want(consumer.id, 10, 5000, owner=2)]
 
-    early = claim.claim(wants, now=at - 2 * AHEAD, owner=1, slot=0, ahead=AHEAD)
+    early = claim.claim(wants, now=at - 2 * AHEAD, slot=0, ahead=AHEAD)
     assert early.rows == []
-    held = claim.claim(wants, now=at - AHEAD / 2, owner=1, slot=0, ahead=AHEAD)
+    held = claim.claim(wants, now=at - AHEAD / 2, slot=0, ahead=AHEAD)
     assert [row.due_at for row in held.rows] == [at]
     # A lease that ends in a moment has not ended yet.
     lease_end = held.rows[0].lease_until
     for now, count in ((lease_end - AHEAD / 2, 0), (lease_end, 1)):
-        assert len(claim.claim(wants, now=now, owner=2, slot=0, ahead=AHEAD).rows) == count
+        assert len(claim.claim(others, now=now, slot=0, ahead=AHEAD).rows) == count
     assert_counters_are_true()
 
 
@@ -176,9 +176,10 @@ def test_a_claim_reads_no_more_with_a_long_future() -> None:
     make_deliveries(consumer, 2000, due_at=now + HOUR, **queued)
     make_deliveries(consumer, 3, due_at=now, **queued)
 
-    sql, values = claim.candidates_sql([Want(consumer.id, 100, 1000)], now + AHEAD)
+    wants = [Want(consumer.id, 100, 1000, owner=1)]
+    sql, values = claim.candidates_sql(wants, now + AHEAD)
     assert sql.count("LIMIT 101") == 10
-    taken = claim.claim([Want(consumer.id, 100, 1000)], now=now, owner=1, slot=0, ahead=AHEAD)
+    taken = claim.claim(wants, now=now, slot=0, ahead=AHEAD)
     assert len(taken.rows) == 3
     assert taken.drained == {consumer.id}
     assert len(values) == 10

@@ -115,7 +115,7 @@ def test_claims_moves_and_cancellations_never_meet_a_body() -> None:
     bring(consumer, b"x" * 1_000_000)
     now = clock.now()
     with CaptureQueriesContext(connection) as seen:
-        claim.claim([Want(consumer.id, 10, 1000)], now=now, owner=1, slot=0)
+        claim.claim([Want(consumer.id, 10, 1000, owner=1)], now=now, slot=0)
         reschedule.reschedule(waiting_ids[0], ASKER, now=now, due_at=now + 2 * HOUR)
         cancel.cancel_message(waiting_ids[0], ASKER, now=now)
     sql = [query["sql"] for query in seen]

@@ -62,14 +62,14 @@ def test_the_path_of_a_message(large: World) -> None:
         assert len(horizon.next_due(many)) == 100
         for count in (1, 40, 100):
             judge.where = f"claim of {count}"
-            wants = [Want(key, 5, 30_000, oldest_first=key == many[0]) for key in many[:count]]
-            rows = claim.claim(wants, now=now + timedelta(hours=2), owner=7, slot=0).rows
+            wants = [Want(key, 5, 30_000, 7, oldest_first=key == many[0]) for key in many[:count]]
+            rows = claim.claim(wants, now=now + timedelta(hours=2), slot=0).rows
             assert len(rows) >= count
             judge.where = "parcels"
             parcels.load(row.message_id for row in rows)
             judge.where = f"settle of {count}"
             results = [_result(row, number) for number, row in enumerate(rows[:-2])]
-            assert settle.settle(results, now=now, slot=0, worker="test") == len(results)
+            assert settle.settle(results, now=now, slot=0) == len(results)
         judge.where = "release"
         assert release.release_owner(7, now=now, slot=0) == 6
         judge.where = "health"
@@ -101,13 +101,13 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
         judge.where = "fan-out into lanes"
         assert dispatch.dispatch(100, slot=0).message_count == 60
         judge.where = "claim of heads"
-        want = Want(consumer.id, 100, 30_000)
-        made = claim.claim([want], now=now + timedelta(hours=2), owner=7, slot=0)
+        want = Want(consumer.id, 100, 30_000, owner=7)
+        made = claim.claim([want], now=now + timedelta(hours=2), slot=0)
         assert (len(made.rows), made.expired_count) == (61, 1 + expired.MOST)
         rows = made.rows
         judge.where = "settle of heads"
-        results = [Result(row, DELIVERED, Outcome.DELIVERED, started_at=now) for row in rows]
-        assert settle.settle(results, now=now, slot=0, worker="test") == 61
+        results = [Result(row, DELIVERED, Outcome.DELIVERED, now, "test") for row in rows]
+        assert settle.settle(results, now=now, slot=0) == 61
         judge.where = "sweep"
         assert list(lanes.mend(now)) == []
         judge.where = "cancel"
@@ -119,8 +119,8 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_pull_consumers_ask(large: World) -> None:
     """The claim is that of the pumps; here is what comes with it."""
     now = clock.now()
-    want = Want(large.consumer.id, 20, 30_000)
-    rows = claim.claim([want], now=now + timedelta(hours=2), owner=-7, slot=0).rows
+    want = Want(large.consumer.id, 20, 30_000, owner=-7)
+    rows = claim.claim([want], now=now + timedelta(hours=2), slot=0).rows
     assert len(rows) > 2
     held = [
         Lease(row.id, row.consumer_id, row.attempt, 0, 0, row.accepted_at, now, "worker")
@@ -128,7 +128,7 @@ def test_what_pull_consumers_ask(large: World) -> None:
     ]
     with judging() as judge:
         judge.where = "receive"
-        claim.claim([want], now=now + timedelta(hours=2), owner=-7, slot=0)
+        claim.claim([want], now=now + timedelta(hours=2), slot=0)
         judge.where = "receive of shared keys"
         later = now + timedelta(hours=2)
         found = sharing.choose(want.consumer_id, 20, -7, [-7, -8], later, oldest_first=False)
@@ -249,4 +249,4 @@ def _waiting(large: World) -> int:
 
 def _result(row: Claimed, number: int) -> Result:
     transition, outcome = (DELIVERED, Outcome.DELIVERED) if number % 2 else (LATER, Outcome.TIMEOUT)
-    return Result(row, transition, outcome, clock.now())
+    return Result(row, transition, outcome, clock.now(), "test")

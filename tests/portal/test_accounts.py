@@ -185,7 +185,14 @@ def test_a_forgotten_password_is_replaced_by_a_link_that_works_once(settings: An
     assert "This link opens nothing" in Client().get(link[1], follow=True).content.decode()
 
 
+@pytest.fixture
+def _lasting_codes(settings: Any) -> None:
+    """No code of a second factor ends between its making and its use."""
+    settings.MFA_TOTP_PERIOD = 10**9
+
+
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("_lasting_codes")
 def test_what_people_do_to_their_way_in_is_written_down() -> None:
     make()
     client = Client()
@@ -234,6 +241,7 @@ def test_who_cannot_get_mail_is_told(settings: Any) -> None:
     assert "sends no mail" not in Client().get("/accounts/password/reset/").content.decode()
 
 
+@pytest.mark.usefixtures("_lasting_codes")
 def test_a_second_factor_is_asked_for_and_its_secret_is_sealed() -> None:
     user, secret = make(), generate_totp_secret()
     stored = SecondFactors().encrypt(secret)

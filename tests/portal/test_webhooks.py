@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 
 from channels_app.models import AuditEntry, Channel, Consumer, Team
-from delivery.models import Delivery
+from delivery.models import Delivery, Standing
 from delivery.rules.signing import verify
 from delivery.runtime import probe
 from delivery.steps import dispatch
@@ -333,6 +333,19 @@ def test_pause_resume_and_retire(owner: Client, orders: Channel, team: Team) -> 
         entry = AuditEntry.objects.get(action=f"consumer.{action}")
         assert (entry.actor, entry.reason) == ("user:olga", f"{action} it")
     assert owner.get(address).status_code == 404
+
+
+@pytest.mark.seed("S3-32")
+def test_a_hot_key_is_named(owner: Client, orders: Channel, team: Team) -> None:
+    webhook = ConsumerFactory.create(channel=orders, client_id="billing", team=team)
+    page = f"{ROOT}/orders/billing/"
+    assert "ordering key" not in text(owner.get(page))
+    now = webhook.created_at
+    hot: dict[str, Any] = {"hot_count": 1, "hot_key": "room-<7>", "hot_waiting": 1234}
+    Standing.objects.create(consumer=webhook, since=now, looked_at=now, **hot)
+    shown = text(owner.get(page))
+    assert "1234 messages wait behind one of the ordering key" in shown
+    assert "room-&lt;7&gt;" in shown
 
 
 def test_too_long_a_reason_is_said_and_nothing_is_done(

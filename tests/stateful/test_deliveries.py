@@ -122,8 +122,8 @@ class Deliveries(RuleBasedStateMachine):
         consumer = active[pick % len(active)]
         until = self.now + timedelta(milliseconds=LEASE_MS)
         wanted = self.books.claim(consumer, limit, self.now, owner, until)
-        want = Want(consumer, limit, LEASE_MS)
-        taken = claim.claim([want], now=self.now, owner=owner, slot=owner).rows
+        want = Want(consumer, limit, LEASE_MS, owner)
+        taken = claim.claim([want], now=self.now, slot=owner).rows
         assert {(row.id, row.attempt) for row in taken} == wanted
         self.held += taken
 
@@ -334,7 +334,7 @@ class Deliveries(RuleBasedStateMachine):
             if delivery.state is IN_FLIGHT and delivery.attempts == result.claimed.attempt:
                 delivery.settle(result.transition, self.now)
                 ours += 1
-        assert settle.settle(results, now=self.now, slot=3, worker="test") == ours
+        assert settle.settle(results, now=self.now, slot=3) == ours
 
     def _learn(self, claimed: list[Claimed], owner: int = 0) -> None:
         """Every accepted message has one row for each consumer now, and no other message has."""
@@ -366,7 +366,7 @@ class Deliveries(RuleBasedStateMachine):
             retry_after=None,
             jitter=0.5,
         )
-        return Result(row, move, outcome, datetime.now(UTC))
+        return Result(row, move, outcome, datetime.now(UTC), "test")
 
 
 @pytest.mark.django_db(transaction=True)

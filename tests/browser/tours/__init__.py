@@ -32,6 +32,8 @@ class House:
     sessions: dict[str, StorageState]
     open_house: Broker
     """The same broker with sign-up for everybody."""
+    bare: Broker
+    """One to which nothing has happened yet."""
 
 
 Walk = Callable[[House], Stops]
@@ -43,4 +45,7 @@ def wear(page: Page, form: str) -> None:
     page.set_viewport_size(viewport)  # type: ignore[arg-type]  # a dict has it all
     # Without motion: a picture is taken at once, and not of what is half way.
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]  # light or dark
+    # The console decides by itself what it wears, when a page is loaded.
+    dark = "dark => document.documentElement.classList.toggle('dark', dark)"
+    page.evaluate(dark, scheme == "dark")
     page.evaluate("scrollTo(0, 0)")

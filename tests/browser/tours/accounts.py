@@ -149,7 +149,10 @@ def link_in_mail(broker: Broker, address: str, part: str) -> str:
 
 
 def code_of(secret: str) -> str:
-    """What an app on a phone shows now (RFC 6238)."""
+    """What an app on a phone shows now, or in a moment (RFC 6238)."""
+    left_s = 30 - time.time() % 30
+    if left_s < 15:
+        time.sleep(left_s)  # who types one in that is about to end is refused
     key = base64.b32decode(secret + "=" * (-len(secret) % 8))
     digest = hmac.digest(key, struct.pack(">Q", int(time.time()) // 30), hashlib.sha1)
     start = digest[-1] & 15

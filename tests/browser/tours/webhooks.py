@@ -33,6 +33,7 @@ def walk(house: House) -> Stops:
     yield from tests(owner, house.consumer.url("/ok"))
     yield from deliveries(owner)
     yield from replays(owner)
+    yield "ahead", owner.open(f"{PLACE}{CHANNEL}/{STEADY}/ahead/")
 
 
 def catalogue(owner: Person, broker: Broker) -> Stops:

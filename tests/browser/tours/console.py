@@ -1,0 +1,92 @@
+"""Pages of the console that are reached by a click, and those of a broker without any rows."""
+
+from collections.abc import Iterator
+
+from playwright.sync_api import Page
+
+from tests.browser.conftest import base_of, write
+from tests.browser.person import OPERATOR, Person
+from tests.browser.standing import GATEWAY, PARKED, ROOMS, SENDER
+from tests.browser.tours import House, Stops
+
+CONSUMER = "/admin/channels_app/consumer/"
+LANE = "/admin/delivery/lane/"
+RUNS = "/admin/delivery/pipelinerun/"
+REPORTS = (
+    "/admin/usage/",
+    "/admin/delivery/healthday/worst/",
+    "/admin/delivery/deadcluster/triage/",
+    "/admin/delivery/forecastframe/forecast/",
+    "/admin/delivery/segment/",
+    "/admin/delivery/lakeaudit/",
+    "/admin/delivery/restore/",
+    "/admin/delivery/erasure/",
+    RUNS,
+)
+"""Where the data pipeline says what it found, and how it does."""
+EMPTY = (
+    "/admin/",
+    "/admin/timeline/",
+    "/admin/channels_app/message/",
+    "/admin/channels_app/sequence/",
+    "/admin/channels_app/earlynumber/",
+    "/admin/channels_app/schedule/",
+    LANE,
+    "/admin/delivery/pullworker/",
+    "/admin/delivery/delivery/",
+    "/admin/delivery/delivery/?state=dead",
+    "/admin/delivery/delivery/causes/",
+)
+"""Where a new operator looks first."""
+
+
+def walk(house: House) -> Stops:
+    """All of them."""
+    operator = house.open_window(storage_state=house.sessions[OPERATOR])
+    yield from dialogs(operator)
+    yield from refusals(operator)
+    newcomer = house.open_window()
+    newcomer.base = base_of(house.bare)
+    newcomer.sign_in(OPERATOR)
+    yield from reports(newcomer, "empty", (*REPORTS, *EMPTY))
+    write(house.bare, "bare", "failed")
+    yield from reports(newcomer, "failed", REPORTS)
+    yield "run-failed", _first(newcomer, RUNS)
+
+
+def dialogs(operator: Person) -> Stops:
+    """What is asked before something is done."""
+    for name, place, words in (
+        ("renew", f"{CONSUMER}?q={GATEWAY}", "Renew provider's address"),
+        ("secret", f"{CONSUMER}?q={GATEWAY}", "New secret"),
+        ("skip", f"{LANE}?q={ROOMS}/{SENDER}/{PARKED}", "Skip the head"),
+    ):
+        page = _first(operator, place)
+        page.get_by_role("link", name=words).click()
+        page.locator("#dialog").get_by_role("button").last.wait_for()
+        yield f"dialog-{name}", page
+
+
+def refusals(operator: Person) -> Stops:
+    """A form of which nothing can be made."""
+    page = _first(operator, f"{CONSUMER}?q={GATEWAY}")
+    page.locator("[name=ack]").fill('{"mode": "callback", "timeout_ms": 1}')
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.locator(".errorlist").first.wait_for()
+    yield "consumer-refused", page
+
+
+def reports(newcomer: Person, state: str, places: tuple[str, ...]) -> Iterator[tuple[str, Page]]:
+    """These pages, named by their addresses."""
+    for place in places:
+        parts = [part for part in place.split("/") if part]
+        yield (
+            f"{state}-{'-'.join(parts[1:]).replace('?', '-').replace('=', '-')}",
+            newcomer.open(place),
+        )
+
+
+def _first(person: Person, place: str) -> Page:
+    """The page of a list's first row."""
+    row = person.open(place).locator("#result_list tr.data-row th a").first
+    return person.open(str(row.get_attribute("href")))

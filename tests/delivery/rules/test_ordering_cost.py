@@ -1,0 +1,92 @@
+"""What order costs: the formulas against made-up worlds in which it is counted (S3-41)."""
+
+import heapq
+import math
+from collections import deque
+from random import Random
+
+import pytest
+
+from delivery.rules import ordering_cost
+from delivery.rules.ordering_cost import Cost, Load
+
+WITHIN = 0.2
+"""Of what was counted, as the requirement asks."""
+
+
+def named(load: Load, name: str) -> Cost:
+    return next(cost for cost in ordering_cost.costs(load) if cost.name == name)
+
+
+def crowded(keys: int, slots: int, answer_ms: float, hold_ms: float) -> float:
+    """Messages a second, where each key always has a next one and so many requests may be open."""
+    ready, slot_ends, held = deque(range(keys)), [0.0] * slots, list[tuple[float, int]]()
+    sent, now = 0, 0.0
+    end = 1000 * hold_ms
+    while now < end:
+        slot = heapq.heappop(slot_ends)
+        now = max(now, slot)
+        while held and (held[0][0] <= now or not ready):
+            at, key = heapq.heappop(held)
+            now = max(now, at)
+            ready.append(key)
+        heapq.heappush(slot_ends, now + answer_ms)
+        heapq.heappush(held, (now + hold_ms, ready.popleft()))
+        sent += 1
+    return sent / now * 1000
+
+
+def waited(keys: int, per_second: float, hold_ms: float) -> float:
+    """Milliseconds that a message waits for its key, where messages come by chance."""
+    random, now, total, count = Random(20261122), 0.0, 0.0, 100_000
+    free = [0.0] * keys
+    for _ in range(count):
+        now += random.expovariate(per_second / 1000)
+        key = random.randrange(keys)
+        total += max(0.0, free[key] - now)
+        free[key] = max(free[key], now) + hold_ms
+    return total / count
+
+
+@pytest.mark.seed("S3-41")
+@pytest.mark.parametrize(("keys", "slots"), [(1, 64), (10, 64), (50, 10), (500, 100)])
+def test_the_throughput_is_what_is_counted(keys: int, slots: int) -> None:
+    load = Load(keys=keys, answer_ms=100, max_in_flight=slots)
+    counted = crowded(keys, slots, 100, 110)
+    assert named(load, "ordered keys").per_second == pytest.approx(counted, rel=WITHIN)
+    alone = crowded(1, slots, 100, 110)
+    assert named(load, "one key (fifo)").per_second == pytest.approx(alone, rel=WITHIN)
+
+
+@pytest.mark.seed("S3-41")
+@pytest.mark.parametrize("per_second", [10, 45, 80])
+def test_the_wait_is_what_is_counted(per_second: float) -> None:
+    load = Load(keys=10, answer_ms=90, max_in_flight=64, per_second=per_second)
+    counted = waited(10, per_second, 100)
+    assert named(load, "ordered keys").wait_ms == pytest.approx(counted, rel=WITHIN)
+
+
+def test_lost_acknowledgements_hold_a_key_for_their_whole_wait() -> None:
+    load = Load(keys=100, answer_ms=90, max_in_flight=1000, ack_ms=200, lost=0.1, timeout_ms=1000)
+    found = named(load, "acknowledged keys")
+    assert found.hold_ms == pytest.approx(100 + 0.9 * 200 + 0.1 * 1000)
+    assert found.per_second == pytest.approx(100 * 1000 / found.hold_ms)
+    assert [cost.name for cost in ordering_cost.costs(Load(1, 100, 1))] == [
+        "no order",
+        "ordered keys",
+        "one key (fifo)",
+    ]
+
+
+def test_no_order_exceeds_none_nor_the_machine() -> None:
+    for most in (math.inf, 300):
+        load = Load(keys=25_000, answer_ms=100, max_in_flight=64, most_per_second=most)
+        plain, *others = (cost.per_second for cost in ordering_cost.costs(load))
+        assert plain == min(640, most)
+        assert max(others) <= plain
+
+
+def test_a_key_that_gets_more_than_it_carries_never_catches_up() -> None:
+    load = Load(keys=1, answer_ms=90, max_in_flight=64, per_second=10)
+    assert named(load, "ordered keys").wait_ms == math.inf
+    assert ordering_cost.in_flight(Load(25_000, 100, 64, per_second=25_000)) == 2500
