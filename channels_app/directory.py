@@ -97,11 +97,15 @@ class Directory:
         self._keys: dict[str, KeyView | None] = {}
         self._signers: dict[int, Signer] = {}
 
-    def refresh(self, *, now: bool = False) -> int:
+    def refresh(self, *, now: bool = False, number: int | None = None) -> int:
         """Look whether configuration changed; ``now`` asks even if that was a moment ago.
 
+        Who has just read the ``number`` (``DirectoryVersion.CURRENT``) brings it, and nobody asks.
         Returns the version number that the cache stands for.
         """
+        if number is not None:
+            self._learn(number)
+            return number
         mark = announcement.mark()
         if not now and self._is_fresh(mark, CHECK_S):
             return self._number
@@ -112,14 +116,18 @@ class Directory:
         try:
             number = DirectoryVersion.current()
             with self._lock:
-                if number != self._number:
-                    self._forget()
-                    self._number = number
+                self._learn(number)
                 self._checked, self._mark = time.monotonic(), mark
             return number
         finally:
             if is_first:
                 self._asking.release()
+
+    def _learn(self, number: int) -> None:
+        with self._lock:
+            if number != self._number:
+                self._forget()
+                self._number = number
 
     def _is_fresh(self, mark: tuple[int, int], seconds: float) -> bool:
         return mark == self._mark and time.monotonic() - self._checked < seconds

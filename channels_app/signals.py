@@ -3,4 +3,4 @@
 from django.dispatch import Signal
 
 message_accepted = Signal()
-"""Sent after the commit with ``channel_id: int``."""
+"""Sent after the commit with ``channel_id: int`` and ``message_ids: Sequence[int]`` of it."""

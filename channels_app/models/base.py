@@ -1,6 +1,7 @@
 """Foundations that every model stands on: fields, time-ordered keys and versioned configuration."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -56,11 +57,18 @@ class DirectoryVersion(models.Model):
     def __str__(self) -> str:
         return str(self.number)
 
+    CURRENT: ClassVar = "SELECT number FROM channels_app_directoryversion WHERE id = 1"
+    """Every fan-out asks: the ORM would take most of the time."""
+
     @classmethod
     def current(cls) -> int:
-        """The number as it is now. Every fan-out asks: the ORM would take most of the time."""
-        rows = raw.read(f"SELECT number FROM {cls._meta.db_table} WHERE id = 1")  # noqa: S608
-        return int(rows[0][0]) if rows else 0
+        """The number as it is now."""
+        return cls.of(raw.read(cls.CURRENT))
+
+    @staticmethod
+    def of(rows: Sequence[tuple[int, ...]]) -> int:
+        """The number in what `CURRENT` finds: nothing before anything was configured."""
+        return rows[0][0] if rows else 0
 
     @classmethod
     def bump(cls) -> None:

@@ -124,6 +124,23 @@ def read(sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
+def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
+    """Run queries, in order; the rows of each. One round trip on MySQL."""
+    if connection.vendor != "mysql":
+        return [read(sql, values) for sql, values in statements]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "; ".join([sql for sql, _ in statements]),
+            [value for _, values in statements for value in values],
+        )
+        found = [list(cursor.fetchall())]
+        while cursor.nextset():
+            found.append(list(cursor.fetchall()))
+    if len(found) < len(statements):
+        raise OperationalError(LOST, "The server did not answer for all of a packet.")
+    return found
+
+
 def listed(numbers: Iterable[int]) -> str:
     """Whole numbers as the inside of ``IN (...)``; there must be one."""
     return ", ".join(["%d" % number for number in numbers])  # noqa: UP031 (refuses what is none)

@@ -153,15 +153,14 @@ def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -
     stored = sum(not (result.duplicate or result.conflict) for result in flat)
     metrics.ACCEPTED.inc(stored)
     metrics.DUPLICATES.inc(sum(result.duplicate for result in flat))
-    channel_ids = {
-        order.channel.id
-        for order, some in zip(orders, results, strict=True)
-        if not all(result.duplicate or result.conflict for result in some)
-    }
+    new: dict[int, list[int]] = {}
+    for order, some in zip(orders, results, strict=True):
+        if ids := [it.message_id for it in some if not (it.duplicate or it.conflict)]:
+            new.setdefault(order.channel.id, []).extend(ids)
 
     def wake() -> None:
-        for channel_id in channel_ids:
-            message_accepted.send(sender=None, channel_id=channel_id)
+        for channel_id, ids in new.items():
+            message_accepted.send(sender=None, channel_id=channel_id, message_ids=ids)
 
     transaction.on_commit(wake, robust=True)
 

@@ -63,6 +63,8 @@ class Pump:
         """Leased and not sent yet."""
         self.recorder = Recorder(held, self.roster)
         self.accepted_hint = True
+        self.told: set[int] = set()
+        """Messages of whose acceptance somebody told."""
         self.next_beat = self.next_poll = self.next_look = 0.0
 
     def run(self, stopped: Callable[[], bool], seconds: float) -> None:
@@ -151,8 +153,9 @@ class Pump:
         if not (poll or self.accepted_hint) or not (limit := self.allotment.appetite(now)):
             return 0
         hinted, self.accepted_hint = self.accepted_hint, False
+        told, self.told = self.told, set()
         taker = self.allotment.taker(self.held.generation, now, self._free)
-        made = dispatch.dispatch(limit, self.held.ordinal, taker)
+        made = dispatch.dispatch(limit, self.held.ordinal, taker, told)
         self._took(made.claimed, now)
         if made.more:
             self.accepted_hint = True
@@ -284,6 +287,7 @@ class Pump:
     def _hear(self) -> None:
         hints = self.listener.hear()
         self.accepted_hint = self.accepted_hint or hints.accepted
+        self.told |= hints.message_ids
         now = clock.now()
         for consumer_id in hints.consumer_ids:
             self.roster.expect(consumer_id, now)

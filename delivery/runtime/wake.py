@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,11 @@ from delivery.conf import conf
 from delivery.rules import sharding
 from delivery.runtime import slots
 
-ACCEPTED = b"accepted"
-DUE = b"due "
+ACCEPTED, DUE = b"accepted", b"due"
+"""Words, each followed by ids."""
 REFRESH_S = 1.0
 MAX_DATAGRAM = 1400
-"""Bytes; fits one Ethernet frame. Longer lists of consumers are cut: polling finds the rest."""
+"""Bytes; fits one Ethernet frame. Longer lists are cut: looking finds the rest."""
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class Hints:
     """What the datagrams since the last look said."""
 
     accepted: bool = False
+    message_ids: set[int] = field(default_factory=set)
+    """Those that were accepted, as far as they were named."""
     consumer_ids: set[int] = field(default_factory=set)
 
 
@@ -47,11 +49,13 @@ class Listener:
                 datagram = self.socket.recv(MAX_DATAGRAM)
             except (BlockingIOError, ConnectionError):
                 return hints
-            if datagram == ACCEPTED:
+            word, _, numbers = datagram.partition(b" ")
+            ids = {int(number) for number in numbers.split() if number.isdigit()}
+            if word == ACCEPTED:
                 hints.accepted = True
-            elif datagram.startswith(DUE):
-                numbers = datagram.removeprefix(DUE).split()
-                hints.consumer_ids |= {int(number) for number in numbers if number.isdigit()}
+                hints.message_ids |= ids
+            elif word == DUE:
+                hints.consumer_ids |= ids
 
     def close(self) -> None:
         """Free the port."""
@@ -67,11 +71,11 @@ class Bell:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._sockets: dict[int, socket.socket] = {}
 
-    def accepted(self, channel_id: int) -> None:
-        """A message of this channel was stored: one pump should fan it out."""
+    def accepted(self, channel_id: int, message_ids: Iterable[int]) -> None:
+        """Messages of this channel were stored: one pump should fan them out."""
         generation = sharding.owner(channel_id, self._pumps())
         if generation is not None:
-            self._send(generation, ACCEPTED)
+            self._send(generation, ACCEPTED, message_ids)
 
     def due(self, consumer_ids: Iterable[int]) -> None:
         """These consumers have something to be sent now: tell the pumps that own them."""
@@ -81,10 +85,7 @@ class Bell:
             if (generation := sharding.owner(consumer_id, addresses)) is not None:
                 by_pump.setdefault(generation, []).append(consumer_id)
         for generation, ids in by_pump.items():
-            numbers = b" ".join(str(number).encode() for number in ids)
-            if len(numbers) > MAX_DATAGRAM - len(DUE):
-                numbers = numbers[: MAX_DATAGRAM - len(DUE)].rpartition(b" ")[0]
-            self._send(generation, DUE + numbers)
+            self._send(generation, DUE, ids)
 
     def close(self) -> None:
         """Forget the pumps and free the sockets; the next ring opens them again."""
@@ -107,7 +108,10 @@ class Bell:
                 self._lock.release()
         return self._addresses
 
-    def _send(self, generation: int, datagram: bytes) -> None:
+    def _send(self, generation: int, word: bytes, ids: Iterable[int]) -> None:
+        datagram = b" ".join([word, *[b"%d" % number for number in ids]])
+        if len(datagram) > MAX_DATAGRAM:
+            datagram = datagram[:MAX_DATAGRAM].rpartition(b" ")[0]
         address = self._addresses.get(generation)
         if address is None:
             return
@@ -129,11 +133,13 @@ def _address(text: str) -> tuple[str, int]:
 bell = Bell()
 
 
-def on_message_accepted(sender: Any, *, channel_id: int, **_: Any) -> None:
+def on_message_accepted(
+    sender: Any, *, channel_id: int, message_ids: Sequence[int], **_: Any
+) -> None:
     """Receiver of channels_app.signals.message_accepted."""
     if not conf().wake:
         return
     try:
-        bell.accepted(channel_id)
+        bell.accepted(channel_id, message_ids)
     except DatabaseError:
         return  # the message is stored; a hint is not worth an error to its producer

@@ -5,8 +5,8 @@ same row, a search, a lock and an update earlier.
 """
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -22,10 +22,10 @@ from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.recipients import Recipients
 from delivery.rules.taker import Taker
+from delivery.steps.dispatch.waiting import MESSAGES, Accepted, Look, lock
 
 MOST_ROWS = 10_000
 """Deliveries that one transaction makes, unless a single message has more consumers."""
-MESSAGES = Message._meta.db_table
 NEVER = raw.text(BEHIND)
 _NUMBERS = ("id", "message_id", "consumer_id", "channel_id", "priority")
 _VALUES = ("due_at", "expires_at", "event_type", "ordering_key", "accepted_at")
@@ -62,80 +62,84 @@ class Dispatched:
     """What the taker has now; each consumer's in the order in which it is to be sent."""
 
 
-class _Accepted(NamedTuple):
-    """A message to fan out; instants as text, as they go into its deliveries."""
-
-    id: int
-    channel_id: int
-    priority: int
-    due_at: str
-    expires_at: str | None
-    event_type: str
-    ordering_key: str
-    accepted_at: str
-
-    def is_due(self, now: str) -> bool:
-        # Accepted means accepted in the past, by the database's clock; ours is a little behind.
-        return self.due_at <= max(now, self.accepted_at) and not (
-            self.expires_at and self.expires_at <= now
-        )
-
-
 class _Born(NamedTuple):
     """A delivery that is about to be made."""
 
     id: int
-    message: _Accepted
+    message: Accepted
     consumer_id: int
 
 
-def dispatch(limit: int, slot: int, taker: Taker | None = None) -> Dispatched:
+def dispatch(
+    limit: int, slot: int, taker: Taker | None = None, told: Collection[int] = ()
+) -> Dispatched:
     """Fan out up to ``limit`` accepted messages, oldest first.
 
     Safe to run anywhere at once: messages that another worker is fanning out are skipped, and a
-    message that was fanned out is no longer in the state that this looks for.
+    message that was fanned out is no longer in the state that this looks for. ``told`` are ids of
+    some that are probably waiting: those that wait beside them are found all the same.
     """
-    return _run("", [], limit, slot, taker)
+    look = Look(limit)
+    if told:
+        made = _make(partial(_dispatch_told, told, look, slot, taker))
+        if made.message_count or not made.more:
+            return made
+    return _run(look, slot, taker)
 
 
 def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispatched:
     """The same for messages that nobody took in time (S0-33)."""
-    return _run(" AND accepted_at < %s", [raw.text(accepted_before)], limit, slot, None)
+    return _run(Look(limit, " AND accepted_at < %s", (raw.text(accepted_before),)), slot, None)
 
 
-def _run(
-    condition: str, values: list[str], limit: int, slot: int, taker: Taker | None
-) -> Dispatched:
+def _run(look: Look, slot: int, taker: Taker | None) -> Dispatched:
     # A look without a lock first: an idle broker opens no transaction to find nothing, and a look
     # that locks would stop at each entry that earlier messages have left in the index and nobody
     # has cleared away yet. With ten messages waiting it takes three times as long.
-    look = f"SELECT id FROM {MESSAGES} WHERE state = %s{condition} AND id > %s ORDER BY id LIMIT %s"
     ids, passed, more = [0], list[int](), False
-    while found := raw.read(look, [Message.State.ACCEPTED.value, *values, ids[-1], limit]):
-        ids = [message_id for (message_id,) in found]
+    while ids := look.behind(ids[-1]):
         passed += ids
-        work = partial(_dispatch, passed, len(ids), limit, slot, taker)
-        made = transactions.run(work, on_collision=new_id.reseed)
-        failpoints.reach("after_birth" if made.claimed else "after_dispatch")
-        if made.message_count or len(ids) < limit:
+        made = _make(partial(_dispatch, passed, len(ids), look, slot, taker))
+        if made.message_count or len(ids) < look.limit:
             return made
         # All of these are somebody else's just now: there may be more behind them.
         more = more or made.more
     return Dispatched(more=more)
 
 
+def _make(work: Callable[[], Dispatched]) -> Dispatched:
+    made = transactions.run(work, on_collision=new_id.reseed)
+    failpoints.reach("after_birth" if made.claimed else "after_dispatch")
+    return made
+
+
 def _dispatch(
-    passed: list[int], found: int, limit: int, slot: int, taker: Taker | None
+    passed: list[int], found: int, look: Look, slot: int, taker: Taker | None
 ) -> Dispatched:
-    locked = _lock(passed[-found:])
+    locked = lock(passed[-found:])
     if not locked:
         return Dispatched()
     # Asked after the messages were locked: whoever registered before one of them was accepted
     # is in the answer, and a half-read list of consumers cannot exist.
     directory.refresh(now=True)
-    messages, rows = _deliveries(lanes.in_turn(locked, passed))
+    made = _fan_out(lanes.in_turn(locked, passed), slot, taker)
+    return replace(made, more=found == look.limit or made.message_count < len(locked))
+
+
+def _dispatch_told(told: Collection[int], look: Look, slot: int, taker: Taker | None) -> Dispatched:
+    waiting, locked, number = look.with_told(told)
+    if not locked:
+        return Dispatched(more=bool(waiting))
+    directory.refresh(number=number)
+    made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
+    return replace(made, more=len(waiting) == look.limit or made.message_count < len(waiting))
+
+
+def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatched:
+    """Make the deliveries of messages that are locked."""
+    messages, rows = _deliveries(turned)
     if not messages:
-        return Dispatched(more=True)
+        return Dispatched()
     entered = lanes.born(rows)
     if entered.behind:
         rows = [_behind(row) if row.id in entered.behind else row for row in rows]
@@ -161,26 +165,13 @@ def _dispatch(
         due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)
     return Dispatched(
         message_count=len(messages),
-        more=found == limit or len(messages) < len(locked),
         oldest_accepted_at=raw.instant(messages[0].accepted_at),
         due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
         claimed=claimed,
     )
 
 
-def _lock(ids: list[int]) -> list[_Accepted]:
-    """Those that are still waiting and that nobody else has."""
-    rows = raw.read(
-        "SELECT state, id, channel_id, priority, CAST(due_at AS CHAR), CAST(expires_at AS CHAR), "
-        "event_type, ordering_key, CAST(accepted_at AS CHAR) "
-        # Not by state as well: that would lead through its index again.
-        f"FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) ORDER BY id{raw.skip_locked()}"
-    )
-    accepted = Message.State.ACCEPTED.value
-    return [_Accepted._make(row) for state, *row in rows if state == accepted]
-
-
-def _deliveries(messages: list[_Accepted]) -> tuple[list[_Accepted], list[_Born]]:
+def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_Born]]:
     """Rows for as many of the messages as one transaction should make, and those messages."""
     recipients = Recipients(directory.channels(), Counter.unfinished, ConsumerHealth.resting)
     rows: list[_Born] = []
@@ -223,7 +214,7 @@ def _numbers(row: _Born) -> tuple[int, ...]:
     return row.id, message.id, row.consumer_id, message.channel_id, message.priority
 
 
-def _values(message: _Accepted, due_at: str) -> tuple[str | None, ...]:
+def _values(message: Accepted, due_at: str) -> tuple[str | None, ...]:
     kind = message.event_type, message.ordering_key
     return due_at, message.expires_at, *kind, message.accepted_at
 
@@ -270,7 +261,7 @@ def _claimed(chosen: Iterable[tuple[_Born, int]], taker: Taker | None) -> list[C
     return claimed
 
 
-def _marking(messages: Sequence[_Accepted], rows: Iterable[_Born]) -> Iterator[raw.Statement]:
+def _marking(messages: Sequence[Accepted], rows: Iterable[_Born]) -> Iterator[raw.Statement]:
     fan_out = Tally(row.message.id for row in rows)
     by_count: dict[int, list[int]] = {}
     for message in messages:
