@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from pytest_django.fixtures import DjangoAssertNumQueries
 
 from channels_app import clock, failpoints
 from channels_app.models import Consumer, Message
@@ -110,6 +111,59 @@ def test_only_what_the_taker_may_have_is_taken() -> None:
     assert set(made.due) == {other.id}
     assert set(other.deliveries.values_list("state", "lease_owner")) == {("queued", None)}
     assert Message.objects.filter(state="dispatched", consumer_count=2).count() == 2
+
+
+def test_of_whom_nobody_told_waits_no_longer_than_of_whom_somebody_did(
+    consumer: Consumer,
+) -> None:
+    publish(consumer.channel, *[b"x"] * 5)
+    ids = list(Message.objects.order_by("id").values_list("id", flat=True))
+    made = dispatch.dispatch(10, 0, taker(), told=ids[3:])
+    assert [row.message_id for row in made.claimed] == ids
+    assert not made.more
+
+
+def test_the_oldest_go_first_whoever_was_told_of(consumer: Consumer) -> None:
+    publish(consumer.channel, *[b"x"] * 5)
+    ids = list(Message.objects.order_by("id").values_list("id", flat=True))
+    made = dispatch.dispatch(2, 0, taker(), told=[ids[4], ids[1]])
+    assert [row.message_id for row in made.claimed] == ids[:2]
+    assert made.more
+
+
+def test_what_was_told_of_and_is_done_is_no_reason_to_look_again(consumer: Consumer) -> None:
+    publish(consumer.channel, b"1", b"2")
+    done, later = Message.objects.order_by("id").values_list("id", flat=True)
+    dispatch.dispatch(1, 0)
+    made = dispatch.dispatch(10, 0, taker(), told=[done, later])
+    assert [row.message_id for row in made.claimed] == [later]
+    assert not made.more
+    assert dispatch.dispatch(10, 0, told=[done, later, 77]) == dispatch.Dispatched()
+
+
+def test_who_registered_before_a_message_gets_it_whatever_a_pump_knew(
+    consumer: Consumer,
+) -> None:
+    """The directory's number is read behind the lock, and what is known is as new as that."""
+    publish(consumer.channel, b"1")
+    dispatch.dispatch(10, 0)
+    second = make_consumer(consumer.channel, NOWHERE)
+    publish(consumer.channel, b"2")
+    told = list(Message.objects.filter(state="accepted").values_list("id", flat=True))
+    made = dispatch.dispatch(10, 0, taker(), told=told)
+    assert {row.consumer_id for row in made.claimed} == {consumer.id, second.id}
+
+
+@pytest.mark.mariadb
+def test_what_was_told_of_is_locked_found_and_counted_in_one_round_trip(
+    consumer: Consumer, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    publish(consumer.channel, b"1")
+    dispatch.dispatch(10, 0)
+    publish(consumer.channel, b"2")
+    told = list(Message.objects.filter(state="accepted").values_list("id", flat=True))
+    with django_assert_num_queries(4):  # BEGIN and COMMIT are told of, too
+        assert dispatch.dispatch(10, 0, told=told).message_count == 1
 
 
 @pytest.mark.mariadb

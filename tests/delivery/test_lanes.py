@@ -442,13 +442,17 @@ def test_a_parked_key_waits_without_anything_in_it(consumer: Consumer, now: date
 
 @pytest.mark.mariadb
 @pytest.mark.seed("S3-02", "S2-65")
-def test_two_who_fan_out_keep_the_order_of_acceptance(consumer: Consumer, now: datetime) -> None:
+@pytest.mark.parametrize("told_of", [0, 1, 3])
+def test_two_who_fan_out_keep_the_order_of_acceptance(
+    consumer: Consumer, now: datetime, told_of: int
+) -> None:
     """Whoever meets the second message while somebody else holds the first one leaves it."""
     say(consumer, "A1 B1 A2 C1 A3")
+    told = Message.objects.order_by("-id").values_list("id", flat=True)[:told_of]
     made: list[int] = []
 
     def other() -> None:
-        made.append(dispatch.dispatch(100, slot=1).message_count)
+        made.append(dispatch.dispatch(100, slot=1, told=told).message_count)
         connection.close()
 
     with transaction.atomic():

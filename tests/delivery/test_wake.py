@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from channels_app import clock
-from channels_app.models import AuditEntry, Consumer
+from channels_app.models import AuditEntry, Consumer, Message
 from delivery.conf import conf
 from delivery.models import ConsumerHealth, PumpSlot
 from delivery.rules import sharding
@@ -29,7 +29,19 @@ def test_an_accepted_message_wakes_a_pump_after_its_commit() -> None:
     with pumping.pumping() as pump:
         publish(channel, b"x")
         assert heard(pump.listener)
-        assert pump.listener.hear().accepted
+        hints = pump.listener.hear()
+    assert hints.accepted
+    assert hints.message_ids == set(Message.objects.values_list("id", flat=True))
+
+
+def test_of_more_messages_than_a_datagram_names_the_others_are_found() -> None:
+    channel = make_channel()
+    with pumping.pumping() as pump:
+        publish(channel, *[b"x"] * 200)
+        assert heard(pump.listener)
+        ids = pump.listener.hear().message_ids
+    assert 50 < len(ids) < 200
+    assert ids < set(Message.objects.values_list("id", flat=True))
 
 
 def test_due_consumers_wake_the_pump_that_owns_them() -> None:

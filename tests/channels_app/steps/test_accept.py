@@ -160,10 +160,10 @@ def test_callers_who_share_a_commit_get_their_own_results(
     monkeypatch: pytest.MonkeyPatch, groups: list[int]
 ) -> None:
     channels = [make_channel() for _ in range(3)]
-    woken: list[int] = []
+    woken: list[tuple[int, set[int]]] = []
 
-    def wake(sender: Any, *, channel_id: int, **_: Any) -> None:
-        woken.append(channel_id)
+    def wake(sender: Any, *, channel_id: int, message_ids: list[int], **_: Any) -> None:
+        woken.append((channel_id, set(message_ids)))
 
     message_accepted.connect(wake)
     with held(monkeypatch) as call:
@@ -181,7 +181,10 @@ def test_callers_who_share_a_commit_get_their_own_results(
         assert (row.channel_id, row.producer_id) == (channels[n % 3].id, n)
     assert groups == [1, 9]
     # The leader's own channel, then each one of the group's once.
-    assert sorted(woken[1:]) == sorted(channel.id for channel in channels)
+    assert dict(woken[1:]) == {
+        channel.id: {one.outcome().message_id for n, one in calls if channels[n % 3] == channel}
+        for channel in channels
+    }
 
 
 def test_a_key_that_is_twice_in_a_group_stands_for_one_message(
