@@ -104,8 +104,7 @@ class Directory:
         Returns the version number that the cache stands for.
         """
         if number is not None:
-            self._learn(number)
-            return number
+            return self._learn(number)
         mark = announcement.mark()
         if not now and self._is_fresh(mark, CHECK_S):
             return self._number
@@ -116,18 +115,18 @@ class Directory:
         try:
             number = DirectoryVersion.current()
             with self._lock:
-                self._learn(number)
                 self._checked, self._mark = time.monotonic(), mark
-            return number
+                return self._learn(number)
         finally:
             if is_first:
                 self._asking.release()
 
-    def _learn(self, number: int) -> None:
+    def _learn(self, number: int) -> int:
         with self._lock:
             if number != self._number:
                 self._forget()
                 self._number = number
+        return number
 
     def _is_fresh(self, mark: tuple[int, int], seconds: float) -> bool:
         return mark == self._mark and time.monotonic() - self._checked < seconds

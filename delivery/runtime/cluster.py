@@ -124,7 +124,7 @@ def _sweep(held: Held, end: float) -> None:
         rest_s = 0.5
         try:
             if time.monotonic() >= next_beat:
-                next_beat = time.monotonic() + slots.BEAT_S
+                next_beat = time.monotonic() + slots.STEWARD_BEAT_S
                 if not slots.beat(held, 0):
                     raise SystemExit(0)
             rounds.turn()

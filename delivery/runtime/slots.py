@@ -14,7 +14,8 @@ from channels_app.models import new_id
 from delivery.conf import conf
 from delivery.models import PumpSlot, SweepRun
 
-BEAT_S = 0.5
+BEAT_S, STEWARD_BEAT_S = 0.5, 1.0
+"""Of pumps, and of a steward: it holds no deliveries that somebody would have to take over."""
 STANDSTILL_S = 20.0
 """How long a cluster may lack a pump until it is killed and started afresh."""
 TASKLESS_S = 300.0

@@ -79,14 +79,22 @@ def archived_rows() -> Iterator[int]:
         yield from archived.prune(SLOT)
 
 
+def _replays() -> Iterator[int]:
+    return replay.run_each(clock.now(), SLOT)
+
+
+def _restores() -> Iterator[int]:
+    return restore.run_each(clock.now(), SLOT)
+
+
 def _until_none(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
     return lambda: iter(work, 0)
 
 
 SWEEPS = (
-    Sweep("orphans", 1.0, _once(orphans)),
-    Sweep("replays", 0.5, lambda: replay.run_each(clock.now(), SLOT), idle_s=1.0),
-    Sweep("restores", 0.5, lambda: restore.run_each(clock.now(), SLOT), idle_s=1.0),
+    Sweep("orphans", 1.0, _once(orphans), has_work=lambda: bool(slots.mourner.dead())),
+    Sweep("replays", 0.5, _replays, idle_s=1.0, has_work=replay.is_any_open),
+    Sweep("restores", 0.5, _restores, idle_s=1.0, has_work=restore.is_any_open),
     Sweep("schedules", 1.0, _until_none(overdue), idle_s=5.0),
     Sweep("undispatched", 5.0, _until_none(undispatched)),
     Sweep("lapsed", 5.0, _once(lambda: release.release_lapsed(now=clock.now(), slot=SLOT))),

@@ -207,6 +207,29 @@ def test_a_sweep_runs_once_per_rhythm_whoever_asks(monkeypatch: pytest.MonkeyPat
     assert sweeps.run_due() == 1
 
 
+def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[int] = []
+    work = [False]
+
+    def step() -> Iterator[int]:
+        begun.append(1)
+        yield 0
+
+    mine = rounds.Rounds([rounds.Sweep("quick", 0.0, step, has_work=lambda: work[0])])
+    for _ in range(4):  # the first one makes its row
+        mine.turn()
+    assert len(begun) == 1
+    work[0] = True
+    assert mine.turn() == 1
+    assert len(begun) == 2
+    work[0] = False
+    assert mine.turn() == 0
+    monkeypatch.setattr(rounds, "TOLD_S", 0.0)
+    assert mine.turn() == 1
+
+
 def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that waited longest goes first; a failing one holds nobody up."""
     done: list[str] = []

@@ -19,7 +19,7 @@ from delivery.steps.replay.filters import (
 )
 from delivery.steps.replay.requests import cancel, create, replay_one
 from delivery.steps.replay.scope import Count, consumers_of, count, message_sample, sample
-from delivery.steps.replay.slices import run_due, run_each, run_slice
+from delivery.steps.replay.slices import is_any_open, run_due, run_each, run_slice
 
 __all__ = [
     "BACKFILL_FIELDS",
@@ -31,6 +31,7 @@ __all__ = [
     "consumers_of",
     "count",
     "create",
+    "is_any_open",
     "load",
     "message_sample",
     "parse",

@@ -32,6 +32,11 @@ GONE = "The consumer was removed: nothing is sent to it any more."
 SEALED = "Bodies are sealed with encryption keys that are not installed any more: {}."
 
 
+def is_any_open() -> bool:
+    """Whether rows may come."""
+    return Restore.objects.filter(state__in=OPEN).exists()
+
+
 def run_each(now: datetime, slot: int) -> Iterator[int]:
     """Let rows in as long as there are any that may come; yields the number of each step."""
     moved = 1

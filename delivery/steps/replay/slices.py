@@ -35,6 +35,11 @@ def run_due(now: datetime, slot: int) -> int:
     return sum(run_each(now, slot))
 
 
+def is_any_open() -> bool:
+    """Whether one is running."""
+    return Replay.objects.filter(state=Replay.State.RUNNING).exists()
+
+
 def run_each(now: datetime, slot: int) -> Iterator[int]:
     """The same, one by one: each is a transaction of its own."""
     for replay in Replay.objects.filter(state=Replay.State.RUNNING).order_by("id"):
