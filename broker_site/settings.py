@@ -245,7 +245,7 @@ Q_CLUSTER: dict[str, Any] = {
     # Keeping successes costs a locked read of 250 rows per task.
     "save_limit": -1,
     "bulk": 10,
-    "poll": 1.0,
+    "poll": 2.0,  # a task each minute, and runs of the pipeline that somebody asks for
     "timeout": 300,
     "retry": 360,
     "max_attempts": 1,

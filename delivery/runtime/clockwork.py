@@ -21,7 +21,7 @@ from delivery.steps import firing
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+LOOK_S = 1.0
 """How often the table is asked with nothing due: what other hosts changed is seen then."""
 GLANCE_S = 0.2
 """How often we see whether configuration changed on this host, which costs next to nothing."""
