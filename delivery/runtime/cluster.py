@@ -26,6 +26,7 @@ from delivery.models import PumpSlot
 from delivery.runtime import schedules, slots, sweeps
 from delivery.runtime.clockwork import Clockwork
 from delivery.runtime.pump import Pump
+from delivery.runtime.rounds import SOON_S
 from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.stop import Stop
 from delivery.runtime.wake import Listener
@@ -65,7 +66,7 @@ def run(cluster_name: str | None = None) -> int:
     cluster.start()
     sentinel = cluster.sentinel
     while sentinel.is_alive():
-        sentinel.join(0.5)
+        sentinel.join(2.0)  # its end is heard at once; this is the belt
     return 0 if _stopping.is_set() else 1
 
 
@@ -123,7 +124,8 @@ def _sweep(held: Held, end: float) -> None:
     while not _stopping.is_set() and time.monotonic() < end:
         rest_s = 0.5
         try:
-            if time.monotonic() >= next_beat:
+            # A little early when sweeps had to wake us anyway: waking up costs more than the beat.
+            if time.monotonic() >= next_beat - SOON_S:
                 next_beat = time.monotonic() + slots.STEWARD_BEAT_S
                 if not slots.beat(held, 0):
                     raise SystemExit(0)

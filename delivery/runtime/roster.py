@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from channels_app import clock
 from channels_app.directory import ConsumerView, directory
+from channels_app.models import DirectoryVersion, raw
 from channels_app.rules import backoff
 from delivery.conf import conf
 from delivery.rules import breaker, sharding
@@ -47,10 +48,10 @@ class Roster:
 
     def refresh(self) -> bool:
         """Follow configuration and the living pumps; True when something changed."""
-        self._number = number = directory.refresh()
         # One without an address finishes what it has and takes nothing more.
-        takers = {slot.generation for slot in slots.living() if slot.wake_address}
-        members = takers | {self.generation}
+        version, takers = raw.read_all([(DirectoryVersion.CURRENT, []), slots.takers()])
+        self._number = number = directory.refresh(number=DirectoryVersion.of(version))
+        members = {generation for (generation,) in takers} | {self.generation}
         basis = (number, frozenset(members))
         if basis == self._basis:
             return False

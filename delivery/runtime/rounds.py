@@ -4,12 +4,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import Error as DatabaseFailure
-from django.db.models import Q
 
-from channels_app import clock
+from channels_app import clock, transactions
+from channels_app.models import raw
 from delivery import metrics
 from delivery.models import SweepRun
 
@@ -19,6 +19,15 @@ SLICE_S = 0.1
 """Seconds after which a sweep with more to do lets the others have their turn."""
 TOLD_S = 10.0
 """How often one begins that a look finds nothing to do for: its row says that it is alive."""
+SOON_S = 0.05
+"""What is due within so many seconds begins now: those of one rhythm stay together, and share one
+write and one wake-up."""
+# Later than its rhythm allows: the database's clock was set back.
+BEGIN = f"""
+    UPDATE {SweepRun._meta.db_table} SET next_at = %s, last_started_at = %s,
+    last_duration_ms = 0, last_count = 0, last_error = ''
+    WHERE name = %s AND (next_at <= %s OR next_at > %s)
+"""  # noqa: S608 (a name of ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +62,7 @@ class _Run:
 class Rounds:
     """Sweeps as one process runs them: whoever moves a sweep's clock in the database forward.
 
-    When each falls due is remembered here, so that the database is asked about one sweep at a time
-    and an idle broker asks it little.
+    When each falls due is remembered here, so that an idle broker asks the database little.
     """
 
     def __init__(self, sweeps: Sequence[Sweep]) -> None:
@@ -63,6 +71,7 @@ class Rounds:
         self._open: dict[str, _Run] = {}
         self._told: dict[str, float] = {}
         """When each began last."""
+        self._is_new = True
 
     @property
     def is_busy(self) -> bool:
@@ -71,20 +80,16 @@ class Rounds:
 
     def turn(self) -> int:
         """One slice of each sweep that is due, longest waiting first; returns how many began."""
-        ticks, began = time.monotonic(), 0
-        for name in sorted(self._due, key=self._due.__getitem__):
-            if self._due[name] > ticks:
-                break
-            sweep = self._sweeps[name]
-            if name not in self._open:
-                if self._rests(sweep, ticks):
-                    continue
-                run = self._begin(sweep)
-                if run is None:
-                    continue
-                self._open[name], self._told[name] = run, ticks
-                began += 1
-            self._go_on(sweep, self._open[name])
+        ticks = time.monotonic()
+        if self.rest_s() > 0:
+            return 0
+        names = sorted(self._due, key=self._due.__getitem__)
+        due = [name for name in names if self._due[name] <= ticks + SOON_S]
+        fresh = [self._sweeps[name] for name in due if name not in self._open]
+        began = self._begin([sweep for sweep in fresh if not self._rests(sweep, ticks)])
+        for name in due:
+            if name in self._open:
+                self._go_on(self._sweeps[name], self._open[name])
         return began
 
     def rest_s(self) -> float:
@@ -100,21 +105,39 @@ class Rounds:
             return True
         return False
 
-    def _begin(self, sweep: Sweep) -> _Run | None:
+    def _begin(self, sweeps: Sequence[Sweep]) -> int:
+        """Open those that nobody else runs; returns how many."""
+        if not sweeps:
+            return 0
         now, ticks = clock.now(), time.monotonic()
-        mine = SweepRun.objects.filter(name=sweep.name)
-        soon = now + timedelta(seconds=sweep.every_s)
-        # Later than its rhythm allows: the database's clock was set back.
-        due = Q(next_at__lte=now) | Q(next_at__gt=soon)
-        fresh = {"last_duration_ms": 0, "last_count": 0, "last_error": ""}
-        if mine.filter(due).update(next_at=soon, last_started_at=now, **fresh):
-            return _Run(sweep.work(), ticks, ticks + sweep.every_s)
-        next_at = mine.values_list("next_at", flat=True).first()
-        if next_at is None:
-            SweepRun.objects.get_or_create(name=sweep.name, defaults={"next_at": now})
-            next_at = now
-        self._due[sweep.name] = ticks + max(0.0, (next_at - now).total_seconds())
-        return None
+        if self._is_new:
+            # Most are not due yet when somebody else runs them: one question tells which.
+            self._is_new = False
+            known = self._learn(sweeps, now, ticks)
+            sweeps = [sweep for sweep in known if self._due[sweep.name] <= ticks + SOON_S]
+        # By name: two who begin at once lock the rows in one order.
+        sweeps = sorted(sweeps, key=lambda sweep: sweep.name)
+        begun = [sweep for sweep, found in zip(sweeps, _claim(sweeps, now), strict=True) if found]
+        for sweep in begun:
+            self._open[sweep.name] = _Run(sweep.work(), ticks, ticks + sweep.every_s)
+            self._told[sweep.name] = ticks
+        self._learn([sweep for sweep in sweeps if sweep.name not in self._open], now, ticks)
+        return len(begun)
+
+    def _learn(self, sweeps: Sequence[Sweep], now: datetime, ticks: float) -> list[Sweep]:
+        """Ask when these are due, and make the clocks that are missing; returns the others."""
+        if not sweeps:
+            return []
+        names = [sweep.name for sweep in sweeps]
+        told = dict(SweepRun.objects.filter(name__in=names).values_list("name", "next_at"))
+        for sweep in sweeps:
+            next_at = told.get(sweep.name)
+            if next_at is None:
+                SweepRun.objects.get_or_create(name=sweep.name, defaults={"next_at": now})
+                next_at = now
+            rest_s = (next_at - now).total_seconds()
+            self._due[sweep.name] = ticks + (max(0.0, rest_s) if rest_s <= sweep.every_s else 0.0)
+        return [sweep for sweep in sweeps if sweep.name in told]
 
     def _go_on(self, sweep: Sweep, run: _Run) -> None:
         started = time.monotonic()
@@ -156,3 +179,16 @@ class Rounds:
                 last_count=run.count,
                 last_error=run.error,
             )
+
+
+def _claim(sweeps: Sequence[Sweep], now: datetime) -> list[int]:
+    """Move the clocks of these forward, in one round trip and one commit; 1 for each that was due,
+    0 where somebody else was faster."""
+    statements: list[raw.Statement] = []
+    due_by = raw.text(now + timedelta(seconds=SOON_S))
+    for sweep in sweeps:
+        soon = raw.text(now + timedelta(seconds=sweep.every_s))
+        statements.append((BEGIN, [soon, raw.text(now), sweep.name, due_by, soon]))
+    if len(statements) < 2:
+        return [raw.execute(sql, values) for sql, values in statements]
+    return transactions.run(lambda: raw.execute_all(statements))

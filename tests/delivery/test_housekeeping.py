@@ -265,6 +265,20 @@ def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPat
     }  # fmt: skip
 
 
+def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
+    """Each still once: a rival who comes at that moment finds their clocks moved."""
+    names = ("now", "soon", "later")
+    some = [rounds.Sweep(name, 60.0, lambda: iter([0])) for name in names]
+    for name, seconds in zip(names, (0.0, rounds.SOON_S, 5.0), strict=True):
+        SweepRun.objects.create(name=name, next_at=clock.now() + timedelta(seconds=seconds))
+    mine, rival = rounds.Rounds(some), rounds.Rounds(some)
+    assert mine.turn() == 2
+    assert rival.turn() == mine.turn() == 0
+    assert set(SweepRun.objects.exclude(last_started_at=None)) == set(
+        SweepRun.objects.filter(name__in=("now", "soon"))
+    )
+
+
 def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock is moved on for as long as it runs."""
     monkeypatch.setattr(rounds, "SLICE_S", 0.0)

@@ -54,7 +54,7 @@ def test_the_api_says_where_the_time_went(receiver: Receiver) -> None:
     assert instants == sorted(instants)
     assert sum(found[name] for name in PARTS) == pytest.approx(found["total_ms"], abs=0.01)
     assert found["total_ms"] == pytest.approx((instants[-1] - instants[0]) * 1000, abs=2)
-    assert found["answered_ms"] + found["reached_ms"] >= ANSWER_MS
+    assert found["answered_ms"] + found["reached_ms"] >= ANSWER_MS - CLOCK_S * 1000
     at = heard(receiver.requests()[-1])
     assert instants[1] - CLOCK_S <= at <= instants[3] + CLOCK_S
     assert instants[3] - at >= ANSWER_MS / 1000 - CLOCK_S
