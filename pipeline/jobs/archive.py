@@ -175,7 +175,7 @@ def _verify(context: Context, ledger: Ledger) -> tuple[list[Segment], int]:
 def _on_executors(
     context: Context, segments: Sequence[Segment], stage: str
 ) -> Iterator[tuple[Segment, dict[str, Any]]]:
-    """Each segment's answer, as they come. Raises places.Unusable for what a person must mend.
+    """Each segment's answer, as they come. Raises Unusable for what a person must mend; Lost.
 
     One job of Spark for each: toLocalIterator would run two at a time, and collect would keep all
     answers back until the last one.
@@ -192,6 +192,8 @@ def _on_executors(
             for place, future in enumerate(as_completed(futures)):
                 segment, answer = futures[future], future.result()
                 if "error" in answer:
+                    with context.database.transaction():
+                        context.run.hold(context.database)  # else who took over cleared it away
                     raise places.Unusable(answer["error"])
                 rows += sum(file["rows"] for file in answer.get("files", ()))
                 yield segment, answer

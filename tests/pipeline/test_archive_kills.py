@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from delivery.models import Delivery, PipelineLock, Segment
 from delivery.steps import archived, recount
@@ -18,6 +19,7 @@ from pipeline import failpoints, settings
 from pipeline.broker import runs
 from pipeline.jobs import archive
 from pipeline.lake import planning
+from pipeline.lake.places import Unusable
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module
@@ -157,6 +159,24 @@ def test_a_run_that_was_stalled_for_too_long_changes_nothing_more(
     assert_once(before, files)
     finish(archive_job)
     assert_once(before, files)
+
+
+def test_who_was_replaced_blames_nobody_for_a_file_that_is_gone(
+    archive_job: RunArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever took over cleared it away; what is wrong with the lake is for a person to know."""
+
+    def replaced(*_: Any) -> dict[str, Any]:
+        PipelineLock.objects.all().delete()
+        connection.close()
+        return {"error": "No such file"}
+
+    monkeypatch.setattr(archive, "_ask", lambda *_: {"error": "No such file"})
+    with pytest.raises(Unusable):
+        archive_job()
+    monkeypatch.setattr(archive, "_ask", replaced)
+    with pytest.raises(runs.Lost):
+        archive_job()
 
 
 def test_two_runs_do_not_work_at_once(chosen: Settings, archive_job: RunArchive) -> None:
