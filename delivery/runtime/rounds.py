@@ -72,6 +72,7 @@ class Rounds:
         self._told: dict[str, float] = {}
         """When each began last."""
         self._is_new = True
+        """Whether nothing is known yet of the clocks in the database."""
 
     @property
     def is_busy(self) -> bool:
@@ -189,6 +190,6 @@ def _claim(sweeps: Sequence[Sweep], now: datetime) -> list[int]:
     for sweep in sweeps:
         soon = raw.text(now + timedelta(seconds=sweep.every_s))
         statements.append((BEGIN, [soon, raw.text(now), sweep.name, due_by, soon]))
-    if len(statements) < 2:
+    if len(statements) < 2:  # one is a transaction by itself, and two round trips less
         return [raw.execute(sql, values) for sql, values in statements]
     return transactions.run(lambda: raw.execute_all(statements))

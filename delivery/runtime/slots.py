@@ -28,7 +28,7 @@ QUIET_S = 1.5
 """Three beats."""
 # Both twice a second in each pump: the ORM would take most of the time.
 BEAT = (
-    f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s"  # noqa: S608 (ours)
+    f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s"  # noqa: S608 (name of ours)
     " WHERE id = %s AND generation = %s"
 )
 TAKERS = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F
+from django.db.models import F, Min
 
 from channels_app.models import Message, Schedule, raw
 from channels_app.rules import firings
@@ -20,8 +20,6 @@ _WAITING = [
     DeliveryState.IN_FLIGHT.value,
     DeliveryState.AWAITING_ACK.value,
 ]
-_NEXT = f"SELECT CAST(MIN(next_at) AS CHAR) FROM {Schedule._meta.db_table}"  # noqa: S608
-"""Asked twice a second: the ORM would take most of the time."""
 _DUE = (
     f"SELECT id FROM {Schedule._meta.db_table}"  # noqa: S608 (a name of ours)
     " WHERE next_at <= %s ORDER BY next_at LIMIT %s"
@@ -34,8 +32,8 @@ class Lost(Exception):
 
 def next_at() -> datetime | None:
     """When the next schedule is due; None while none is waiting."""
-    ((found,),) = raw.read(_NEXT)
-    return raw.instant(found) if found else None
+    found: datetime | None = Schedule.objects.aggregate(at=Min("next_at"))["at"]
+    return found
 
 
 def take(now: datetime, most: int) -> list[Schedule]:

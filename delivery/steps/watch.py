@@ -6,14 +6,13 @@ look at once one wins.
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError
 from django.db.models import F, Q
 
 from channels_app import transactions
-from channels_app.models import Consumer, raw
+from channels_app.models import Consumer
 from channels_app.models.hints import by_index
 from delivery.models import ConsumerHealth, Delivery, Notice, Standing
 from delivery.rules import standing
@@ -51,20 +50,9 @@ class _News(NamedTuple):
 
 def watch(now: datetime) -> Iterator[int]:
     """Look at each consumer that may be in trouble or out of it; how many notices each made."""
-    if not (found := [key for (key,) in raw.read(*_suspects())]):
-        return
-    rows = Consumer.objects.filter(id__in=found).select_related("health", "standing")
-    for consumer in rows.order_by("id"):
-        yield _look(consumer, now)
-
-
-@cache
-def _suspects() -> raw.Statement:
-    """A query for their ids, put together once: that costs many times what the answer does, which
-    mostly is that there are none."""
     rows = Consumer.objects.exclude(state=Consumer.State.RETIRED).filter(_TROUBLED | _KNOWN)
-    sql, values = rows.values_list("id").query.sql_with_params()
-    return sql, list(values)
+    for consumer in rows.select_related("health", "standing").order_by("id"):
+        yield _look(consumer, now)
 
 
 def _look(consumer: Consumer, now: datetime) -> int:

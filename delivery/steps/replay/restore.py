@@ -13,7 +13,7 @@ from django.db.models import Exists, F, OuterRef
 
 from channels_app import failpoints, sealing, transactions
 from channels_app.errors import Conflict, NotFound
-from channels_app.models import AuditEntry, Channel, Consumer, Message, MessageBody, new_id, raw
+from channels_app.models import AuditEntry, Channel, Consumer, Message, MessageBody, new_id
 from channels_app.rules import ids
 from delivery.models import Delivery, Pruned, Replay, Restore, Restored, RestoredMessage
 from delivery.models.accounting import EVERY_CHANNEL
@@ -29,14 +29,12 @@ HORIZON_S = 5.0
 """With a rate, rows are let in so far ahead and no farther: stopping one stops it soon."""
 OPEN = (Restore.State.STAGING, Restore.State.STAGED)
 GONE = "The consumer was removed: nothing is sent to it any more."
-LOOK = f"SELECT id FROM {Restore._meta.db_table} WHERE state IN (%s, %s) ORDER BY id"  # noqa: S608
-"""Asked every second, mostly for nothing: the ORM would take most of the time."""
 SEALED = "Bodies are sealed with encryption keys that are not installed any more: {}."
 
 
 def is_any_open() -> bool:
     """Whether rows may come."""
-    return bool(raw.read(LOOK, OPEN))
+    return Restore.objects.filter(state__in=OPEN).exists()
 
 
 def run_each(now: datetime, slot: int) -> Iterator[int]:
@@ -44,7 +42,8 @@ def run_each(now: datetime, slot: int) -> Iterator[int]:
     moved = 1
     while moved:
         moved = 0
-        for (restore_id,) in raw.read(LOOK, OPEN):
+        open_ = Restore.objects.filter(state__in=OPEN).order_by("id")
+        for restore_id in open_.values_list("id", flat=True):
             work = partial(_admit, restore_id, now, slot)
             count = transactions.run(work, on_collision=new_id.reseed)
             failpoints.reach("after_restore")

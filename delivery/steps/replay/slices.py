@@ -14,7 +14,7 @@ from django.db.models import F
 
 from channels_app import failpoints, transactions
 from channels_app.errors import Invalid
-from channels_app.models import Consumer, new_id, raw
+from channels_app.models import Consumer, new_id
 from delivery.models import Replay
 from delivery.steps.replay import missing, windows
 from delivery.steps.replay.filters import ReplayFilter, load
@@ -22,8 +22,6 @@ from delivery.steps.replay.requeue import Pace, requeue
 
 logger = logging.getLogger(__name__)
 
-LOOK = f"SELECT id FROM {Replay._meta.db_table} WHERE state = %s ORDER BY id"  # noqa: S608
-"""Asked every second, mostly for nothing: the ORM would take most of the time."""
 BATCH = 1000
 """Rows one slice queues at most."""
 EFFORT = 50
@@ -39,18 +37,18 @@ def run_due(now: datetime, slot: int) -> int:
 
 def is_any_open() -> bool:
     """Whether one is running."""
-    return bool(raw.read(LOOK, [Replay.State.RUNNING.value]))
+    return Replay.objects.filter(state=Replay.State.RUNNING).exists()
 
 
 def run_each(now: datetime, slot: int) -> Iterator[int]:
     """The same, one by one: each is a transaction of its own."""
-    for (replay_id,) in raw.read(LOOK, [Replay.State.RUNNING.value]):
+    for replay in Replay.objects.filter(state=Replay.State.RUNNING).order_by("id"):
         try:
-            yield _run_slice(replay_id, now, BATCH, slot)
+            yield run_slice(replay, now, BATCH, slot)
         except Invalid as error:
             # Written by another version of the program: it must not hold up the others.
-            logger.error("replay %s cannot be run: %s", replay_id, error)
-            Replay.objects.filter(id=replay_id, state=Replay.State.RUNNING).update(
+            logger.error("replay %s cannot be run: %s", replay.id, error)
+            Replay.objects.filter(id=replay.id, state=Replay.State.RUNNING).update(
                 state=Replay.State.CANCELLED, finished_at=now, version=F("version") + 1
             )
 
@@ -60,11 +58,7 @@ def run_slice(replay: Replay, now: datetime, budget: int, slot: int = 0) -> int:
 
     Harmless on a replay that is finished, cancelled, or being worked on elsewhere.
     """
-    return _run_slice(replay.id, now, budget, slot)
-
-
-def _run_slice(replay_id: int, now: datetime, budget: int, slot: int) -> int:
-    work = partial(_run, replay_id, now, budget, slot)
+    work = partial(_run, replay.id, now, budget, slot)
     count = transactions.run(work, on_collision=new_id.reseed)
     failpoints.reach("after_replay")
     return count
