@@ -62,6 +62,7 @@ class Pump:
         self.claimed: list[tuple[Claimed, Line]] = []
         """Leased and not sent yet."""
         self.recorder = Recorder(held, self.roster)
+        self.selector.register(self.recorder, selectors.EVENT_READ)
         self.accepted_hint = True
         self.told: set[int] = set()
         """Messages of whose acceptance somebody told."""
@@ -127,11 +128,14 @@ class Pump:
             self._interrupted(self._begin(*self.claimed.pop()))
         for ticket in self.sender.abort_all():
             self._interrupted(ticket)
+        patiently(self.recorder.wait)
         patiently(self._record)
+        patiently(self.recorder.wait)
 
     def close(self) -> None:
         """Free sockets; nothing may be open any more."""
         self.selector.close()
+        self.recorder.close()
         self.sender.close()
         self.listener.close()
 
@@ -221,7 +225,7 @@ class Pump:
 
     def _free(self) -> int:
         """How many more requests may be open."""
-        return conf().pump_in_flight - len(self.open) - len(self.claimed)
+        return conf().pump_in_flight - len(self.open) - len(self.claimed) - self.recorder.backlog
 
     def _begin(self, row: Claimed, line: Line, parcel: Parcel | None = None) -> int:
         ticket, size = next(self.tickets), parcel.size if parcel else 0
@@ -258,6 +262,7 @@ class Pump:
 
     def _record(self) -> None:
         self._take_answers()
+        self.recorder.collect()
         if not self.open or time.monotonic() >= self.recorder.due_at:
             self.recorder.flush()
 
@@ -265,7 +270,7 @@ class Pump:
         """Seconds until something is to be done without being told."""
         ticks = time.monotonic()
         waits = [self.next_beat - ticks, self.next_poll - ticks, self.hold.seconds(clock.now())]
-        if self.recorder.results:
+        if self.recorder.results and not self.recorder.is_busy:
             waits.append(self.recorder.due_at - ticks)
         if self.accepted_hint:
             waits.append(max(self.next_look, self.allotment.full_until) - ticks)
@@ -280,7 +285,7 @@ class Pump:
         for key, _ in self.selector.select(seconds):
             if key.fileobj is self.sender:
                 self.sender.ready()
-            else:
+            elif key.fileobj is self.listener.socket:
                 self._hear()
         self.sender.on_timer()
 
