@@ -22,6 +22,7 @@ from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.recipients import Recipients
 from delivery.rules.taker import Taker
+from delivery.steps import parcels
 from delivery.steps.dispatch.waiting import MESSAGES, Accepted, Look, lock
 
 MOST_ROWS = 10_000
@@ -60,6 +61,8 @@ class Dispatched:
     """Earliest instant at which each consumer has something queued."""
     claimed: list[Claimed] = field(default_factory=list)
     """What the taker has now; each consumer's in the order in which it is to be sent."""
+    contents: list[parcels.Row] = field(default_factory=list)
+    """What some of the messages carry, where that was read on the way."""
 
 
 class _Born(NamedTuple):
@@ -127,12 +130,13 @@ def _dispatch(
 
 
 def _dispatch_told(told: Collection[int], look: Look, slot: int, taker: Taker | None) -> Dispatched:
-    waiting, locked, number = look.with_told(told)
+    waiting, locked, number, contents = look.with_told(told, contents=taker is not None)
     if not locked:
         return Dispatched(more=bool(waiting))
     directory.refresh(number=number)
     made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
-    return replace(made, more=len(waiting) == look.limit or made.message_count < len(waiting))
+    more = len(waiting) == look.limit or made.message_count < len(waiting)
+    return replace(made, more=more, contents=contents)
 
 
 def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatched:
