@@ -466,6 +466,31 @@ def test_two_who_fan_out_keep_the_order_of_acceptance(
 
 
 @pytest.mark.mariadb
+def test_behind_a_crowd_of_a_held_key_nobody_looks_for_ever(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MOST_PASSED", 4)
+    say(consumer, " ".join(f"A{number}" for number in range(12)))
+    made: list[dispatch.Dispatched] = []
+    asked: list[str] = []
+
+    def other() -> None:
+        with connection.execute_wrapper(
+            lambda run, sql, *rest: (asked.append(sql), run(sql, *rest))[1]
+        ):
+            made.append(dispatch.dispatch(2, slot=1))
+        connection.close()
+
+    with transaction.atomic():
+        assert dispatch.dispatch(2, slot=0).message_count == 2
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert made == [dispatch.Dispatched(more=True)]
+    assert sum("ORDER BY id LIMIT" in sql for sql in asked) == 3
+
+
+@pytest.mark.mariadb
 def test_who_joins_a_lane_waits_for_who_takes_its_head_away(
     consumer: Consumer, now: datetime
 ) -> None:

@@ -27,6 +27,9 @@ from delivery.steps.dispatch.waiting import MESSAGES, Accepted, Look, lock
 
 MOST_ROWS = 10_000
 """Deliveries that one transaction makes, unless a single message has more consumers."""
+MOST_PASSED = 2_000
+"""How many messages that are somebody else's, or behind such of their key, a fan-out looks beyond:
+more than all pumps hold at a time."""
 NEVER = raw.text(BEHIND)
 _NUMBERS = ("id", "message_id", "consumer_id", "channel_id", "priority")
 _VALUES = ("due_at", "expires_at", "event_type", "ordering_key", "accepted_at")
@@ -101,6 +104,8 @@ def _run(look: Look, slot: int, taker: Taker | None) -> Dispatched:
     # has cleared away yet. With ten messages waiting it takes three times as long.
     ids, passed, more = [0], list[int](), False
     while ids := look.behind(ids[-1]):
+        if len(passed) >= MOST_PASSED:
+            return Dispatched(more=True)
         passed += ids
         made = _make(partial(_dispatch, passed, len(ids), look, slot, taker))
         if made.message_count or len(ids) < look.limit:
@@ -150,7 +155,19 @@ def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatch
     chosen = _chosen(rows, taker)
     queued = [row for row in rows if row.id not in chosen] if chosen else rows
     claimed = _claimed(chosen.values(), taker)
-    raw.execute_all(
+    due: dict[int, str] = {}
+    for _, message, consumer_id in queued:
+        if message.due_at == NEVER:
+            continue
+        due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)
+    made = Dispatched(
+        message_count=len(messages),
+        oldest_accepted_at=raw.instant(messages[0].accepted_at),
+        due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
+        claimed=claimed,
+    )
+    failpoints.reach("in_birth" if claimed else "in_dispatch")
+    raw.execute_last(
         [
             *entered.statements,
             *QUEUED.statements(
@@ -161,18 +178,7 @@ def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatch
             *Counter.adding(_tally(queued, claimed), slot),
         ]
     )
-    failpoints.reach("in_birth" if claimed else "in_dispatch")
-    due: dict[int, str] = {}
-    for _, message, consumer_id in queued:
-        if message.due_at == NEVER:
-            continue
-        due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)
-    return Dispatched(
-        message_count=len(messages),
-        oldest_accepted_at=raw.instant(messages[0].accepted_at),
-        due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
-        claimed=claimed,
-    )
+    return made
 
 
 def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_Born]]:
