@@ -129,7 +129,7 @@ class Pump:
         for ticket in self.sender.abort_all():
             self._interrupted(ticket)
         patiently(self.recorder.wait)
-        patiently(self._record)
+        patiently(self.recorder.flush)
         patiently(self.recorder.wait)
 
     def close(self) -> None:
@@ -264,15 +264,15 @@ class Pump:
     def _record(self) -> None:
         self._take_answers()
         self.recorder.collect()
-        if not self.open or time.monotonic() >= self.recorder.due_at:
+        alone = not self.open
+        if self.recorder.due_in(alone=alone) <= 0 or (alone and not self.recorder.backlog):
             self.recorder.flush()
 
     def _patience(self) -> float:
         """Seconds until something is to be done without being told."""
         ticks = time.monotonic()
         waits = [self.next_beat - ticks, self.next_poll - ticks, self.hold.seconds(clock.now())]
-        if self.recorder.results and not self.recorder.is_busy:
-            waits.append(self.recorder.due_at - ticks)
+        waits.append(self.recorder.due_in(alone=not self.open))
         if self.accepted_hint:
             waits.append(max(self.next_look, self.allotment.full_until) - ticks)
         elif (at := self.allotment.wake_at(self._free())) is not None:

@@ -52,8 +52,9 @@ class Recorder:
         self._aside = Aside[Due]()
         self.results: list[Result] = []
         self.writing: list[Result] = []
-        self.due_at = 0.0
-        """When (`time.monotonic`) they want to be written, should any request still be open."""
+        self._due_at = self._calm_at = 0.0
+        """When (`time.monotonic`) they want to be written: at the latest, and where no other can be
+        expected to come."""
 
     @property
     def backlog(self) -> int:
@@ -64,17 +65,14 @@ class Recorder:
         """For selectors: readable when something was written."""
         return self._aside.fileno()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether something is being written: what came after it waits."""
-        return self._aside.is_busy
-
     def note(self, row: Claimed, line: Line, started_at: datetime, answer: Answer) -> None:
         """Decide what follows from an answer and keep it for the next flush."""
         if not self.results:
-            self.due_at = time.monotonic() + COMPANY_S
+            self._due_at = time.monotonic() + COMPANY_S
         elif len(self.results) >= BATCH:
-            self.due_at = 0.0
+            self._due_at = 0.0
+        if row.ordering_key and line.view.ordering:
+            self._calm_at = 0.0  # the next one of its key waits for it
         mode = None
         if answer.outcome.is_success and line.view.ack:
             mode = acks.mode_of(line.view.ack, self._waits.of(line.view))
@@ -114,6 +112,16 @@ class Recorder:
         )
         self._roster.learn(line, answer)
 
+    def due_in(self, *, alone: bool) -> float:
+        """Seconds until there is something to flush, where ``alone`` says that no request is open.
+
+        One that nobody joins is written at once, but no more often than others would be.
+        """
+        if not self.results or self._aside.is_busy:
+            return float("inf")
+        due_at = min(self._due_at, self._calm_at) if alone else self._due_at
+        return due_at - time.monotonic()
+
     def flush(self) -> None:
         """Have everything written that is not being written already. Raises as `collect` does."""
         if self._aside.is_busy:
@@ -123,7 +131,7 @@ class Recorder:
             return
         failpoints.reach("before_settle")
         self.writing, self.results = self.results, []
-        self.due_at = 0.0
+        self._calm_at = time.monotonic() + COMPANY_S
         self._aside.start(partial(self._settle, self.writing))
         self.collect()
 
@@ -135,7 +143,7 @@ class Recorder:
         try:
             due = self._aside.take()
         except Exception:
-            self.results, self.due_at = [*writing, *self.results], 0.0
+            self.results, self._due_at = [*writing, *self.results], 0.0
             raise
         failpoints.reach("after_settle")
         for consumer_id, due_at in due:
