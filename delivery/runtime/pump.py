@@ -62,7 +62,6 @@ class Pump:
         self.claimed: list[tuple[Claimed, Line]] = []
         """Leased and not sent yet."""
         self.recorder = Recorder(held, self.roster)
-        self.selector.register(self.recorder, selectors.EVENT_READ)
         self.accepted_hint = True
         self.told: set[int] = set()
         """Messages of whose acceptance somebody told."""
@@ -128,14 +127,11 @@ class Pump:
             self._interrupted(self._begin(*self.claimed.pop()))
         for ticket in self.sender.abort_all():
             self._interrupted(ticket)
-        patiently(self.recorder.wait)
-        patiently(self.recorder.flush)
-        patiently(self.recorder.wait)
+        patiently(self._record)
 
     def close(self) -> None:
         """Free sockets; nothing may be open any more."""
         self.selector.close()
-        self.recorder.close()
         self.sender.close()
         self.listener.close()
 
@@ -161,7 +157,6 @@ class Pump:
         taker = self.allotment.taker(self.held.generation, now, self._free)
         made = dispatch.dispatch(limit, self.held.ordinal, taker, told)
         self._took(made.claimed, now)
-        self.hold.stock(made.contents, made.claimed)
         if made.more:
             self.accepted_hint = True
         if made.oldest_accepted_at is not None and not hinted:
@@ -226,7 +221,7 @@ class Pump:
 
     def _free(self) -> int:
         """How many more requests may be open."""
-        return conf().pump_in_flight - len(self.open) - len(self.claimed) - self.recorder.backlog
+        return conf().pump_in_flight - len(self.open) - len(self.claimed)
 
     def _begin(self, row: Claimed, line: Line, parcel: Parcel | None = None) -> int:
         ticket, size = next(self.tickets), parcel.size if parcel else 0
@@ -263,16 +258,15 @@ class Pump:
 
     def _record(self) -> None:
         self._take_answers()
-        self.recorder.collect()
-        alone = not self.open
-        if self.recorder.due_in(alone=alone) <= 0 or (alone and not self.recorder.backlog):
+        if not self.open or time.monotonic() >= self.recorder.due_at:
             self.recorder.flush()
 
     def _patience(self) -> float:
         """Seconds until something is to be done without being told."""
         ticks = time.monotonic()
         waits = [self.next_beat - ticks, self.next_poll - ticks, self.hold.seconds(clock.now())]
-        waits.append(self.recorder.due_in(alone=not self.open))
+        if self.recorder.results:
+            waits.append(self.recorder.due_at - ticks)
         if self.accepted_hint:
             waits.append(max(self.next_look, self.allotment.full_until) - ticks)
         elif (at := self.allotment.wake_at(self._free())) is not None:
@@ -286,7 +280,7 @@ class Pump:
         for key, _ in self.selector.select(seconds):
             if key.fileobj is self.sender:
                 self.sender.ready()
-            elif key.fileobj is self.listener.socket:
+            else:
                 self._hear()
         self.sender.on_timer()
 

@@ -4,19 +4,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import datetime
 
 from django.db import DataError, IntegrityError, close_old_connections
 from django.db import Error as DatabaseFailure
 
 from channels_app import chance, clock, failpoints
 from delivery.conf import conf
-from delivery.models.counter import SLOTS
 from delivery.rules import acks, correlation, lifecycle
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
-from delivery.runtime.aside import Aside
 from delivery.runtime.line import Line
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held
@@ -33,46 +30,24 @@ COMPANY_S = 0.01
 BATCH = 100
 """Results that wait no longer."""
 
-Due = list[tuple[int, datetime]]
-"""Consumers, and when they have something due."""
-
 
 class Recorder:
-    """Finished attempts of one pump that are not in the database yet.
-
-    They are written beside the pump's loop, one batch after the other: a message that comes
-    meanwhile does not wait for a commit that is none of its business.
-    """
+    """Finished attempts of one pump that are not in the database yet."""
 
     def __init__(self, held: Held, roster: Roster) -> None:
         self._held = held
-        self._slot = held.ordinal + SLOTS // 2  # not the loop's: its rows are locked meanwhile
         self._roster = roster
         self._waits = Waits()
-        self._aside = Aside[Due]()
         self.results: list[Result] = []
-        self.writing: list[Result] = []
-        self._due_at = self._calm_at = 0.0
-        """When (`time.monotonic`) they want to be written: at the latest, and where no other can be
-        expected to come."""
-
-    @property
-    def backlog(self) -> int:
-        """How many attempts have ended and are not in the database."""
-        return len(self.results) + len(self.writing)
-
-    def fileno(self) -> int:
-        """For selectors: readable when something was written."""
-        return self._aside.fileno()
+        self.due_at = 0.0
+        """When (`time.monotonic`) they want to be written, should any request still be open."""
 
     def note(self, row: Claimed, line: Line, started_at: datetime, answer: Answer) -> None:
         """Decide what follows from an answer and keep it for the next flush."""
         if not self.results:
-            self._due_at = time.monotonic() + COMPANY_S
+            self.due_at = time.monotonic() + COMPANY_S
         elif len(self.results) >= BATCH:
-            self._due_at = 0.0
-        if row.ordering_key and line.view.ordering:
-            self._calm_at = 0.0  # the next one of its key waits for it
+            self.due_at = 0.0
         mode = None
         if answer.outcome.is_success and line.view.ack:
             mode = acks.mode_of(line.view.ack, self._waits.of(line.view))
@@ -110,79 +85,38 @@ class Recorder:
                 provider_id=correlation.named(line.view.ack, answer.excerpt) if mode else "",
             )
         )
-        self._roster.learn(line, answer)
-
-    def due_in(self, *, alone: bool) -> float:
-        """Seconds until there is something to flush, where ``alone`` says that no request is open.
-
-        One that nobody joins is written at once, but no more often than others would be.
-        """
-        if not self.results or self._aside.is_busy:
-            return float("inf")
-        due_at = min(self._due_at, self._calm_at) if alone else self._due_at
-        return due_at - time.monotonic()
+        self._roster.learn(line, answer, transition.due_in)
 
     def flush(self) -> None:
-        """Have everything written that is not being written already. Raises as `collect` does."""
-        if self._aside.is_busy:
-            return
-        if not self.results:
-            self._roster.save()
-            return
-        failpoints.reach("before_settle")
-        self.writing, self.results = self.results, []
-        self._calm_at = time.monotonic() + COMPANY_S
-        self._aside.start(partial(self._settle, self.writing))
-        self.collect()
-
-    def collect(self) -> None:
-        """Book what was written; raises what the database raised, and then nothing is lost."""
-        if not self._aside.has_ended():
-            return
-        writing, self.writing = self.writing, []
-        try:
-            due = self._aside.take()
-        except Exception:
-            self.results, self._due_at = [*writing, *self.results], 0.0
-            raise
-        failpoints.reach("after_settle")
-        for consumer_id, due_at in due:
-            self._expect(consumer_id, due_at)
-        self._waits.learn()
+        """Write everything; raises what the database raises, and then nothing is lost."""
+        if self.results:
+            failpoints.reach("before_settle")
+            self._settle()
+            failpoints.reach("after_settle")
+            self._waits.learn()
         self._roster.save()
 
-    def wait(self) -> None:
-        """Collect what is being written, as soon as it is."""
-        self._aside.wait()
-        self.collect()
-
-    def close(self) -> None:
-        """Free what it holds of the system; nothing may be left to be written."""
-        self._aside.close()
-
-    def _settle(self, results: list[Result]) -> Due:
+    def _settle(self) -> None:
         """One result that the database refuses does not keep the others waiting."""
         try:
-            return self._write(results)
+            self._write(self.results)
         except (DataError, IntegrityError):
-            due: Due = []
-            for result in results:
+            for result in self.results:
                 try:
-                    due += self._write([result])
+                    self._write([result])
                 except (DataError, IntegrityError) as error:
                     logger.error("an answer cannot be stored and is left out: %s", error)
-                    due += self._write([settle.bare(result)])
-            return due
+                    self._write([settle.bare(result)])
+        self.results = []
+        self.due_at = 0.0
 
-    def _write(self, results: list[Result]) -> Due:
-        now = clock.now()
-        due: Due = [
-            (result.claimed.consumer_id, now + timedelta(seconds=result.transition.due_in))
-            for result in results
-            if result.transition.due_in is not None
-        ]
-        settle.settle(results, now=now, slot=self._slot, expect=lambda *it: due.append(it))
-        return due
+    def _write(self, results: list[Result]) -> None:
+        settle.settle(
+            results,
+            now=clock.now(),
+            slot=self._held.ordinal,
+            expect=self._expect,
+        )
 
     def _expect(self, consumer_id: int, due_at: datetime) -> None:
         if not self._roster.expect(consumer_id, due_at) and conf().wake:

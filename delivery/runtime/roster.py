@@ -111,11 +111,14 @@ class Roster:
         """Leave a consumer alone for a while: we cannot sign for it."""
         line.ready_at = clock.now().timestamp() + SUSPEND_S
 
-    def learn(self, line: Line, answer: Answer) -> None:
+    def learn(self, line: Line, answer: Answer, due_in: float | None) -> None:
         """What an answer says about its consumer."""
+        now = clock.now()
+        if due_in is not None:
+            line.expect(now + timedelta(seconds=due_in))
         if answer.outcome in (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE):
             return
-        instant = clock.now().timestamp()
+        instant = now.timestamp()
         line.circuit = _judged(line.circuit, answer, instant)
         self._news[line.view.id] = (line, answer)
 

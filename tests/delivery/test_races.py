@@ -164,7 +164,7 @@ def test_a_consumer_that_is_given_up_with_messages_waiting_is_not_asked_for_more
         consumer.state = Consumer.State.RETIRED
         consumer.save()
         pump.roster.refresh()
-        pump_until(pump, lambda: not (pump.open or pump.recorder.backlog))
+        pump_until(pump, lambda: not (pump.open or pump.recorder.results))
         started = Attempt.objects.count()
         for _ in range(5):
             pump.round()
