@@ -55,12 +55,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     begins = False
     """A transaction was begun here, and the server has not heard of it."""
+    ended = False
+    """The server has ended the transaction with its last statements (`raw.execute_last`)."""
 
     def create_cursor(self, name: str | None = None) -> CursorWrapper:
         return CursorWrapper(self.connection.cursor(), self)
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        self.begins = False
+        self.begins = self.ended = False
         return super().get_new_connection(conn_params)
 
     def _start_transaction_under_autocommit(self) -> None:
@@ -76,9 +78,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
             super()._rollback()  # type: ignore[misc]  # and this
 
     def _forget(self) -> bool:
-        """End a transaction in which the server was asked nothing; whether it is one."""
-        begins, self.begins = self.begins, False
-        return begins
+        """End a transaction of which the server is to hear nothing more; whether it is one."""
+        is_over = self.begins or self.ended
+        self.begins = self.ended = False
+        return is_over
 
     def _set_autocommit(self, autocommit: bool) -> None:
         if autocommit != self.connection.get_autocommit():

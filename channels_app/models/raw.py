@@ -108,6 +108,18 @@ def execute_all(statements: Sequence[Statement]) -> list[int]:
     return counts
 
 
+def execute_last(statements: Sequence[Statement]) -> None:
+    """Run statements that write, and end their transaction with them: one round trip on MySQL.
+
+    For use as the last thing inside it: what raises afterwards undoes nothing any more.
+    """
+    if connection.vendor != "mysql" or connection.savepoint_ids or not fit_together(statements):
+        execute_all(statements)
+        return
+    execute_all([*statements, ("COMMIT", [])])
+    connection.ended = True  # type: ignore[attr-defined]  # of our own backend (broker_site.mysql)
+
+
 def fit_together(statements: Sequence[Statement]) -> bool:
     """Whether servers take these in one packet, each of them being one that they take."""
     size = 0

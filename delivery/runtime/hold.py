@@ -1,6 +1,7 @@
 """Hold: the bodies that a pump has on their way, bounded by their bytes and not only by number."""
 
-from collections.abc import Sequence
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -31,6 +32,11 @@ class Hold:
     def prepare(self, claimed: Sequence[Claimed], now: datetime) -> None:
         """Have the content of what is not due yet at hand when it is."""
         self._shelf.prepare(row.message_id for row in claimed if row.due_at > now)
+
+    def stock(self, contents: Sequence[parcels.Row], claimed: Iterable[Claimed]) -> None:
+        """Have at hand what was read while these were claimed."""
+        if contents:
+            self._shelf.stock(contents, Tally(row.message_id for row in claimed))
 
     def seconds(self, now: datetime) -> float:
         """How long until one may go that was not due at the last `load`."""

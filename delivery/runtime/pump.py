@@ -157,6 +157,7 @@ class Pump:
         taker = self.allotment.taker(self.held.generation, now, self._free)
         made = dispatch.dispatch(limit, self.held.ordinal, taker, told)
         self._took(made.claimed, now)
+        self.hold.stock(made.contents, made.claimed)
         if made.more:
             self.accepted_hint = True
         if made.oldest_accepted_at is not None and not hinted:

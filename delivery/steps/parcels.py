@@ -3,8 +3,8 @@
 import json
 from collections import Counter as Tally
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from channels_app import sealing
 from channels_app.models import Message, MessageBody, raw
@@ -24,6 +24,10 @@ LEFT JOIN {MessageBody._meta.db_table} b ON b.message_id = m.id
 WHERE m.id IN """
 
 
+Row: TypeAlias = tuple[Any, ...]
+"""A message as `asking` finds it."""
+
+
 class Parcel(NamedTuple):
     """A message's content, opened."""
 
@@ -39,6 +43,11 @@ class Parcel(NamedTuple):
     def is_left(self) -> bool:
         """Whether the body can be had by asking for it."""
         return self.body is None and not self.error
+
+
+def asking(message_ids: Iterable[int], largest: int = SMALL_BYTES) -> raw.Statement:
+    """What finds the content of these messages, bodies up to ``largest`` bytes with it."""
+    return f"{_COLUMNS}({raw.listed(message_ids)})", [largest]
 
 
 def load(message_ids: Iterable[int]) -> dict[int, Parcel]:
@@ -82,6 +91,15 @@ class Shelf:
             if parcel.body is not None:
                 self._keep(key, parcel, max(1, consumer_count))
 
+    def stock(self, rows: Iterable[Row], uses: Mapping[int, int]) -> None:
+        """Keep what was found already, for so many uses of each message; large bodies not."""
+        for found in rows:
+            key = found[0]
+            if uses.get(key) and key not in self._kept:
+                parcel = _open(found)
+                if parcel.body is not None:
+                    self._keep(key, parcel, uses[key])
+
     def _use(self, key: int, times: int) -> None:
         parcel, left = self._kept[key]
         if left > times:
@@ -99,14 +117,13 @@ class Shelf:
         self._room += self._kept.pop(key)[0].size
 
 
-def _read(message_ids: Collection[int], *, largest: int) -> Iterable[tuple[Any, ...]]:
+def _read(message_ids: Collection[int], *, largest: int) -> Iterable[Row]:
     ids = sorted(message_ids)
     for start in range(0, len(ids), READ_AT_ONCE):
-        listed = raw.listed(ids[start : start + READ_AT_ONCE])
-        yield from raw.read(f"{_COLUMNS}({listed})", [largest])
+        yield from raw.read(*asking(ids[start : start + READ_AT_ONCE], largest))
 
 
-def _open(found: tuple[Any, ...]) -> Parcel:
+def _open(found: Row) -> Parcel:
     message_id, content_type, headers, _, size, data, has_body = found
     forwarded = {} if headers == "{}" else json.loads(headers)
     if has_body is None:

@@ -12,7 +12,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, ProgrammingError, connection, transaction
 
 from channels_app import transactions
-from channels_app.models import Team
+from channels_app.models import Team, raw
 from tests.delivery import books
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
@@ -84,6 +84,36 @@ def test_a_transaction_without_statements_says_nothing(monkeypatch: pytest.Monke
         Team.objects.update(name="There")
     assert len(sent) == 1
     assert sent[0].startswith("UPDATE")
+
+
+def test_last_statements_end_their_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    store()
+    update = "UPDATE channels_app_team SET name = %s"
+    with listening(monkeypatch) as sent, transaction.atomic():
+        raw.execute_last([(update, ["A"]), (update, ["There"])])
+    assert sent == [f"BEGIN; {update}; {update}; COMMIT".replace("%s", "'{}'").format("A", "There")]
+    with transaction.atomic():
+        Team.objects.update(name="Gone")
+        transaction.set_rollback(True)
+    assert Team.objects.get().name == "There", "a transaction of its own again"
+
+
+def test_last_statements_that_fail_undo_all_of_their_transaction() -> None:
+    store()
+    insert = "INSERT INTO channels_app_team (slug, name) VALUES ('here', 'Twice')"
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Team.objects.update(name="Gone")
+        raw.execute_last([("UPDATE channels_app_team SET name = 'Gone, too'", []), (insert, [])])
+    assert [team.name for team in Team.objects.all()] == ["Here"]
+
+
+def test_last_statements_inside_another_transaction_leave_that_open() -> None:
+    store()
+    with suppress(ZeroDivisionError), transaction.atomic():
+        with transaction.atomic():
+            raw.execute_last([("UPDATE channels_app_team SET name = 'Gone'", [])])
+        raise ZeroDivisionError
+    assert Team.objects.get().name == "Here"
 
 
 def test_a_first_statement_is_what_it_is_alone() -> None:

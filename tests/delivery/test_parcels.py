@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from channels_app import sealing
-from channels_app.models import Message, MessageBody
+from channels_app.models import Message, MessageBody, raw
 from delivery.steps import parcels
 from delivery.steps.parcels import SMALL_BYTES, Shelf
 from tests.factories import MessageFactory
@@ -34,6 +34,24 @@ def test_content_as_it_was_sent(django_assert_num_queries: Queries) -> None:
     assert found[plain].headers == {"X-A": 'caf\xe9 \u2014 "'}
     assert (found[sealed].body, found[sealed].size) == (b"secret", 6)
     assert parcels.load([plain, sealed]) == found
+
+
+def test_what_was_read_already_is_not_read_again(django_assert_num_queries: Queries) -> None:
+    once, twice, never = a_message(b"1"), a_message(b"2"), a_message(b"3")
+    large = a_message(b"x" * (SMALL_BYTES + 1))
+    shelf = Shelf()
+    for _ in range(2):  # what is there already has its uses
+        shelf.stock(
+            raw.read(*parcels.asking([once, twice, never, large])), {once: 1, twice: 2, large: 1}
+        )
+    with django_assert_num_queries(0):
+        assert {key: parcel.body for key, parcel in shelf.load([once, twice]).items()} == {
+            once: b"1",
+            twice: b"2",
+        }
+        assert shelf.load([twice])[twice].body == b"2"
+    with django_assert_num_queries(1):
+        assert shelf.load([once, twice, never, large])[large].is_left
 
 
 def test_what_cannot_be_had_says_why() -> None:

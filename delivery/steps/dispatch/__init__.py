@@ -22,6 +22,7 @@ from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.recipients import Recipients
 from delivery.rules.taker import Taker
+from delivery.steps import parcels
 from delivery.steps.dispatch.waiting import MESSAGES, Accepted, Look, lock
 
 MOST_ROWS = 10_000
@@ -63,6 +64,8 @@ class Dispatched:
     """Earliest instant at which each consumer has something queued."""
     claimed: list[Claimed] = field(default_factory=list)
     """What the taker has now; each consumer's in the order in which it is to be sent."""
+    contents: list[parcels.Row] = field(default_factory=list)
+    """What some of the messages carry, where that was read on the way."""
 
 
 class _Born(NamedTuple):
@@ -132,12 +135,13 @@ def _dispatch(
 
 
 def _dispatch_told(told: Collection[int], look: Look, slot: int, taker: Taker | None) -> Dispatched:
-    waiting, locked, number = look.with_told(told)
+    waiting, locked, number, contents = look.with_told(told, contents=taker is not None)
     if not locked:
         return Dispatched(more=bool(waiting))
     directory.refresh(number=number)
     made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
-    return replace(made, more=len(waiting) == look.limit or made.message_count < len(waiting))
+    more = len(waiting) == look.limit or made.message_count < len(waiting)
+    return replace(made, more=more, contents=contents)
 
 
 def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatched:
@@ -151,7 +155,19 @@ def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatch
     chosen = _chosen(rows, taker)
     queued = [row for row in rows if row.id not in chosen] if chosen else rows
     claimed = _claimed(chosen.values(), taker)
-    raw.execute_all(
+    due: dict[int, str] = {}
+    for _, message, consumer_id in queued:
+        if message.due_at == NEVER:
+            continue
+        due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)
+    made = Dispatched(
+        message_count=len(messages),
+        oldest_accepted_at=raw.instant(messages[0].accepted_at),
+        due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
+        claimed=claimed,
+    )
+    failpoints.reach("in_birth" if claimed else "in_dispatch")
+    raw.execute_last(
         [
             *entered.statements,
             *QUEUED.statements(
@@ -162,18 +178,7 @@ def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatch
             *Counter.adding(_tally(queued, claimed), slot),
         ]
     )
-    failpoints.reach("in_birth" if claimed else "in_dispatch")
-    due: dict[int, str] = {}
-    for _, message, consumer_id in queued:
-        if message.due_at == NEVER:
-            continue
-        due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)
-    return Dispatched(
-        message_count=len(messages),
-        oldest_accepted_at=raw.instant(messages[0].accepted_at),
-        due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
-        claimed=claimed,
-    )
+    return made
 
 
 def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_Born]]:

@@ -4,8 +4,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from channels_app.models import DirectoryVersion, Message, raw
+from delivery.steps import parcels
 
 MESSAGES = Message._meta.db_table
+FEW = 8
+"""Of so many messages at most the contents come along: asking for them later costs more than to
+have read some that nobody may take now."""
 
 
 class Accepted(NamedTuple):
@@ -28,6 +32,17 @@ class Accepted(NamedTuple):
         )
 
 
+class Found(NamedTuple):
+    """What a look found where somebody had told of some."""
+
+    waiting: list[int]
+    locked: list[Accepted]
+    """Those of them that are ours."""
+    number: int
+    """The directory's, read behind the locks."""
+    contents: list[parcels.Row]
+
+
 class Look(NamedTuple):
     """What to look for: up to ``limit`` messages, oldest first."""
 
@@ -39,16 +54,17 @@ class Look(NamedTuple):
         """Ids behind that one."""
         return [found for (found,) in raw.read(*self._asking(message_id))]
 
-    def with_told(self, told: Iterable[int]) -> tuple[list[int], list[Accepted], int]:
-        """What waits, what of it is ours, and the directory's number, where somebody told of some.
+    def with_told(self, told: Iterable[int], *, contents: bool) -> Found:
+        """What waits and what of it is ours; if wanted with the contents, where they are few.
 
-        For use inside a transaction. One round trip where `behind` and `lock` take two and the
-        number a third; if more wait than were told of, one or two more.
+        For use inside a transaction. One round trip where `behind` and `lock` take two, the
+        number a third and contents a fourth; if more wait than were told of, one or two more.
         """
         ids = sorted(told)[: self.limit]
+        reading = [parcels.asking(ids)] if contents and len(ids) <= FEW else []
         # The look comes behind the locks: what was accepted before one of those is in it.
-        rows, looked, version = raw.read_all(
-            [_locking(ids), self._asking(0), (DirectoryVersion.CURRENT, [])]
+        rows, looked, version, *read = raw.read_all(
+            [_locking(ids), self._asking(0), (DirectoryVersion.CURRENT, []), *reading]
         )
         waiting = [found for (found,) in looked]
         locked, number = _accepted(rows), DirectoryVersion.of(version)
@@ -57,7 +73,7 @@ class Look(NamedTuple):
             number = DirectoryVersion.current()  # of those, consumers may know that came later
         if len(waiting) == self.limit:
             locked = [it for it in locked if it.id <= waiting[-1]]  # older ones may be in between
-        return waiting, locked, number
+        return Found(waiting, locked, number, *(read or [[]]))
 
     def _asking(self, message_id: int) -> raw.Statement:
         sql = f"SELECT id FROM {MESSAGES} WHERE state = %s{self.condition} AND id > %s"
