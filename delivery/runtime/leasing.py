@@ -17,9 +17,10 @@ from channels_app.group_commit import GroupCommit
 from channels_app.rules import backoff
 from delivery.rules import leases as rules
 from delivery.rules import lifecycle
+from delivery.rules.acks import confirmed
 from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
-from delivery.rules.lifecycle import DeliveryState, Reason, Transition
+from delivery.rules.lifecycle import Transition
 from delivery.rules.outcome import Outcome
 from delivery.steps import leases as steps
 from delivery.steps import settle
@@ -118,6 +119,8 @@ class _Views:
 
 
 def _move(lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | None) -> Transition:
+    if outcome is Outcome.DELIVERED:
+        return confirmed()
     move = lifecycle.after_attempt(
         outcome,
         failure_count=lease.failure_count,
@@ -127,8 +130,6 @@ def _move(lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | N
         retry_after=None,
         jitter=chance.jitter(),
     )
-    if move.state is DeliveryState.DELIVERED:
-        return replace(move, reason=Reason.ACKNOWLEDGED)
     if delay_s is not None and move.due_in is not None:
         return replace(move, due_in=delay_s)
     return move

@@ -97,7 +97,7 @@ _COLUMNS = ", ".join(
 
 
 def take(choice: Choice, holding: Holding) -> Claim:
-    """Inside the caller's transaction: lease what nobody else holds of the choice."""
+    """Lease what nobody else holds of the choice. The last thing in the caller's transaction."""
     now, instant = holding.now, raw.text(holding.now)
     rows = _locked(choice, now + holding.ahead)
     if holding.ahead:
@@ -120,7 +120,6 @@ def take(choice: Choice, holding: Holding) -> Claim:
         rows = [row for row in rows if row.id not in finished]
         _leave((*expired, *worn), {row.id for row in worn}, now)
     claimed = _lease(rows, holding, tally)
-    failpoints.reach("in_claim")
     return Claim(claimed, len(expired), len(lapsed))
 
 
@@ -162,8 +161,9 @@ def _lease(rows: list[_Due], holding: Holding, tally: Tally[tuple[int, str]]) ->
         tally[consumer_id, state] -= count
         tally[consumer_id, DeliveryState.IN_FLIGHT.value] += count
     statements += Counter.adding(tally, holding.slot)
+    failpoints.reach("in_claim")
     if statements:
-        raw.execute_all(statements)
+        raw.execute_last(statements)
     return [claimed[row.id] for row in rows]
 
 
