@@ -26,7 +26,7 @@ from delivery.runtime.recorder import Recorder, patiently
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.wake import Listener, bell
-from delivery.steps import claim, dispatch
+from delivery.steps import claim, dispatch, parcels
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Answer
 
@@ -155,9 +155,9 @@ class Pump:
         hinted, self.accepted_hint = self.accepted_hint, False
         told, self.told = self.told, set()
         taker = self.allotment.taker(self.held.generation, now, self._free)
-        made = dispatch.dispatch(limit, self.held.ordinal, taker, told)
+        made = dispatch.dispatch(limit, self.held.ordinal, taker, told, parcels.asking)
         self._took(made.claimed, now)
-        self.hold.stock(made.contents, made.claimed)
+        self.hold.stock(made.along, made.claimed)
         if made.more:
             self.accepted_hint = True
         if made.oldest_accepted_at is not None and not hinted:

@@ -18,7 +18,7 @@ from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
 from delivery.rules.taker import Leave, Taker
 from delivery.runtime.pump import Pump
-from delivery.steps import claim, dispatch, release
+from delivery.steps import claim, dispatch, parcels, release
 from delivery.steps.claim import Want
 from delivery.steps.dispatch.waiting import FEW
 from tests import pumping
@@ -166,18 +166,17 @@ def test_what_was_told_of_is_locked_found_and_counted_in_one_round_trip(
     dispatch.dispatch(10, 0)
     told = publish(consumer.channel, b"2")
     with django_assert_num_queries(3):  # BEGIN is told of, too; COMMIT comes with the last
-        made = dispatch.dispatch(10, 0, taker(), told=told)
-    assert [row[0] for row in made.contents] == told
+        made = dispatch.dispatch(10, 0, taker(), told, parcels.asking)
+    assert [row[0] for row in made.along] == told
     assert len(made.claimed) == 1
 
 
-def test_contents_come_along_where_they_are_few_and_somebody_takes(consumer: Consumer) -> None:
+def test_of_few_messages_something_is_asked_along(consumer: Consumer) -> None:
     told = publish(consumer.channel, *[b"x"] * (FEW + 1))
-    assert not dispatch.dispatch(10, 0, taker(), told=told).contents
-    told = publish(consumer.channel, b"x")
-    assert not dispatch.dispatch(10, 0, told=told).contents
+    assert not dispatch.dispatch(10, 0, taker(), told, parcels.asking).along
     told = publish(consumer.channel, *[b"x"] * FEW)
-    assert {row[0] for row in dispatch.dispatch(10, 0, taker(), told=told).contents} == set(told)
+    made = dispatch.dispatch(10, 0, taker(), told, parcels.asking)
+    assert {row[0] for row in made.along} == set(told)
 
 
 @pytest.mark.mariadb

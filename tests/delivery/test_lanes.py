@@ -3,8 +3,9 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -474,10 +475,12 @@ def test_behind_a_crowd_of_a_held_key_nobody_looks_for_ever(
     made: list[dispatch.Dispatched] = []
     asked: list[str] = []
 
+    def note(run: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        asked.append(sql)
+        return run(sql, *rest)
+
     def other() -> None:
-        with connection.execute_wrapper(
-            lambda run, sql, *rest: (asked.append(sql), run(sql, *rest))[1]
-        ):
+        with connection.execute_wrapper(note):
             made.append(dispatch.dispatch(2, slot=1))
         connection.close()
 

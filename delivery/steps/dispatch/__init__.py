@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from channels_app import failpoints, transactions
 from channels_app.directory import directory
@@ -22,8 +22,7 @@ from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.recipients import Recipients
 from delivery.rules.taker import Taker
-from delivery.steps import parcels
-from delivery.steps.dispatch.waiting import MESSAGES, Accepted, Look, lock
+from delivery.steps.dispatch.waiting import MESSAGES, Accepted, Asking, Look, lock
 
 MOST_ROWS = 10_000
 """Deliveries that one transaction makes, unless a single message has more consumers."""
@@ -64,8 +63,8 @@ class Dispatched:
     """Earliest instant at which each consumer has something queued."""
     claimed: list[Claimed] = field(default_factory=list)
     """What the taker has now; each consumer's in the order in which it is to be sent."""
-    contents: list[parcels.Row] = field(default_factory=list)
-    """What some of the messages carry, where that was read on the way."""
+    along: list[tuple[Any, ...]] = field(default_factory=list)
+    """What was asked along."""
 
 
 class _Born(NamedTuple):
@@ -77,17 +76,22 @@ class _Born(NamedTuple):
 
 
 def dispatch(
-    limit: int, slot: int, taker: Taker | None = None, told: Collection[int] = ()
+    limit: int,
+    slot: int,
+    taker: Taker | None = None,
+    told: Collection[int] = (),
+    asking: Asking | None = None,
 ) -> Dispatched:
     """Fan out up to ``limit`` accepted messages, oldest first.
 
     Safe to run anywhere at once: messages that another worker is fanning out are skipped, and a
     message that was fanned out is no longer in the state that this looks for. ``told`` are ids of
-    some that are probably waiting: those that wait beside them are found all the same.
+    some that are probably waiting: those that wait beside them are found all the same. Of few of
+    them ``asking`` is asked along, without a round trip of its own.
     """
     look = Look(limit)
     if told:
-        made = _make(partial(_dispatch_told, told, look, slot, taker))
+        made = _make(partial(_dispatch_told, told, look, slot, taker, asking))
         if made.message_count or not made.more:
             return made
     return _run(look, slot, taker)
@@ -134,14 +138,16 @@ def _dispatch(
     return replace(made, more=found == look.limit or made.message_count < len(locked))
 
 
-def _dispatch_told(told: Collection[int], look: Look, slot: int, taker: Taker | None) -> Dispatched:
-    waiting, locked, number, contents = look.with_told(told, contents=taker is not None)
+def _dispatch_told(
+    told: Collection[int], look: Look, slot: int, taker: Taker | None, asking: Asking | None
+) -> Dispatched:
+    waiting, locked, number, along = look.with_told(told, asking)
     if not locked:
         return Dispatched(more=bool(waiting))
     directory.refresh(number=number)
     made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
     more = len(waiting) == look.limit or made.message_count < len(waiting)
-    return replace(made, more=more, contents=contents)
+    return replace(made, more=more, along=along)
 
 
 def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatched:

@@ -1,15 +1,16 @@
 """Waiting: the accepted messages that a fan-out finds, and those of them that are nobody else's."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from channels_app.models import DirectoryVersion, Message, raw
-from delivery.steps import parcels
 
+Asking: TypeAlias = Callable[[Iterable[int]], raw.Statement]
+"""Makes a query about messages."""
 MESSAGES = Message._meta.db_table
 FEW = 8
-"""Of so many messages at most the contents come along: asking for them later costs more than to
-have read some that nobody may take now."""
+"""Of so many messages at most something is asked along: asking later costs more than to have read
+of some that nobody may take now."""
 
 
 class Accepted(NamedTuple):
@@ -40,7 +41,7 @@ class Found(NamedTuple):
     """Those of them that are ours."""
     number: int
     """The directory's, read behind the locks."""
-    contents: list[parcels.Row]
+    along: list[tuple[Any, ...]]
 
 
 class Look(NamedTuple):
@@ -54,17 +55,17 @@ class Look(NamedTuple):
         """Ids behind that one."""
         return [found for (found,) in raw.read(*self._asking(message_id))]
 
-    def with_told(self, told: Iterable[int], *, contents: bool) -> Found:
-        """What waits and what of it is ours; if wanted with the contents, where they are few.
+    def with_told(self, told: Iterable[int], asking: Asking | None) -> Found:
+        """What waits and what of it is ours; of few what is asked along, too.
 
         For use inside a transaction. One round trip where `behind` and `lock` take two, the
-        number a third and contents a fourth; if more wait than were told of, one or two more.
+        number a third and ``asking`` a fourth; if more wait than were told of, one or two more.
         """
         ids = sorted(told)[: self.limit]
-        reading = [parcels.asking(ids)] if contents and len(ids) <= FEW else []
+        more = [asking(ids)] if asking and len(ids) <= FEW else []
         # The look comes behind the locks: what was accepted before one of those is in it.
-        rows, looked, version, *read = raw.read_all(
-            [_locking(ids), self._asking(0), (DirectoryVersion.CURRENT, []), *reading]
+        rows, looked, version, *along = raw.read_all(
+            [_locking(ids), self._asking(0), (DirectoryVersion.CURRENT, []), *more]
         )
         waiting = [found for (found,) in looked]
         locked, number = _accepted(rows), DirectoryVersion.of(version)
@@ -73,7 +74,7 @@ class Look(NamedTuple):
             number = DirectoryVersion.current()  # of those, consumers may know that came later
         if len(waiting) == self.limit:
             locked = [it for it in locked if it.id <= waiting[-1]]  # older ones may be in between
-        return Found(waiting, locked, number, *(read or [[]]))
+        return Found(waiting, locked, number, *(along or [[]]))
 
     def _asking(self, message_id: int) -> raw.Statement:
         sql = f"SELECT id FROM {MESSAGES} WHERE state = %s{self.condition} AND id > %s"
