@@ -441,6 +441,15 @@ def test_a_parked_key_waits_without_anything_in_it(consumer: Consumer, now: date
     assert deliver_all(consumer, now) == ["A2"]
 
 
+def beside_a_held_beginning(other: Callable[[], None]) -> None:
+    """Run it on a connection of its own, while the first two messages are in somebody's hands."""
+    with transaction.atomic():
+        assert dispatch.dispatch(2, slot=0).message_count == 2
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+
 @pytest.mark.mariadb
 @pytest.mark.seed("S3-02", "S2-65")
 @pytest.mark.parametrize("told_of", [0, 1, 3])
@@ -456,11 +465,7 @@ def test_two_who_fan_out_keep_the_order_of_acceptance(
         made.append(dispatch.dispatch(100, slot=1, told=told).message_count)
         connection.close()
 
-    with transaction.atomic():
-        assert dispatch.dispatch(2, slot=0).message_count == 2
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
+    beside_a_held_beginning(other)
     assert made == [1], "C1 alone"
     fan_out()
     assert deliver_all(consumer, now) == ["A1 B1 C1", "A2", "A3"]
@@ -484,11 +489,7 @@ def test_behind_a_crowd_of_a_held_key_nobody_looks_for_ever(
             made.append(dispatch.dispatch(2, slot=1))
         connection.close()
 
-    with transaction.atomic():
-        assert dispatch.dispatch(2, slot=0).message_count == 2
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
+    beside_a_held_beginning(other)
     assert made == [dispatch.Dispatched(more=True)]
     assert sum("ORDER BY id LIMIT" in sql for sql in asked) == 3
 

@@ -28,7 +28,7 @@ MOST_ROWS = 10_000
 """Deliveries that one transaction makes, unless a single message has more consumers."""
 MOST_PASSED = 2_000
 """How many messages that are somebody else's, or behind such of their key, a fan-out looks beyond:
-more than all pumps hold at a time."""
+as many as ten pumps hold at a time."""
 NEVER = raw.text(BEHIND)
 _NUMBERS = ("id", "message_id", "consumer_id", "channel_id", "priority")
 _VALUES = ("due_at", "expires_at", "event_type", "ordering_key", "accepted_at")
