@@ -7,8 +7,9 @@ deletes their rows part by part. Each run first finishes what the last one left.
 import json
 import logging
 from argparse import ArgumentParser
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from typing import Any
 
@@ -39,6 +40,9 @@ LATE = timedelta(days=2)
 READING = timedelta(seconds=30)
 """A run without a heartbeat for so long reads nothing any more."""
 KINDS = (ripe.DELIVERIES, ripe.MESSAGES)
+Asked = Callable[[str], str]
+"""Of an executor: export.export or export.check."""
+Step = tuple[Asked, Segment]
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -60,18 +64,9 @@ def work(context: Context) -> dict[str, Any]:
         amended = _amend(context, ledger)
         ledger.plan(_plan(context, ledger))
         failpoints.reach("after_plan")
-        exported = _export(context, ledger)
-        verified, differ = _verify(context, ledger)
+        return {"amended": amended, **_move(context, ledger)}
     except OSError as error:
         raise places.Unusable(f"The lake cannot be used: {error}.") from error
-    rows = sum(segment.rows for segment in verified)
-    return {
-        "amended": amended,
-        "exported": exported,
-        "verified": len(verified),
-        "to_do_again": differ,
-        "rows": rows,
-    }
 
 
 def _plan(context: Context, ledger: Ledger) -> list[Range]:
@@ -149,60 +144,70 @@ def _somebody_reads(context: Context) -> bool:
     )
 
 
-def _export(context: Context, ledger: Ledger) -> int:
-    """Write the files of what is planned, several at once; each is committed as it comes."""
-    count = 0
-    for segment, manifest in _on_executors(context, ledger.having(PLANNED), "exporting"):
-        files = [File(**file) for file in manifest["files"]]
-        if ledger.exported(segment, files, manifest["parts"]):
-            count += 1
-    return count
+def _move(context: Context, ledger: Ledger) -> dict[str, int]:
+    """Have each segment's files written, and compared with the tables right after that.
 
-
-def _verify(context: Context, ledger: Ledger) -> tuple[list[Segment], int]:
-    """Have files read back and compared with what was written and with the tables."""
-    verified: list[Segment] = []
-    segments = ledger.having(EXPORTED)
-    for segment, answer in _on_executors(context, segments, "checking"):
-        if "differs" in answer:
+    The database has a segment's rows in memory then; of large tables it has none of them left when
+    the last segment is written.
+    """
+    came = {"exported": 0, "verified": 0, "to_do_again": 0, "rows": 0}
+    waiting: deque[Step] = deque((export.check, each) for each in ledger.having(EXPORTED))
+    waiting.extend((export.export, each) for each in ledger.having(PLANNED))
+    ended, total, rows = 0, len(waiting), 0
+    for asked, segment, answer in _on_executors(context, waiting):
+        is_over = True
+        if asked is export.export:
+            files = [File(**file) for file in answer["files"]]
+            rows += sum(file.rows for file in files)
+            if moved := ledger.exported(segment, files, answer["parts"]):
+                came["exported"] += 1
+                if files:
+                    waiting.appendleft((export.check, moved))
+                    is_over = False
+        elif "differs" in answer:
             logger.warning("segment %d again: %s", segment.id, answer["differs"])
             ledger.again(segment)
+            came["to_do_again"] += 1
         elif ledger.verified(segment):
-            verified.append(segment)
-    return verified, len(segments) - len(verified)
+            came["verified"] += 1
+            came["rows"] += segment.rows
+        ended += is_over
+        context.report("archiving", ended, total, rows or None)
+    return came
 
 
 def _on_executors(
-    context: Context, segments: Sequence[Segment], stage: str
-) -> Iterator[tuple[Segment, dict[str, Any]]]:
-    """Each segment's answer, as they come. Raises Unusable for what a person must mend; Lost.
+    context: Context, waiting: deque[Step]
+) -> Iterator[tuple[Asked, Segment, dict[str, Any]]]:
+    """Each step's answer, as they come; what is put in front meanwhile begins next.
 
     One job of Spark for each: toLocalIterator would run two at a time, and collect would keep all
-    answers back until the last one.
+    answers back until the last one. Raises Unusable for what a person must mend; Lost.
     """
-    if not segments:
+    if not waiting:
         return
-    asked = export.export if stage == "exporting" else export.check
-    workers, rows = context.workers, 0
-    with ThreadPoolExecutor(context.settings.partitions) as pool:
-        futures = {
-            pool.submit(_ask, workers, asked, _task(context, each)): each for each in segments
-        }
+    workers, at_once = context.workers, context.settings.partitions
+    begun: dict[Future[dict[str, Any]], Step] = {}
+    with ThreadPoolExecutor(at_once) as pool:
         try:
-            for place, future in enumerate(as_completed(futures)):
-                segment, answer = futures[future], future.result()
-                if "error" in answer:
-                    with context.database.transaction():
-                        context.run.hold(context.database)  # else who took over cleared it away
-                    raise places.Unusable(answer["error"])
-                rows += sum(file["rows"] for file in answer.get("files", ()))
-                yield segment, answer
-                context.report(stage, place + 1, len(segments), rows or None)
+            while waiting or begun:
+                while waiting and len(begun) < at_once:
+                    asked, segment = waiting.popleft()
+                    future = pool.submit(_ask, workers, asked, _task(context, segment))
+                    begun[future] = asked, segment
+                for future in wait(begun, return_when=FIRST_COMPLETED).done:
+                    asked, segment = begun.pop(future)
+                    answer = future.result()
+                    if "error" in answer:
+                        with context.database.transaction():
+                            context.run.hold(context.database)  # else who took over cleared it away
+                        raise places.Unusable(answer["error"])
+                    yield asked, segment, answer
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ask(workers: SparkContext, asked: Callable[[str], str], task: str) -> dict[str, Any]:
+def _ask(workers: SparkContext, asked: Asked, task: str) -> dict[str, Any]:
     (said,) = workers.parallelize([task], 1).map(asked).collect()
     answer: dict[str, Any] = json.loads(said)
     return answer

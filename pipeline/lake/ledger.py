@@ -6,7 +6,7 @@ its run. A run that was stalled and wakes up later changes nothing any more.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -133,17 +133,17 @@ class Ledger:
 
     def exported(
         self, segment: Segment, files: Sequence[File], parts: Sequence[Sequence[int]]
-    ) -> bool:
-        """Its files are written: from now on they are the segment's; False if it had moved on.
+    ) -> Segment | None:
+        """Its files are written: the segment that has them now; None if it had moved on.
 
         Without rows there is nothing left to do for it.
         """
-        rows = files[0].rows if files else 0
+        rows, state = (files[0].rows, EXPORTED) if files else (0, PRUNED)
         failpoints.reach("before_export_commit")
         moved = self._move(
             segment,
             PLANNED,
-            EXPORTED if files else PRUNED,
+            state,
             files=_json(files),
             parts=json.dumps(parts, separators=(",", ":")),
             row_count=rows,
@@ -151,11 +151,12 @@ class Ledger:
             exported_at=self.database.now(),
         )
         failpoints.reach("after_export_commit")
-        if moved:
-            for file in files:
-                places.publish(self.folder, file.path, file.tmp)
-                failpoints.reach("after_publish")
-        return moved
+        if not moved:
+            return None
+        for file in files:
+            places.publish(self.folder, file.path, file.tmp)
+            failpoints.reach("after_publish")
+        return replace(segment, state=state, files=tuple(files), rows=rows)
 
     def verified(self, segment: Segment) -> bool:
         """Its files are what the tables have: these rows may be deleted there."""
