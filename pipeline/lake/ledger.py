@@ -114,10 +114,11 @@ class Ledger:
         )
         return [_day(day) for (day,) in rows]
 
-    def plan(self, ranges: Iterable[Range]) -> None:
-        """Write down what is to be archived."""
+    def plan(self, ranges: Iterable[Range]) -> list[Segment]:
+        """Write down what is to be archived; the segments that it became."""
         with self.database.transaction():
             self.run.hold(self.database)
+            ((last,),) = self.database.read(f"SELECT COALESCE(MAX(id), 0) FROM {SEGMENTS}")
             self.database.execute_many(
                 f"INSERT INTO {SEGMENTS} (kind, day, low, high, cutoffs, state, files, parts, "
                 "row_count, byte_count, deleted_count, `cursor`, planned_at) "
@@ -130,6 +131,10 @@ class Ledger:
                     for each in ranges
                 ],
             )
+            rows = self.database.read(
+                f"SELECT {FIELDS} FROM {SEGMENTS} WHERE id > %s ORDER BY id", [last]
+            )
+        return [_segment(row) for row in rows]
 
     def exported(
         self, segment: Segment, files: Sequence[File], parts: Sequence[Sequence[int]]

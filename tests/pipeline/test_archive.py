@@ -15,10 +15,10 @@ from delivery.runtime import sweeps
 from delivery.steps import archived, recount
 from pipeline import settings
 from pipeline.broker.database import Database
-from pipeline.jobs import archive
 from pipeline.lake import places, planning
 from pipeline.lake.frames import Frames
 from pipeline.lake.ledger import Ledger
+from pipeline.parts import segments
 from pipeline.running.job import Context
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
@@ -35,7 +35,7 @@ DAY = timedelta(days=1)
 def _small(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     """Segments and parts of few rows, and many of them."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
-    monkeypatch.setattr(archive, "PART_ROWS", 7)
+    monkeypatch.setattr(segments, "PART_ROWS", 7)
     monkeypatch.setenv(settings.BULK, address)
 
 
