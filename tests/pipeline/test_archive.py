@@ -190,6 +190,24 @@ def test_spark_starts_while_the_plan_is_made_if_there_is_something_to_do(
     assert begun[0][0] == "planning deliveries"
 
 
+def test_a_segment_goes_all_its_way_while_others_are_planned_and_written(
+    archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "AHEAD", 2)
+    seen, verified = [], Ledger.verified
+
+    def look(ledger: Ledger, segment: Any) -> bool:
+        seen.append(states())
+        return verified(ledger, segment)
+
+    monkeypatch.setattr(Ledger, "verified", look)
+    archive_job()
+    assert max(each["exported"] for each in seen) <= 4, "what is written waits for others"
+    total = sum(states().values())
+    assert sum(seen[0].values()) < total, "all were planned before the first was written"
+    assert states() == {"verified": total}
+
+
 def test_a_segment_never_crosses_midnight_nor_meets_one_under_way(
     archive_job: RunArchive, month: Month
 ) -> None:
