@@ -168,7 +168,7 @@ class _Place:
                 self._ask_duckdb(question, answer)
         except BenchError as error:
             answer.failures.append(str(error))
-        used = answer.cpu_s + time.process_time() - harness
+        used = answer.cpu_s + answer.duckdb_cpu_s + time.process_time() - harness
         used += cpu.look({"server": self.database.pids}).since(server)["server"]
         spent = (time.monotonic() - start) * len(os.sched_getaffinity(0))
         answer.strangers = max(0.0, (cpu.machine() - busy - used) / spent)
@@ -194,7 +194,7 @@ class _Place:
         answer.seconds, answer.database_cpu_s = cost.seconds, cost.database_cpu_s
         answer.driver_bytes, answer.jvm_bytes = cost.driver_bytes, cost.jvm_bytes
         answer.workers_bytes = cost.workers_bytes
-        answer.cpu_s += sum(cost.cpu_s.values())
+        answer.cpu_s = sum(cost.cpu_s.values())
 
     def _ask_mariadb(self, question: Question, answer: Answer) -> None:
         before = cpu.look({"server": self.database.pids})
@@ -222,7 +222,7 @@ class _Place:
                 self.database.pids,
             )
         answer.duckdb_s, answer.duckdb_bytes = cost.seconds, cost.driver_bytes
-        answer.cpu_s += sum(cost.cpu_s.values())
+        answer.duckdb_cpu_s = sum(cost.cpu_s.values())
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
