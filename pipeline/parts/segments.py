@@ -126,6 +126,7 @@ class Mover:
         self._context.report(f"planning {day.kind}", day.number, day.of, self._rows or None)
         if not day.ranges:
             return
+        self._context.begin_workers()
         planned = self._ledger.plan(day.ranges)
         failpoints.reach("after_plan")
         self._total += len(planned)
