@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     try:
         if options.findings:
-            found, *others = map(Findings.load, options.findings)
-            for other in others:
-                found.replace(other)
+            found = Findings.load(options.findings)
         else:
             session = Session(
                 sizes=options.sizes,
@@ -90,12 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE", help="page to write")
     parser.add_argument("--keep", type=Path, default=KEEP, metavar="FOLDER", help="for the JSON")
     parser.add_argument(
-        "--from",
-        dest="findings",
-        type=Path,
-        nargs="+",
-        metavar="JSON",
-        help="the table again; what later files found stands in place of what the first did",
+        "--from", dest="findings", type=Path, metavar="JSON", help="the table again"
     )
     return parser
 

@@ -50,25 +50,6 @@ class Findings:
     deliver_attempts: int = 0
     """How large the tables were then."""
     failures: list[str] = field(default_factory=list)
-    later: dict[str, str] = field(default_factory=dict)
-    """Parts that another session measured again, and when."""
-
-    def replace(self, other: "Findings") -> None:
-        """Take what a later session found in place of the same parts. Raises BenchError."""
-        if self.machine.lines()[0] != other.machine.lines()[0] or self.settings != other.settings:
-            raise BenchError("The findings are of different machines or servers.")
-        asked = dict.fromkeys(answer.question for answer in other.answers)
-        for name in asked:
-            mine = [it for it in self.answers if it.question == name]
-            place = self.answers.index(mine[0]) if mine else len(self.answers)
-            kept = [it for it in self.answers if it.question != name]
-            again = [it for it in other.answers if it.question == name]
-            self.answers = [*kept[:place], *again, *kept[place:]]
-        if other.spells:
-            self.spells, self.deliver_attempts = other.spells, other.deliver_attempts
-        parts = [*asked, *(["delivering"] if other.spells else [])]
-        self.later |= dict.fromkeys(parts, other.at)
-        self.failures += other.failures
 
     def save(self, folder: Path) -> Path:
         """As JSON; the name sorts by time."""

@@ -15,7 +15,7 @@ def markdown(found: Findings) -> str:
     sizes = list(dict.fromkeys(answer.attempts for answer in found.answers))
     beside = [answer for answer in found.answers if answer.mariadb_s is not None]
     lines = [
-        "; ".join([f"- {found.at}", *(f"{name} {at}" for name, at in found.later.items())]),
+        f"- {found.at}",
         *[f"- {text}" for text in found.machine.lines()],
         f"- {found.settings}",
         "- other work took at most "

@@ -1,6 +1,5 @@
 """The data pipeline's measurements: the month that they are made on, and the page."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,26 +67,6 @@ def test_the_page_shows_what_was_found() -> None:
     assert "| 20.0 | 80.0 | 0.80 | 100 / 100 | 900 / 1,000 | 800 / 800 |" in text
     assert "| pruning | 6.0 ms | 12.0 ms | 100 | 5,000 |" in text
     assert "failed" not in text
-
-
-def test_what_was_measured_again_stands_in_the_place_of_what_was() -> None:
-    found, later = findings(), findings()
-    found.answers.insert(0, Answer("health", 1_000_000, 300_000, 10.0))
-    found.answers.append(Answer("audit", 1_000_000, 2_200_000, 30.0))
-    later.at = "2026-01-02T00:00:00+00:00"
-    later.answers = [Answer("usage", 1_000_000, 2_200_000, 15.0)]
-    later.spells = []
-    found.replace(later)
-    assert [(it.question, it.seconds) for it in found.answers] == [
-        ("health", 10.0),
-        ("usage", 15.0),
-        ("audit", 30.0),
-    ]
-    assert [spell.name for spell in found.spells] == ["nothing else", "pruning"]
-    first, *_ = page.markdown(found).splitlines()
-    assert first == "- 2026-01-01T00:00:00+00:00; usage 2026-01-02T00:00:00+00:00"
-    with pytest.raises(BenchError, match="different"):
-        found.replace(replace(later, settings="another server's"))
 
 
 def test_a_failure_stands_in_its_place() -> None:
