@@ -153,6 +153,18 @@ def read_all(statements: Sequence[Statement]) -> list[list[tuple[Any, ...]]]:
     return found
 
 
+def union(queries: Iterable[str]) -> str:
+    """The rows of all ``queries``, each of which may have an order and a limit of its own.
+
+    Queries in parentheses MySQL reads one after the other. As tables in FROM, the only form that
+    SQLite has, each one's rows are stored first: a third to two thirds more work on MariaDB.
+    """
+    if connection.vendor == "mysql":
+        return " UNION ALL ".join([f"({query})" for query in queries])
+    tables = [f"({query}) AS t{place}" for place, query in enumerate(queries)]
+    return " UNION ALL ".join([f"SELECT * FROM {table}" for table in tables])
+
+
 def listed(numbers: Iterable[int]) -> str:
     """Whole numbers as the inside of ``IN (...)``; there must be one."""
     return ", ".join(["%d" % number for number in numbers])  # noqa: UP031 (refuses what is none)

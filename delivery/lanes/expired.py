@@ -33,10 +33,10 @@ def expired_behind(
     if not crowded:
         return []
     share = MOST // len(crowded)
-    waiting = " UNION ALL ".join(
-        f"SELECT * FROM (SELECT delivery_id FROM {WAITERS} WHERE lane_id = {key:d} "
-        f"AND place > {place:d} ORDER BY place LIMIT {share:d}) AS t{number}"
-        for number, (key, place) in enumerate(crowded)
+    waiting = raw.union(
+        f"SELECT delivery_id FROM {WAITERS} WHERE lane_id = {key:d} "
+        f"AND place > {place:d} ORDER BY place LIMIT {share:d}"
+        for key, place in crowded
     )
     if not (found := raw.read(waiting)):
         return []

@@ -60,14 +60,14 @@ def ahead(consumer_id: int, now: datetime, most: int) -> list[int]:
     # Else MariaDB may take the index of states, and sort.
     by_index = " FORCE INDEX (delivery_claim)" if connection.vendor == "mysql" else ""
     terms = (
-        f"SELECT * FROM (SELECT due_at, id FROM {TABLE}{by_index} "
+        f"SELECT due_at, id FROM {TABLE}{by_index} "
         f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} "
         "AND due_at > %s AND due_at < %s AND state = %s "
-        f"ORDER BY due_at, id LIMIT {most:d}) AS t{level}"
+        f"ORDER BY due_at, id LIMIT {most:d}"
         for level in range(10)
     )
     bounds = [raw.text(now), raw.text(BEHIND), DeliveryState.QUEUED.value]
-    rows = raw.read(" UNION ALL ".join(terms), bounds * 10)
+    rows = raw.read(raw.union(terms), bounds * 10)
     return [key for _, key in sorted(rows)][:most]
 
 

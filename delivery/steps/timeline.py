@@ -68,8 +68,7 @@ def ahead_sql(
         bound = "due_at >= %s" if after is None else "due_at > %s"
         terms.append(_range(channel_id, f"{bound} AND due_at < %s", most))
         values += [raw.text(after.due_at if after else begin), raw.text(end)]
-    parts = (f"SELECT * FROM ({term}) AS t{place}" for place, term in enumerate(terms))
-    return " UNION ALL ".join(parts), values
+    return raw.union(terms), values
 
 
 def load(channel_ids: Sequence[int], begin: datetime, end: datetime, width: timedelta) -> Load:

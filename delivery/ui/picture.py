@@ -136,10 +136,10 @@ def _newest(parts: Sequence[Part], most: int) -> list[list[Row]]:
         for state in part.states:
             chosen = rows.filter(state=state).values_list("place", *Row._fields)
             sql, own = chosen[:most].query.sql_with_params()
-            terms.append(f"SELECT * FROM ({sql}) AS part{len(terms)}")  # noqa: S608 - Django's
+            terms.append(sql)
             values += own
     found: list[list[Row]] = [[] for _ in parts]
-    for place, *row in raw.read(" UNION ALL ".join(terms), values) if terms else ():
+    for place, *row in raw.read(raw.union(terms), values) if terms else ():
         found[place].append(Row(*row))
     return [sorted(rows, reverse=True)[:most] for rows in found]
 

@@ -42,11 +42,11 @@ def candidates_sql(wants: Sequence[Want], now: datetime) -> tuple[str, list[Any]
     terms = [
         (want.consumer_id, level, want.limit + want.spare + 1) for want in wants for level in LEVELS
     ]
-    sql = " UNION ALL ".join(
-        f"SELECT * FROM (SELECT id, consumer_id, priority, due_at FROM {TABLE} "
+    sql = raw.union(
+        f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
         f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
-        f"ORDER BY due_at, id LIMIT {limit:d}) AS t{place}"
-        for place, (consumer_id, level, limit) in enumerate(terms)
+        f"ORDER BY due_at, id LIMIT {limit:d}"
+        for consumer_id, level, limit in terms
     )
     return sql, [raw.text(now)] * len(terms)
 
