@@ -141,10 +141,18 @@ def json_object(
     Raises ApiProblem: 415 for another content type, 400 for what is not JSON, and what `read_body`
     raises, above ``MOST_BYTES``.
     """
-    body = read_body(sender or caller_of(request), request.META, request._request.read, MOST_BYTES)
+    read = request._request.read
+    return read_object(sender or caller_of(request), request.META, read, optional=optional)
+
+
+def read_object(
+    sender: Sender, meta: Mapping[str, Any], read: Callable[[int], bytes], *, optional: bool = False
+) -> dict[str, Any]:
+    """The same from behind ``read``, with the request's headers in ``meta``."""
+    body = read_body(sender, meta, read, MOST_BYTES)
     if optional and not body:
         return {}
-    kind = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if kind not in {"application/json", "application/merge-patch+json"}:
         raise ApiProblem(
             415, "unsupported_media_type", "Send application/json.", field="Content-Type"

@@ -4,17 +4,15 @@ Both ways to a producer's answer lead through here: REST framework's view (views
 the short one in front of it (broker_site/lean.py).
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from rest_framework.exceptions import NotAuthenticated
-
 from channels_app import clock
-from channels_app.api import authentication, publication, turns
+from channels_app.api import publication, short, turns
 from channels_app.api.authentication import Caller
 from channels_app.api.base import read_body
 from channels_app.api.problems import ApiProblem
+from channels_app.api.short import Answer
 from channels_app.conf import conf
 from channels_app.directory import ChannelView, directory
 from channels_app.errors import NotFound
@@ -24,7 +22,6 @@ from channels_app.steps import accept, throttle
 from channels_app.steps.accept import Accepted, Publication
 
 SCOPES = ("publish",)
-CONTENT_TYPE = "application/json"
 MOST_COUNTS = 10_000
 CONFLICT = "The key already stands for a message with another body; nothing was stored."
 
@@ -38,17 +35,14 @@ class Published(NamedTuple):
     body: bytes
 
 
-def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Published:
+def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Answer:
     """Store the body behind ``read`` as one message of whoever the headers in ``meta`` name.
 
     Raises what the API's views raise; then nothing was stored, unless the database went away in
     the middle (503).
     """
-    caller = authentication.identify(meta.get("HTTP_AUTHORIZATION"))
-    if caller is None:
-        raise NotAuthenticated
-    authentication.authorize(caller, SCOPES, channel)
-    return publish(caller, meta, read, channel)
+    done = publish(short.caller_of(meta, SCOPES, channel), meta, read, channel)
+    return Answer(done.status, done.body, [("Location", done.url)])
 
 
 def publish(
@@ -69,7 +63,7 @@ def publish(
     if result.conflict:
         raise ApiProblem(409, "idempotency_conflict", CONFLICT, field="Idempotency-Key")
     shown = show(view, message, result)
-    return Published(200 if result.duplicate else 202, shown["url"], _compact(shown).encode())
+    return Published(200 if result.duplicate else 202, shown["url"], short.to_json(shown))
 
 
 def _in_turn(
@@ -124,6 +118,3 @@ def _matched(channel: ChannelView, event_type: str) -> int:
         count = min(count, 1) if channel.kind == "queue" else count
         kept = _counts[channel.slug, event_type] = (channel, count)
     return kept[1]
-
-
-_compact = json.JSONEncoder(separators=(",", ":")).encode

@@ -25,13 +25,23 @@ from channels_app import clock
 from channels_app.api.problems import ApiProblem
 from channels_app.models import Message
 from channels_app.rules import times
-from tests.factories import ApiKeyFactory, ChannelFactory, bearer
+from tests.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, bearer
 
 MESSAGES = "/api/v1/channels/orders/messages"
+CONSUMERS = "/api/v1/channels/orders/consumers"
+RECEIVE, ACK = f"{CONSUMERS}/pulling/receive", "/api/v1/leases/ack"
+BODIES = {RECEIVE: b'{"max": 1}', ACK: b'{"leases": ["lse_none"]}'}
 REQUESTS = {
     "publish": (202, "POST", MESSAGES, True),
     "no key": (401, "POST", MESSAGES, False),
     "unknown channel": (404, "POST", "/api/v1/channels/nothing/messages", True),
+    "receive": (200, "POST", RECEIVE, True),
+    "receive without a key": (401, "POST", RECEIVE, False),
+    "receive what is sent": (409, "POST", f"{CONSUMERS}/pushed/receive", True),
+    "unknown consumer": (404, "POST", f"{CONSUMERS}/nobody/receive", True),
+    "acknowledge": (200, "POST", ACK, True),
+    "acknowledge without a key": (401, "POST", ACK, False),
+    "receive by GET": (405, "GET", RECEIVE, True),
     "no such address": (404, "GET", "/api/v1/nothing", True),
     "wrong method": (405, "DELETE", "/api/v1/channels", True),
     "a list": (200, "GET", "/api/v1/channels", True),
@@ -58,7 +68,9 @@ def _kept_connection() -> Iterator[None]:
 @pytest.fixture
 def authorization() -> str:
     """A key that may do everything, on a channel that is there."""
-    ChannelFactory.create(slug="orders")
+    orders = ChannelFactory.create(slug="orders")
+    ConsumerFactory.create(channel=orders, client_id="pulling", pull=True)
+    ConsumerFactory.create(channel=orders, client_id="pushed")
     return bearer(ApiKeyFactory.create(admin=True))
 
 
@@ -90,8 +102,10 @@ def test_both_ways_give_the_same_answer(name: str, authorization: str) -> None:
     status, method, path, has_key = REQUESTS[name]
     key = authorization if has_key else ""
 
-    short = call(wsgi.programs, method, path, b'{"id": 1}', key)
-    long = call(wsgi.people, method, path, b'{"id": 1}', key)
+    body = BODIES.get(path, b'{"id": 1}')
+
+    short = call(wsgi.programs, method, path, body, key)
+    long = call(wsgi.people, method, path, body, key)
 
     assert short[0] == long[0]
     assert short[0].startswith(f"{status} ")

@@ -16,6 +16,8 @@ from delivery.rules.lifecycle import FREE_ATTEMPTS
 from delivery.runtime import leasing, receiving
 from delivery.steps import leases as steps
 from delivery.steps import release
+from tests.api import LeanClient
+from tests.delivery import calling
 from tests.delivery.books import assert_counters_are_true
 from tests.delivery.calling import Api, problem
 from tests.delivery.pulling import Worker, bring, lapse, row_of, waiting
@@ -24,6 +26,13 @@ from tests.pumping import make_channel, make_consumer, pump_until, pumping
 
 pytestmark = pytest.mark.django_db
 SOON = timedelta(seconds=5)
+
+
+@pytest.fixture(params=["short", "long"], autouse=True)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receiving has a short way around its views; all of this holds on both."""
+    if request.param == "short":
+        monkeypatch.setattr(calling, "Client", LeanClient)
 
 
 def until(row: Delivery) -> timedelta:

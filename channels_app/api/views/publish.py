@@ -6,7 +6,7 @@ from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from channels_app.api import openapi, publishing
+from channels_app.api import openapi, publishing, short
 from channels_app.api.base import ApiView
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.rules import times
@@ -87,7 +87,7 @@ class PublishView(ApiView):
         return HttpResponse(
             done.body,
             status=done.status,
-            content_type=publishing.CONTENT_TYPE,
+            content_type=short.CONTENT_TYPE,
             headers={"Location": done.url},
         )
 

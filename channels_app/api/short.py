@@ -1,0 +1,37 @@
+"""Short: the frame of the requests that programs make most often, without REST framework's."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rest_framework.exceptions import NotAuthenticated
+
+from channels_app.api import authentication
+from channels_app.api.authentication import Caller
+
+CONTENT_TYPE = "application/json"
+_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class Answer(NamedTuple):
+    """What is told of a request that was done."""
+
+    status: int
+    body: bytes
+    """JSON."""
+    headers: Sequence[tuple[str, str]] = ()
+    """Those that other answers do not have."""
+
+
+def caller_of(meta: Mapping[str, Any], scopes: Sequence[str], channel: str | None = None) -> Caller:
+    """Whoever the headers in ``meta`` name, who may do this. Raises what the API's views raise."""
+    caller = authentication.identify(meta.get("HTTP_AUTHORIZATION"))
+    if caller is None:
+        raise NotAuthenticated
+    authentication.authorize(caller, scopes, channel)
+    return caller
+
+
+def to_json(value: Any) -> bytes:
+    """As REST framework writes it."""
+    return _compact(value).encode()

@@ -1,0 +1,111 @@
+"""Pulling: what becomes of a receipt and of an acknowledgement, whatever frame they come in.
+
+Both ways to an answer lead through here: REST framework's views (views/receive.py, views/leases.py)
+and the short one in front of them (broker_site/lean.py).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from channels_app import clock
+from channels_app.api import short
+from channels_app.api.authentication import Caller
+from channels_app.api.base import read_object
+from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
+from channels_app.api.short import Answer
+from channels_app.errors import Conflict, Invalid
+from channels_app.rules import times
+from delivery.api import bodies, reach, shapes
+from delivery.rules.leases import Lease
+from delivery.rules.outcome import Outcome
+from delivery.runtime import leasing, receiving
+from delivery.runtime.receiving import Wish
+
+SCOPES = ("receive",)
+MOST = 10
+LEASE_S = 30.0
+NO_PLACE = "Too many calls wait for messages already; ask again, or ask without waiting."
+NAMELESS = "Give the worker a name of its own: its keys, and what it holds, are found by that."
+EXPIRED, UNKNOWN = "expired", "unknown"
+
+Read = Callable[[int], bytes]
+"""Gives so many bytes of the request's body."""
+Known = dict[Lease, str]
+"""Leases with their tokens."""
+
+
+def answer_receipt(meta: Mapping[str, Any], read: Read, channel: str, client_id: str) -> Answer:
+    """A receipt of whoever the headers in ``meta`` name. Raises what the API's views raise."""
+    caller = short.caller_of(meta, SCOPES, channel)
+    return Answer(200, short.to_json(receive(caller, meta, read, channel, client_id)))
+
+
+def answer_acknowledgement(meta: Mapping[str, Any], read: Read) -> Answer:
+    """The same of an acknowledgement."""
+    caller = short.caller_of(meta, SCOPES)
+    return Answer(200, short.to_json(acknowledge(caller, meta, read)))
+
+
+def receive(
+    caller: Caller, meta: Mapping[str, Any], read: Read, channel: str, client_id: str
+) -> dict[str, Any]:
+    """Messages for a caller who may receive on the channel; waits for them as the body says.
+
+    Raises NotFound, Conflict, Invalid and ApiProblem; then nothing was taken.
+    """
+    view = reach.view_of(caller, channel, client_id)
+    if view.mode != "pull":
+        raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
+    asked = bodies.cleaned(read_object(caller, meta, read, optional=True), bodies.RECEIVE)
+    is_sticky = asked.get("keys") == "sticky"
+    is_back = asked.get("resume", False)
+    if (is_sticky or is_back) and not asked.get("worker_id"):
+        raise Invalid("invalid_fields", NAMELESS, field="worker_id")
+    wish = Wish(
+        most=asked.get("max", MOST),
+        lease_ms=int(asked.get("lease_s", LEASE_S) * 1000),
+        worker=asked.get("worker_id") or caller.key.key_id,
+        settled=asked.get("auto_ack", False),
+        sticky=is_sticky,
+        resume=is_back,
+    )
+    handed = receiving.receive_patiently(view, wish, asked.get("wait_s", 0.0), owner=caller.owner)
+    if handed is None:
+        raise ApiProblem(503, "too_many_polls", NO_PLACE, retry_after_s=RETRY_AFTER_S)
+    return {
+        "messages": [shapes.handed(one, view, settled=wish.settled) for one in handed],
+        "now": times.text(clock.now()),
+    }
+
+
+def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
+    """Which of the body's leases are acknowledged. Raises ApiProblem and Invalid."""
+    asked = bodies.cleaned(read_object(caller, meta, read), bodies.ACK)
+    return ended(caller, asked, Outcome.DELIVERED)
+
+
+def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    """Which of the leases have ended so."""
+    mine, failed = known(caller, asked["leases"])
+    done = leasing.end(mine, outcome, delay_s=asked.get("delay_s"), error=asked.get("error", ""))
+    return result(mine, done, failed)
+
+
+def known(caller: Caller, tokens: Collection[str]) -> tuple[Known, dict[str, str]]:
+    """The leases that exist for the caller with their tokens, and why others failed."""
+    found = {token: leasing.lease_of(token) for token in tokens}
+    theirs = reach.received_by(caller, {lease.consumer_id for lease in found.values() if lease})
+    mine = {lease: token for token, lease in found.items() if lease and lease.consumer_id in theirs}
+    failed = dict.fromkeys(tokens, UNKNOWN)
+    for token in mine.values():
+        del failed[token]
+    return mine, failed
+
+
+def result(mine: Known, done: Collection[Lease], failed: Mapping[str, str]) -> dict[str, Any]:
+    """What the caller is told of each of them."""
+    lost = {token: EXPIRED for lease, token in mine.items() if lease not in done}
+    return {
+        "done": [token for lease, token in mine.items() if lease in done],
+        "failed": [{"lease": token, "error": error} for token, error in {**lost, **failed}.items()],
+    }
