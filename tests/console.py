@@ -232,7 +232,7 @@ def fill() -> None:
     Erasure.objects.create(run_id=5, digest="e" * 64, requested_by="user:mia", started_at=now)
     run = PipelineRun.objects.create(
         **{"job": "archive", "state": "running", "requested_by": "user:mia", "pid": 7, "host": "h"},
-        **{"options": {"day": "<1>"}, "stage": "exporting", "done": 3, "total": 4, "log": "<b>"},
+        **{"options": {"day": "<1>"}, "stage": "archiving", "done": 3, "total": 4, "log": "<b>"},
         **dict.fromkeys(("requested_at", "started_at", "heartbeat_at"), now),
     )
     PipelineLock.objects.create(job="archive", run_id=run.pk, until=now)

@@ -36,6 +36,8 @@ class Question:
     writes_lake: bool = False
     """It begins with an empty lake and leaves a full one; else there is none, or the full one."""
     wants_lake: bool = False
+    begins_cold: bool = False
+    """The server has nothing of the tables in memory when the job begins, at whatever size."""
 
 
 def _hour(column: str) -> str:
@@ -212,7 +214,7 @@ QUESTIONS = (
     ),
     Question(
         name="archive",
-        title="archive: written, read back and compared",
+        title="archive, from a cold server: written, read back and compared",
         command=("pipeline", "archive"),
         reads=(DELIVERIES, ATTEMPTS),
         share=29 / 30,
@@ -226,6 +228,7 @@ QUESTIONS = (
             for table in (DELIVERIES, ATTEMPTS)
         ),
         writes_lake=True,
+        begins_cold=True,
     ),
     Question(
         name="replay",

@@ -29,6 +29,9 @@ PREFIX = "hookstation-bench-"
 PER_MESSAGE = {MESSAGES: 1.0, DELIVERIES: 2.0, ATTEMPTS: 2.5}
 """Rows of bench/inside/month.py."""
 PATIENCE_S = 1800
+LOOK_S = 0.2
+LEAST_MEMORY = 128 * 1024 * 1024
+"""Of a server that is to forget what it has in memory."""
 RETENTION = {"HOOKSTATION_RETENTION_DAYS": "1", "HOOKSTATION_DEAD_RETENTION_DAYS": "1"}
 DELIVERING = "delivering"
 """Under which name it is asked for beside the questions."""
@@ -157,6 +160,8 @@ class _Place:
 
     def ask(self, question: Question, size: int, *, beside: bool) -> Answer:
         """The job, and at one size the others."""
+        if question.begins_cold:
+            self._cool()
         rows = sum(PER_MESSAGE[table] for table in question.reads) * size / 2.5 * question.share
         answer = Answer(question.name, size, round(rows))
         busy, server = cpu.machine(), cpu.look({"server": self.database.pids})
@@ -180,6 +185,24 @@ class _Place:
             cursor.execute(f"DELETE FROM {SEGMENTS}")
             cursor.execute("COMMIT")
         shutil.rmtree(self.lake, ignore_errors=True)
+
+    def _cool(self) -> None:
+        """Let the server forget all pages: it gives its memory back, and gets it again."""
+        with self._cursor() as cursor:
+            cursor.execute("SELECT @@innodb_buffer_pool_size, @@innodb_page_size")
+            full, page = cursor.fetchone()
+            cursor.execute("SET GLOBAL innodb_buffer_pool_size = %s", (LEAST_MEMORY,))
+            end = time.monotonic() + PATIENCE_S
+            while self._pages_in_memory(cursor) * page > LEAST_MEMORY:
+                if time.monotonic() > end:
+                    raise BenchError("The server keeps its memory.")
+                time.sleep(LOOK_S)
+            cursor.execute("SET GLOBAL innodb_buffer_pool_size = %s", (full,))
+
+    @staticmethod
+    def _pages_in_memory(cursor: Any) -> int:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_data'")
+        return int(cursor.fetchone()[1])
 
     def _ask_pipeline(self, question: Question, answer: Answer) -> None:
         variables = dict(self.variables)

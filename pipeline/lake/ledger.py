@@ -6,7 +6,7 @@ its run. A run that was stalled and wakes up later changes nothing any more.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -114,10 +114,11 @@ class Ledger:
         )
         return [_day(day) for (day,) in rows]
 
-    def plan(self, ranges: Iterable[Range]) -> None:
-        """Write down what is to be archived."""
+    def plan(self, ranges: Iterable[Range]) -> list[Segment]:
+        """Write down what is to be archived; the segments that it became."""
         with self.database.transaction():
             self.run.hold(self.database)
+            ((last,),) = self.database.read(f"SELECT COALESCE(MAX(id), 0) FROM {SEGMENTS}")
             self.database.execute_many(
                 f"INSERT INTO {SEGMENTS} (kind, day, low, high, cutoffs, state, files, parts, "
                 "row_count, byte_count, deleted_count, `cursor`, planned_at) "
@@ -130,20 +131,24 @@ class Ledger:
                     for each in ranges
                 ],
             )
+            rows = self.database.read(
+                f"SELECT {FIELDS} FROM {SEGMENTS} WHERE id > %s ORDER BY id", [last]
+            )
+        return [_segment(row) for row in rows]
 
     def exported(
         self, segment: Segment, files: Sequence[File], parts: Sequence[Sequence[int]]
-    ) -> bool:
-        """Its files are written: from now on they are the segment's; False if it had moved on.
+    ) -> Segment | None:
+        """Its files are written: the segment that has them now; None if it had moved on.
 
         Without rows there is nothing left to do for it.
         """
-        rows = files[0].rows if files else 0
+        rows, state = (files[0].rows, EXPORTED) if files else (0, PRUNED)
         failpoints.reach("before_export_commit")
         moved = self._move(
             segment,
             PLANNED,
-            EXPORTED if files else PRUNED,
+            state,
             files=_json(files),
             parts=json.dumps(parts, separators=(",", ":")),
             row_count=rows,
@@ -151,11 +156,12 @@ class Ledger:
             exported_at=self.database.now(),
         )
         failpoints.reach("after_export_commit")
-        if moved:
-            for file in files:
-                places.publish(self.folder, file.path, file.tmp)
-                failpoints.reach("after_publish")
-        return moved
+        if not moved:
+            return None
+        for file in files:
+            places.publish(self.folder, file.path, file.tmp)
+            failpoints.reach("after_publish")
+        return replace(segment, state=state, files=tuple(files), rows=rows)
 
     def verified(self, segment: Segment) -> bool:
         """Its files are what the tables have: these rows may be deleted there."""

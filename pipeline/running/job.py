@@ -46,13 +46,17 @@ class Context:
         self.run.check()
         return spark
 
-    def begin_workers(self) -> None:
-        """Have them start while the job does something else; may be said repeatedly."""
+    def begin_workers(self) -> Future[SparkContext] | None:
+        """Have them start while the job does something else; may be said repeatedly.
+
+        What is done when they are there, or None if they are.
+        """
         if self._starting is None and "workers" not in self.__dict__:
             self._session = started = session.workers(self.settings, self.run.job)
             pool = ThreadPoolExecutor(1, "spark")
             self._starting = pool.submit(started.__enter__)
             pool.shutdown(wait=False)
+        return self._starting
 
     @cached_property
     def workers(self) -> SparkContext:

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from pipeline import commandline
 from pipeline.broker import fence, runs
-from pipeline.jobs import JOBS, archive
+from pipeline.jobs import JOBS
+from pipeline.parts import segments
 from pipeline.running import session
 from pipeline.running.job import Context
 from pipeline.settings import Settings
@@ -94,7 +95,7 @@ def archive_job(
     chosen: Settings, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> RunArchive:
     """The job `archive` without Spark, which takes most of a test's time."""
-    monkeypatch.setattr(archive, "_ask", elsewhere.ask)
+    monkeypatch.setattr(segments, "_ask", elsewhere.ask)
 
     def run(**options: Any) -> dict[str, Any]:
         return run_with(chosen, None, "archive", **options)

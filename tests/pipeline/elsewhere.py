@@ -17,7 +17,7 @@ from pipeline.lake import export
 
 
 class Elsewhere:
-    """Stands in for Spark in pipeline/jobs/archive.py."""
+    """Stands in for Spark in pipeline/parts/segments.py."""
 
     def __init__(self) -> None:
         # Not forked: this process has a database open, and threads.

@@ -15,9 +15,10 @@ from delivery.runtime import sweeps
 from delivery.steps import archived, recount
 from pipeline import settings
 from pipeline.broker.database import Database
-from pipeline.jobs import archive
 from pipeline.lake import places, planning
 from pipeline.lake.frames import Frames
+from pipeline.lake.ledger import Ledger
+from pipeline.parts import segments
 from pipeline.running.job import Context
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
@@ -34,7 +35,7 @@ DAY = timedelta(days=1)
 def _small(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     """Segments and parts of few rows, and many of them."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
-    monkeypatch.setattr(archive, "PART_ROWS", 7)
+    monkeypatch.setattr(segments, "PART_ROWS", 7)
     monkeypatch.setenv(settings.BULK, address)
 
 
@@ -180,13 +181,33 @@ def test_spark_starts_while_the_plan_is_made_if_there_is_something_to_do(
     archive_job(dry_run=True)
     assert begun == []
     archive_job()
-    assert begun[0] == ("planning deliveries", 0)
+    stage, planned = begun[0]
+    assert stage == "planning deliveries"
+    assert planned < Segment.objects.count()
     begun.clear()
     archive_job()
     assert begun == []
     Segment.objects.filter(id=Segment.objects.earliest("id").id).update(state="exported")
     archive_job()
     assert begun[0][0] == "planning deliveries"
+
+
+def test_a_segment_goes_all_its_way_while_others_are_planned_and_written(
+    archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "AHEAD", 2)
+    seen, verified = [], Ledger.verified
+
+    def look(ledger: Ledger, segment: Any) -> bool:
+        seen.append(states())
+        return verified(ledger, segment)
+
+    monkeypatch.setattr(Ledger, "verified", look)
+    archive_job()
+    assert max(each["exported"] for each in seen) <= 4, "what is written waits for others"
+    total = sum(states().values())
+    assert sum(seen[0].values()) < total, "all were planned before the first was written"
+    assert states() == {"verified": total}
 
 
 def test_a_segment_never_crosses_midnight_nor_meets_one_under_way(
@@ -428,7 +449,7 @@ def test_a_file_that_is_not_what_was_written_is_written_again(
 ) -> None:
     before = in_tables()
 
-    def spoil(*_: Any) -> tuple[list[Any], int]:
+    def spoil() -> None:
         segment = Segment.objects.filter(state="exported").first()
         assert segment is not None
         path = files.folder / segment.files[0]["path"]
@@ -449,11 +470,12 @@ def test_a_file_that_is_not_what_was_written_is_written_again(
                 :1
             ].get().delete()
             before["attempts"] = in_tables()["attempts"]
-        return [], 0
 
     with monkeypatch.context() as patched:
-        patched.setattr(archive, "_verify", spoil)
+        # As if it had ended before it could compare.
+        patched.setattr(Ledger, "verified", lambda *_: False)
         archive_job()
+    spoil()
     result = archive_job()
     assert result["to_do_again"] == (0 if damage == "gone" else 1)
     finish(archive_job)

@@ -17,9 +17,9 @@ from delivery.models import Delivery, PipelineLock, Segment
 from delivery.steps import archived, recount
 from pipeline import failpoints, settings
 from pipeline.broker import runs
-from pipeline.jobs import archive
 from pipeline.lake import planning
 from pipeline.lake.places import Unusable
+from pipeline.parts import segments
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module
@@ -58,7 +58,7 @@ class Died(BaseException):
 @pytest.fixture(autouse=True)
 def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 100)
-    monkeypatch.setattr(archive, "PART_ROWS", 20)
+    monkeypatch.setattr(segments, "PART_ROWS", 20)
     monkeypatch.setenv(settings.BULK, address)
     if request.node.get_closest_marker("e2e"):
         month_module.make(messages=150)
@@ -171,10 +171,10 @@ def test_who_was_replaced_blames_nobody_for_a_file_that_is_gone(
         connection.close()
         return {"error": "No such file"}
 
-    monkeypatch.setattr(archive, "_ask", lambda *_: {"error": "No such file"})
+    monkeypatch.setattr(segments, "_ask", lambda *_: {"error": "No such file"})
     with pytest.raises(Unusable):
         archive_job()
-    monkeypatch.setattr(archive, "_ask", replaced)
+    monkeypatch.setattr(segments, "_ask", replaced)
     with pytest.raises(runs.Lost):
         archive_job()
 

@@ -9,8 +9,8 @@ import pytest
 
 from delivery.models import Erasure, PipelineRun, Segment
 from pipeline import failpoints, settings
-from pipeline.jobs import archive
 from pipeline.lake import planning
+from pipeline.parts import segments
 from pipeline.settings import Settings
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive, RunJob
@@ -37,7 +37,7 @@ def before(
 ) -> Rows:
     """All rows there are, of which the old ones are in the lake."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 60)
-    monkeypatch.setattr(archive, "PART_ROWS", 20)
+    monkeypatch.setattr(segments, "PART_ROWS", 20)
     monkeypatch.setenv(settings.BULK, address)
     month_module.make_few_days(300)
     rows = in_tables()

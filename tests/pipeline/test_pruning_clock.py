@@ -8,8 +8,8 @@ import pytest
 from channels_app import clock
 from delivery.models import PipelineRun
 from pipeline import settings
-from pipeline.jobs import archive
 from pipeline.lake import planning
+from pipeline.parts import segments
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive
 from tests.pipeline.whereabouts import prune, states
@@ -35,7 +35,7 @@ def test_the_broker_rests_for_a_run_whatever_its_own_clock_says(
     archive_job: RunArchive, address: str, monkeypatch: pytest.MonkeyPatch, databases: datetime
 ) -> None:
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 100)
-    monkeypatch.setattr(archive, "PART_ROWS", 20)
+    monkeypatch.setattr(segments, "PART_ROWS", 20)
     monkeypatch.setenv(settings.BULK, address)
     month_module.make_few_days(100)
     archive_job()

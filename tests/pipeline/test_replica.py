@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from delivery.models import Delivery, PipelineRun
 from pipeline import settings
 from pipeline.broker import replica
-from pipeline.jobs import archive
 from pipeline.lake import planning
+from pipeline.parts import segments
 from pipeline.settings import Settings
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive, run_with
@@ -87,7 +87,7 @@ def lagging(
 ) -> tuple[Month, Replica]:
     """A month of which a part went to the lake, and a replica that does not know of that."""
     monkeypatch.setattr(planning, "SEGMENT_ROWS", 200)
-    monkeypatch.setattr(archive, "PART_ROWS", 50)
+    monkeypatch.setattr(segments, "PART_ROWS", 50)
     monkeypatch.setenv(settings.BULK, address)
     made = month_module.make_few_days(200)
     archive_job()
@@ -102,7 +102,7 @@ def test_the_archive_takes_nothing_twice_from_a_replica_that_lags(
     _, behind = lagging
     monkeypatch.setenv(settings.BULK, behind.url)
     executors = Elsewhere()  # of its own: they read where they were told when they began
-    monkeypatch.setattr(archive, "_ask", executors.ask)
+    monkeypatch.setattr(segments, "_ask", executors.ask)
     assert chosen.lake is not None
     lake = Lake(chosen.lake)
     before = {name: in_tables()[name] | rows for name, rows in lake.rows().items()}

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from pipeline import commandline
-from pipeline.jobs import archive
+from pipeline.parts import segments
 from pipeline.running.job import Context
 from tests.pipeline.elsewhere import Elsewhere
 
@@ -17,7 +17,7 @@ def main() -> None:
     """Run a job of the archive, as its tests do in their own process."""
     executors = Elsewhere()
     patch = pytest.MonkeyPatch()
-    patch.setattr(archive, "_ask", executors.ask)
+    patch.setattr(segments, "_ask", executors.ask)
     patch.setattr(Context, "begin_workers", lambda context: None)
     patch.setattr(Context, "workers", None)
     sys.exit(commandline.main(sys.argv[1:]))
