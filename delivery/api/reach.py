@@ -45,9 +45,10 @@ def consumer_of(caller: Caller, channel: str, client_id: str) -> Consumer:
 
 def view_of(caller: Caller, channel: str, client_id: str) -> ConsumerView:
     """The consumer of the address, unless it was removed, without a query. Raises NotFound."""
-    for view in channel_of(channel).consumers:
-        if view.client_id == client_id and caller.tenant.owns(view.team_id):
-            return view
+    channel_of(channel)
+    view = directory.consumer(channel, client_id)
+    if view is not None and caller.tenant.owns(view.team_id):
+        return view
     raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
 
 

@@ -8,10 +8,10 @@ from django.db import transaction
 from django.db.models import Model
 
 from channels_app.api import recurring
-from channels_app.directory import load_channels
 from channels_app.errors import BrokerError
 from channels_app.models import Channel, Consumer, EventType, Producer, Schedule
 from channels_app.rules.registered import Registered
+from channels_app.snapshot import load_channels
 from channels_app.steps import (
     adopt_secret,
     register_channel,

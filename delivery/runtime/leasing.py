@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -56,7 +56,7 @@ def end(
     nobody else took the delivery. Doing it twice is harmless. Threads that end leases at the same
     time share a transaction.
     """
-    now, views = clock.now(), _Views()
+    now, views = clock.now(), directory.consumers()
     results = []
     for lease in leases:
         view = views.get(lease.consumer_id)
@@ -103,19 +103,6 @@ def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
 
 
 _together = GroupCommit(_close, most=MOST_SHARED, most_size=MOST_SHARED)
-
-
-class _Views:
-    """Consumers by id, built once for several leases."""
-
-    def __init__(self) -> None:
-        self._all: Mapping[int, ConsumerView] | None = None
-
-    def get(self, consumer_id: int) -> ConsumerView | None:
-        """None for a removed one."""
-        if self._all is None:
-            self._all = directory.consumers()
-        return self._all.get(consumer_id)
 
 
 def _move(lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | None) -> Transition:

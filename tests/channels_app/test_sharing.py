@@ -13,10 +13,11 @@ from channels_app import clock as clock_module
 from channels_app import directory as directory_module
 from channels_app.announcement import announcement
 from channels_app.clock import DatabaseClock
-from channels_app.directory import Directory
+from channels_app.directory import Directory, directory
 from channels_app.models import DirectoryVersion
 from delivery.runtime import slots
 from delivery.runtime.wake import Bell
+from tests.factories import ConsumerFactory
 
 PATIENCE_S = 10.0
 
@@ -84,6 +85,19 @@ def test_while_one_asks_for_changes_the_others_go_on(numbers: Slow) -> None:
     numbers.go.set()
     asking.join(PATIENCE_S)
     assert directory.refresh() == 2
+
+
+@pytest.mark.django_db
+def test_consumers_are_put_together_once_for_all_who_ask_until_something_changes() -> None:
+    consumer = ConsumerFactory.create(client_id="one")
+    known = directory.consumers()
+    assert directory.consumers() is known
+    assert directory.consumer(consumer.channel.slug, "one") is known[consumer.id]
+    assert directory.consumer("another", "one") is None
+
+    other = ConsumerFactory.create(client_id="two")
+    assert directory.consumers().keys() == {consumer.id, other.id}
+    assert known.keys() == {consumer.id}
 
 
 @pytest.mark.trap("a revoked key that still works elsewhere")

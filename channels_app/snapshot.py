@@ -1,0 +1,191 @@
+"""Snapshot: channels, consumers and keys as the tables have them at one instant."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+from channels_app import sealing
+from channels_app.conf import conf
+from channels_app.models import ApiKey, Channel, Consumer, ConsumerSecret, EventType, Producer
+from channels_app.rules import keying
+from channels_app.rules.consumers import ConsumerView, Signer
+from channels_app.rules.keying import Keying
+from channels_app.rules.limits import Rate, within
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """One channel with everything that accepting a message needs."""
+
+    id: int
+    slug: str
+    exposure: str
+    kind: str
+    keying: Keying | None
+    """How it makes keys for messages that bring none; None where it does not."""
+    reorder_window_ms: int
+    paused: bool
+    encrypt_bodies: bool
+    require_idempotency_key: bool
+    max_body_bytes: int
+    content_types: tuple[str, ...]
+    idempotency_window_s: int
+    max_future_days: int
+    """How far ahead its messages may be scheduled."""
+    retention_days: int
+    dead_retention_days: int
+    schemas: dict[str, Any]
+    """JSON Schema by event type name, where one is set."""
+    consumers: tuple[ConsumerView, ...] = field(repr=False)
+    """All that are not retired."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """One API key with its owner."""
+
+    id: int
+    key_id: str
+    digest: str
+    scopes: tuple[str, ...]
+    channels: tuple[str, ...]
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    producer: Producer | None
+    team_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All channels, and their consumers by what they are asked for; never changed once built."""
+
+    channels: Mapping[str, ChannelView]
+    """By name."""
+    consumers: Mapping[int, ConsumerView]
+    """All that are not retired, by id."""
+    named: Mapping[tuple[str, str], ConsumerView]
+    """The same by the names of channel and consumer."""
+    ordered: Mapping[int, ConsumerView]
+    """Those that keep the order of keys, by id."""
+    awaiting: frozenset[int]
+    """Those that acknowledge later, by id."""
+
+    @classmethod
+    def take(cls) -> Self:
+        """As this transaction sees them."""
+        channels = load_channels()
+        views = [view for channel in channels.values() for view in channel.consumers]
+        return cls(
+            channels=channels,
+            consumers={view.id: view for view in views},
+            named={(view.channel_slug, view.client_id): view for view in views},
+            ordered={view.id: view for view in views if view.ordering},
+            awaiting=frozenset(view.id for view in views if view.ack),
+        )
+
+
+def load_channels(**chosen: str) -> dict[str, ChannelView]:
+    """Views of the channels chosen, as this transaction sees them."""
+    consumers: dict[int, list[Consumer]] = {}
+    for consumer in Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id"):
+        consumers.setdefault(consumer.channel_id, []).append(consumer)
+    schemas: dict[int, dict[str, Any]] = {}
+    for event_type in EventType.objects.filter(schema__isnull=False):
+        if event_type.schema is not None:  # neither SQL's null nor JSON's
+            schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
+    return {
+        channel.slug: _channel_view(
+            channel, consumers.get(channel.id, ()), schemas.get(channel.id, {})
+        )
+        for channel in Channel.objects.filter(**chosen)
+    }
+
+
+def _channel_view(
+    channel: Channel, consumers: Sequence[Consumer], schemas: dict[str, Any]
+) -> ChannelView:
+    defaults = conf()
+    return ChannelView(
+        id=channel.id,
+        slug=channel.slug,
+        exposure=channel.exposure,
+        kind=channel.kind,
+        keying=keying.of(channel.ordering, channel.ordering_key_path),
+        reorder_window_ms=channel.reorder_window_ms,
+        paused=channel.paused,
+        encrypt_bodies=channel.encrypt_bodies,
+        require_idempotency_key=channel.require_idempotency_key,
+        max_body_bytes=within(channel.max_body_bytes, defaults.max_body_bytes),
+        content_types=tuple(channel.content_types),
+        idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,
+        max_future_days=within(channel.max_future_days, defaults.max_future_days),
+        retention_days=channel.retention_days or defaults.retention_days,
+        dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
+        schemas=schemas,
+        consumers=tuple(_consumer_view(consumer, channel) for consumer in consumers),
+    )
+
+
+def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
+    defaults = conf()
+    per_second, burst = consumer.rate_per_second, consumer.rate_burst
+    rate = Rate(per_second=per_second, burst=burst) if per_second else None
+    return ConsumerView(
+        id=consumer.id,
+        client_id=consumer.client_id,
+        channel_id=channel.id,
+        channel_slug=channel.slug,
+        mode=consumer.mode,
+        state=consumer.state,
+        halted=channel.paused or consumer.state != Consumer.State.ACTIVE,
+        url=consumer.url,
+        event_types=tuple(consumer.event_types),
+        timeout_ms=consumer.timeout_ms or defaults.timeout_ms,
+        max_attempts=consumer.max_attempts or defaults.max_attempts,
+        retry=consumer.retry if consumer.retry is not None else channel.default_retry,
+        rate=rate,
+        max_in_flight=consumer.max_in_flight or defaults.max_in_flight,
+        team_id=consumer.team_id,
+        version=consumer.version,
+        ordering=consumer.ordering,
+        head_of_line=consumer.head_of_line,
+        ack=consumer.ack,
+    )
+
+
+def load_key(key_id: str) -> KeyView | None:
+    """The key of that id, with its owner."""
+    key = ApiKey.objects.select_related("producer").filter(key_id=key_id).first()
+    if key is None:
+        return None
+    return KeyView(
+        id=key.id,
+        key_id=key.key_id,
+        digest=key.digest,
+        scopes=tuple(key.scopes),
+        channels=tuple(key.channels),
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+        last_used_at=key.last_used_at,
+        producer=key.producer,
+        team_id=key.team_id or (key.producer.team_id if key.producer else None),
+    )
+
+
+def load_signer(consumer_id: int) -> Signer:
+    """Opened secrets and headers of one consumer. Raises Consumer.DoesNotExist."""
+    consumer = Consumer.objects.only("channel_id", "client_id", "headers_sealed").get(
+        id=consumer_id
+    )
+    channel_id, client_id = consumer.channel_id, consumer.client_id
+    keys: dict[str, list[tuple[bytes, datetime | None]]] = {"v1": [], "v1a": []}
+    # Newest first: consumers that only look at the first signature see the current one.
+    for secret in ConsumerSecret.objects.filter(consumer_id=consumer_id).order_by("-id"):
+        opened = sealing.open_for_consumer(channel_id, client_id, bytes(secret.sealed))
+        keys[secret.scheme].append((opened, secret.expires_at))
+    sealed = bytes(consumer.headers_sealed)
+    headers = json.loads(sealing.open_for_consumer(channel_id, client_id, sealed)) if sealed else {}
+    return Signer(v1=tuple(keys["v1"]), v1a=tuple(keys["v1a"]), headers=tuple(headers.items()))
