@@ -51,10 +51,8 @@ class Insert:
         )
         # Bytes in hexadecimal: the driver and the server look at each byte of a text several times.
         self._blobs = _places(fields, values, models.BinaryField)
-        self._others = [place for place in range(len(values)) if place not in self._blobs]
         self._long = _places(fields, values, models.TextField, models.JSONField)
-        holes = ["%d"] * len(numbers)
-        holes += ["%s" if place in self._blobs else "%%s" for place in range(len(values))]
+        holes = ["%d"] * len(numbers) + ["%s"] * len(values)
         self._row = f"({', '.join((*holes, *fixed.values()))})"
 
     def write(self, rows: Iterable[Row]) -> None:
@@ -72,9 +70,11 @@ class Insert:
             if texts and (room < size or len(texts) == MOST_ROWS):
                 yield self._head + ", ".join(texts), values
                 texts, values, room = [], [], MOST_BYTES
-            blobs = [_blob(others[place]) for place in self._blobs]
-            texts.append(self._row % (*numbers, *blobs))
-            values += [others[place] for place in self._others] if blobs else others
+            own = [
+                _blob(value) if place in self._blobs else _short(value, values)
+                for place, value in enumerate(others)
+            ]
+            texts.append(self._row % (*numbers, *own))
             room -= size
         if texts:
             yield self._head + ", ".join(texts), values
@@ -192,6 +192,21 @@ def instant(text: str) -> datetime:
 
 def _places(fields: dict[str, Any], names: Sequence[str], *kinds: type[Any]) -> list[int]:
     return [place for place, name in enumerate(names) if isinstance(fields[name], kinds)]
+
+
+def _short(value: Any, values: list[Any]) -> str:
+    """A value as it stands in a statement: most are nothing, and the driver would quote that too.
+
+    Any other is added to ``values``, for the driver.
+    """
+    if value is None:
+        return "NULL"
+    if value == "":
+        return "''"
+    if type(value) is int:
+        return str(value)
+    values.append(value)
+    return "%s"
 
 
 def _blob(value: bytes | None) -> str:

@@ -6,6 +6,7 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection, transaction
 
 from channels_app.models import Channel, Message, MessageBody, new_id, raw
+from delivery.models import Attempt
 from tests.factories import ChannelFactory, MessageFactory
 
 INSERT = raw.Insert(
@@ -40,15 +41,15 @@ def test_a_column_without_a_default_must_be_named() -> None:
 def test_a_statement_has_so_many_rows_and_bytes_at_most() -> None:
     insert = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
     half = b"x" * (raw.MOST_BYTES // 2)
-    rows = [((number,), (half, "")) for number in range(5)]
+    rows = [((number,), (half, "k")) for number in range(5)]
     assert [len(values) for _, values in insert.statements(rows)] == [2, 2, 1]
-    rows = [((number,), (b"", "")) for number in range(raw.MOST_ROWS + 1)]
+    rows = [((number,), (b"", "k")) for number in range(raw.MOST_ROWS + 1)]
     assert [len(values) for _, values in insert.statements(rows)] == [raw.MOST_ROWS, 1]
 
 
 def test_long_headers_are_split_too() -> None:
     half = '"' + "x" * (raw.MOST_BYTES // 2) + '"'
-    rows = [((number, 1), (half, "", "", "")) for number in range(5)]
+    rows = [((number, 1), (half, "a", "b", "c")) for number in range(5)]
     assert [len(values) // 4 for _, values in INSERT.statements(rows)] == [1] * 5
 
 
@@ -60,6 +61,18 @@ def test_bytes_are_stored_as_they_are() -> None:
     rows = MessageBody.objects.in_bulk(bodies)
     assert {number: bytes(rows[number].data) for number in bodies} == bodies
     assert {row.key_id for row in rows.values()} == {"it's"}
+
+
+def test_what_needs_no_quoting_is_not_left_to_the_driver() -> None:
+    insert = raw.Insert(
+        Attempt, numbers=("id", "delivery_id", "number"), values=("error", "status_code", "worker")
+    )
+    ((sql, values),) = insert.statements(
+        [((1, 2, 3), ("", 200, "%s")), ((2, 2, 4), ("'", None, "w"))]
+    )
+    assert "(1, 2, 3, '', 200, %s, " in sql
+    assert "(2, 2, 4, %s, NULL, %s, " in sql
+    assert values == ["%s", "'", "w"]
 
 
 def test_what_is_not_a_whole_number_cannot_stand_in_a_statement() -> None:
