@@ -71,7 +71,8 @@ def owner_of(consumer_id: int, worker: str) -> int:
 
 
 def _seal(body: bytes, key: bytes) -> bytes:
-    return hmac.digest(key, body, "sha256")[:_SEAL_BYTES]
+    # Keyed BLAKE2b is a MAC of its own (RFC 7693), at a third of the price of HMAC-SHA256.
+    return hashlib.blake2b(body, key=key, digest_size=_SEAL_BYTES).digest()
 
 
 def _micros(instant: datetime) -> int:

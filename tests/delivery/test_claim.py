@@ -216,3 +216,5 @@ def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> No
     assert {row["key"] for row in reads} == {"delivery_claim"}
     assert {row["type"] for row in reads} <= {"range", "ref"}
     assert not any("filesort" in (row["Extra"] or "") for row in reads)
+    # Read one after the other, and not stored first.
+    assert not any((row["table"] or "").startswith("<derived") for row in plan)
