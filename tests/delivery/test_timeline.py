@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from channels_app import clock, directory
+from channels_app import clock, snapshot
 from channels_app import conf as conf_module
 from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.rules import times
@@ -410,7 +410,7 @@ def test_nothing_is_scheduled_farther_ahead_than_may_be(
     owner: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = replace(conf_module.conf(), max_future_days=2)
-    for module in (directory, bodies):
+    for module in (snapshot, bodies):
         monkeypatch.setattr(module, "conf", lambda: short)
     channel = ChannelFactory.create()
     path = f"/channels/{channel.slug}/messages"
