@@ -61,8 +61,8 @@ class LeanHandler:
     Sessions, CSRF, messages, static files, request metrics, cookies and the signals of a request
     cost each one 0.2 to 0.3 ms of CPU, more than the shortest answer costs without them, and do
     nothing for programs. What is asked most often, to publish one message, to receive and to
-    acknowledge, goes without Django's request and REST framework's view as well: they cost 0.5 ms.
-    What is refused there is told by such a view.
+    acknowledge, goes without Django's request and REST framework's view as well; what is refused
+    there is told by such a view.
     """
 
     PREFIXES = ("/api/v1/", "/acks/", "/inbound/", "/livez", "/readyz", "/metrics")

@@ -37,7 +37,7 @@ class Question:
     """It begins with an empty lake and leaves a full one; else there is none, or the full one."""
     wants_lake: bool = False
     begins_cold: bool = False
-    """The server has nothing of the tables in memory when the job begins, at whatever size."""
+    """The server has next to nothing of the tables in memory when the job begins, at any size."""
 
 
 def _hour(column: str) -> str:

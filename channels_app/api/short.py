@@ -33,5 +33,6 @@ def caller_of(meta: Mapping[str, Any], scopes: Sequence[str], channel: str | Non
 
 
 def to_json(value: Any) -> bytes:
-    """As REST framework writes it."""
-    return _compact(value).encode()
+    """As REST framework writes it: without the line ends that only some readers take for such."""
+    text = _compact(value).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return text.encode()

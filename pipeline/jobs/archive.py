@@ -7,6 +7,7 @@ deletes their rows part by part. Each run first finishes what the last one left.
 import logging
 from argparse import ArgumentParser
 from datetime import timedelta
+from threading import Event
 from typing import Any
 
 from pipeline import failpoints
@@ -42,7 +43,7 @@ def work(context: Context) -> dict[str, Any]:
         places.claim(folder, is_used=ledger.knows_files())
         _clear(ledger)
         amended = _amend(context, ledger)
-        return {"amended": amended, **Mover(context, ledger, segments.plan(context, ledger)).run()}
+        return {"amended": amended, **Mover(context, ledger).run()}
     except OSError as error:
         raise places.Unusable(f"The lake cannot be used: {error}.") from error
 
@@ -51,7 +52,7 @@ def _told(context: Context, ledger: Ledger) -> dict[str, Any]:
     """What would be planned."""
     told: dict[str, Any] = {"unfinished_segments": len(ledger.having(*OPEN))}
     ranges: list[Range] = []
-    for day in segments.plan(context, ledger):
+    for day in segments.plan(context, ledger, Event()):
         context.report(f"planning {day.kind}", day.number, day.of)
         ranges += day.ranges
     for kind in KINDS:

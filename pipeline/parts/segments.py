@@ -1,8 +1,8 @@
 """Segments: planned, written and compared, each as soon as it can be, in one loop.
 
 While executors write and compare what was found, a thread counts the days that come next: a
-database that is asked one thing at a time leaves cores idle. Of a large table it has a segment's
-rows in memory for no longer than it takes to go from planning to writing to comparing.
+database that is asked one thing at a time leaves cores idle. A segment is compared right after it
+is written, while the database has its rows in memory.
 """
 
 import json
@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from threading import Event
 from typing import Any, NamedTuple
 
 from pyspark import SparkContext
@@ -24,7 +25,11 @@ logger = logging.getLogger(__name__)
 
 PART_ROWS = 1_000
 """What the broker deletes in one transaction."""
-KINDS = (ripe.DELIVERIES, ripe.MESSAGES)
+KINDS = (ripe.MESSAGES, ripe.DELIVERIES)
+"""In this order: a message is ripe when its deliveries are gone, and the broker deletes those of
+this run as soon as they are verified. Messages that are compared after that would differ."""
+LOOK_S = 0.5
+"""How soon a stop is noticed."""
 AHEAD = 4
 """Planning rests while so many segments for each executor wait."""
 Asked = Callable[[str], str]
@@ -44,24 +49,28 @@ class Day(NamedTuple):
 Plan = Generator[Day, None, None]
 
 
-def plan(context: Context, ledger: Ledger) -> Plan:
-    """Day after day, oldest first; by whichever thread, as long as it is always the same."""
+def plan(context: Context, ledger: Ledger, over: Event) -> Plan:
+    """Day after day, oldest first, until it is ``over``; by one thread, whichever it is."""
     limits = ripe.cutoffs(context.database, context.settings)
     under_way = ledger.having(*OPEN)
     # Else it has rows of segments that came to their end, and they would go to the lake once more.
     context.catch_up()
-    return _counted(context.settings.bulk_url, limits, under_way)
+    return _counted(context.settings.bulk_url, limits, under_way, over)
 
 
-def _counted(address: str, limits: ripe.Cutoffs, under_way: list[Segment]) -> Plan:
+def _counted(address: str, limits: ripe.Cutoffs, under_way: list[Segment], over: Event) -> Plan:
     # From the replica if there is one: these numbers only say how large segments become.
     database = Database(address)
     try:
         for kind in KINDS:
             days = planning.days(database, kind, limits)
             for number, day in enumerate(days, 1):
-                found = planning.of_day(database, kind, day, limits, under_way)
-                yield Day(kind, number, len(days), list(found))
+                found = []
+                for one in planning.of_day(database, kind, day, limits, under_way):
+                    if over.is_set():
+                        return
+                    found.append(one)
+                yield Day(kind, number, len(days), found)
     finally:
         database.close()
 
@@ -69,8 +78,10 @@ def _counted(address: str, limits: ripe.Cutoffs, under_way: list[Segment]) -> Pl
 class Mover:
     """Moves segments from state to state; alone to write in the ledger, and in one thread."""
 
-    def __init__(self, context: Context, ledger: Ledger, days: Plan) -> None:
-        self._context, self._ledger, self._days = context, ledger, days
+    def __init__(self, context: Context, ledger: Ledger) -> None:
+        self._context, self._ledger = context, ledger
+        self._over = Event()
+        self._days = plan(context, ledger, self._over)
         self._waiting: deque[tuple[Asked, Segment]] = deque()
         self._waiting.extend((export.check, each) for each in ledger.having(EXPORTED))
         self._waiting.extend((export.export, each) for each in ledger.having(PLANNED))
@@ -87,13 +98,15 @@ class Mover:
         executors = ThreadPoolExecutor(self._context.settings.partitions, "archiving")
         try:
             while pending := self._begin(counter, executors):
-                done = wait(pending, return_when=FIRST_COMPLETED).done
+                done = wait(pending, LOOK_S, FIRST_COMPLETED).done
+                self._context.run.check()
                 if self._counting in done:
                     day, self._counting = self._counting.result(), None
                     self._planned(day)
                 for future in done & self._begun.keys():
                     self._answered(*self._begun.pop(future), future.result())
         finally:
+            self._over.set()
             executors.shutdown(wait=True, cancel_futures=True)
             # Its database belongs to its thread.
             counter.submit(self._days.close)
@@ -122,6 +135,7 @@ class Mover:
     def _planned(self, day: Day | None) -> None:
         if day is None:
             self._is_planned = True
+            self._tell()
             return
         self._context.report(f"planning {day.kind}", day.number, day.of, self._rows or None)
         if not day.ranges:
@@ -146,10 +160,15 @@ class Mover:
             self._came["verified"] += 1
             self._came["rows"] += segment.rows
         self._ended += is_over
+        self._tell()
+
+    def _tell(self) -> None:
+        """How far it is: with the plan, until that is complete."""
         if self._is_planned:
             self._context.report("archiving", self._ended, self._total, self._rows or None)
         else:
-            self._context.run.check()
+            run = self._context.run
+            self._context.report(run.stage, run.done, run.total, self._rows or None)
 
     def _exported(self, segment: Segment, manifest: dict[str, Any]) -> bool:
         """Whether it is to be compared: next, while the database has its rows in memory."""

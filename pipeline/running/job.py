@@ -49,7 +49,7 @@ class Context:
     def begin_workers(self) -> Future[SparkContext] | None:
         """Have them start while the job does something else; may be said repeatedly.
 
-        What is done when they are there, or None if they are.
+        What comes back is done when they are there.
         """
         if self._starting is None and "workers" not in self.__dict__:
             self._session = started = session.workers(self.settings, self.run.job)

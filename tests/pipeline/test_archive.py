@@ -1,6 +1,10 @@
 """The archive: every row that is old enough goes to the lake, exactly once, and no other."""
 
-from datetime import UTC, datetime, timedelta
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -15,10 +19,12 @@ from delivery.runtime import sweeps
 from delivery.steps import archived, recount
 from pipeline import settings
 from pipeline.broker.database import Database
+from pipeline.broker.runs import Cancelled
 from pipeline.lake import places, planning
 from pipeline.lake.frames import Frames
-from pipeline.lake.ledger import Ledger
+from pipeline.lake.ledger import Ledger, Range
 from pipeline.parts import segments
+from pipeline.parts.segments import Mover
 from pipeline.running.job import Context
 from pipeline.settings import Settings
 from tests.delivery.books import assert_counters_are_true
@@ -189,7 +195,7 @@ def test_spark_starts_while_the_plan_is_made_if_there_is_something_to_do(
     assert begun == []
     Segment.objects.filter(id=Segment.objects.earliest("id").id).update(state="exported")
     archive_job()
-    assert begun[0][0] == "planning deliveries"
+    assert begun[0][0] == "planning messages"
 
 
 def test_a_segment_goes_all_its_way_while_others_are_planned_and_written(
@@ -208,6 +214,41 @@ def test_a_segment_goes_all_its_way_while_others_are_planned_and_written(
     total = sum(states().values())
     assert sum(seen[0].values()) < total, "all were planned before the first was written"
     assert states() == {"verified": total}
+
+
+def test_messages_go_before_the_deliveries_that_the_broker_deletes_meanwhile(
+    archive_job: RunArchive, month: Month
+) -> None:
+    archive_job()
+    prune()
+    last = Segment.objects.latest("id").id
+    Channel.objects.filter(slug="orders").update(retention_days=20)
+    archive_job()
+    later = Segment.objects.filter(id__gt=last).order_by("id")
+    kinds = list(later.values_list("kind", flat=True))
+    assert set(kinds) == {"messages", "deliveries"}
+    assert kinds == sorted(kinds, reverse=True)
+
+
+def test_a_stop_does_not_wait_until_a_day_is_counted(
+    archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(_: Any, kind: str, day: date, limits: Any, __: Any) -> Iterator[Range]:
+        for key in itertools.count():
+            time.sleep(0.01)
+            yield Range(kind, day, key, key + 1, limits, 1)
+
+    begin = Mover.__init__
+
+    def begin_and_stop(self: Mover, context: Context, ledger: Ledger) -> None:
+        begin(self, context, ledger)
+        threading.Timer(0.2, context.run.stop).start()
+
+    monkeypatch.setattr(planning, "of_day", endless)
+    monkeypatch.setattr(Mover, "__init__", begin_and_stop)
+    with pytest.raises(Cancelled):
+        archive_job()
+    assert not Segment.objects.exists()
 
 
 def test_a_segment_never_crosses_midnight_nor_meets_one_under_way(
