@@ -90,6 +90,13 @@ def test_what_is_no_text_comes_in_base64_and_what_is_too_large_by_its_address(
     assert fetched.content == b"b" * 100_000
 
 
+def test_line_ends_that_only_some_readers_know_come_escaped() -> None:
+    worker = Worker(waiting("a\u2028b\u2029c".encode()))
+    answer = worker.api.post(f"{worker.path}/receive", {})
+    assert rb"a\u2028b\u2029c" in answer.content
+    assert answer.json()["messages"][0]["body"] == "a\u2028b\u2029c"
+
+
 def test_a_receivers_key_reads_no_body_that_was_not_sent_to_it() -> None:
     other = make_consumer(make_channel(), "http://127.0.0.1:9/", team=TeamFactory.create())
     (message_id,) = bring(other, b"theirs")
