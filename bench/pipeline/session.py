@@ -167,7 +167,6 @@ class _Place:
         try:
             if question.begins_cold:
                 self._cool()
-                busy, start = cpu.machine(), time.monotonic()
             self._ask_pipeline(question, answer)
             if beside:
                 self._ask_mariadb(question, answer)

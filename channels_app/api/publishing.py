@@ -5,7 +5,7 @@ the short one in front of it (broker_site/lean.py).
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from channels_app import clock
 from channels_app.api import publication, short, turns
@@ -26,28 +26,18 @@ MOST_COUNTS = 10_000
 CONFLICT = "The key already stands for a message with another body; nothing was stored."
 
 
-class Published(NamedTuple):
-    """The answer to a request whose message is stored."""
-
-    status: int
-    url: str
-    """Of the message."""
-    body: bytes
-
-
 def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Answer:
     """Store the body behind ``read`` as one message of whoever the headers in ``meta`` name.
 
     Raises what the API's views raise; then nothing was stored, unless the database went away in
     the middle (503).
     """
-    done = publish(short.caller_of(meta, SCOPES, channel), meta, read, channel)
-    return Answer(done.status, done.body, [("Location", done.url)])
+    return publish(short.caller_of(meta, SCOPES, channel), meta, read, channel)
 
 
 def publish(
     caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
-) -> Published:
+) -> Answer:
     """The same for a caller who may."""
     view = channel_of(channel, look=False)  # who called was asked of it a moment ago
     producer = caller.producer
@@ -63,7 +53,8 @@ def publish(
     if result.conflict:
         raise ApiProblem(409, "idempotency_conflict", CONFLICT, field="Idempotency-Key")
     shown = show(view, message, result)
-    return Published(200 if result.duplicate else 202, shown["url"], short.to_json(shown))
+    status = 200 if result.duplicate else 202
+    return Answer(status, short.to_json(shown), [("Location", shown["url"])])
 
 
 def _in_turn(

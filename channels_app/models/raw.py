@@ -157,7 +157,7 @@ def union(queries: Iterable[str]) -> str:
     """The rows of all ``queries``, each of which may have an order and a limit of its own.
 
     Queries in parentheses MySQL reads one after the other. As tables in FROM, the only form that
-    SQLite has, each one's rows are stored first: a third to two thirds more work on MariaDB.
+    SQLite has, each one's rows are stored first: a third to three quarters more work.
     """
     if connection.vendor == "mysql":
         return " UNION ALL ".join([f"({query})" for query in queries])

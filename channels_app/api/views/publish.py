@@ -88,7 +88,7 @@ class PublishView(ApiView):
             done.body,
             status=done.status,
             content_type=short.CONTENT_TYPE,
-            headers={"Location": done.url},
+            headers=dict(done.headers),
         )
 
 
