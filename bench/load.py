@@ -159,7 +159,7 @@ class _Generator:
             self._lose(connection)
             return
         connection.unread += data
-        if (status := _whole(connection.unread)) is None:
+        if (status := whole(connection.unread)) is None:
             return
         self._note(connection, status)
         connection.unread, connection.count = b"", 0
@@ -178,8 +178,8 @@ class _Generator:
         self._log.append((of.first, of.count, of.sent_at, time.monotonic_ns(), status))
 
 
-def _whole(data: bytes) -> int | None:
-    """The status of a complete answer; None while some of it is missing."""
+def whole(data: bytes) -> int | None:
+    """The status of a complete HTTP answer; None while some of it is missing."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return None

@@ -3,11 +3,13 @@
 import os
 import platform
 import time
+import timeit
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 SYNCS = 200
+CALLS, REPEATS = 1_000_000, 5
 BLOCK = b"x" * 4096
 
 
@@ -24,12 +26,15 @@ class Machine:
     """Median of writing and syncing 4 KiB to a file in the folder for temporary files."""
     load: float
     """Processes that wanted to run, on average over the last minute."""
+    call_ns: float = 0.0
+    """A call of a small function: Pythons are built with and without optimizations. 0: unknown."""
 
     def lines(self) -> list[str]:
         """For people."""
+        call = f", {self.call_ns:.0f} ns for a call of a small function" if self.call_ns else ""
         return [
             f"{self.processor}, {self.cores} cores, {self.memory_gib:.0f} GiB; {self.system}; "
-            f"Python {self.python}",
+            f"Python {self.python}{call}",
             f"fdatasync of 4 KiB: {self.fdatasync_us:.0f} µs; load average before: {self.load:.1f}",
         ]
 
@@ -44,6 +49,7 @@ def describe(folder: Path) -> Machine:
         python=platform.python_version(),
         fdatasync_us=_fdatasync_us(folder),
         load=os.getloadavg()[0],
+        call_ns=_call_ns(),
     )
 
 
@@ -52,6 +58,11 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def _call_ns() -> float:
+    function = "def function(number): return number + 1"
+    return min(timeit.repeat("function(1)", function, number=CALLS, repeat=REPEATS)) / CALLS * 1e9
 
 
 def _fdatasync_us(folder: Path) -> float:

@@ -17,13 +17,15 @@ SMALL_WAITING = 40_000
 """Rows that wait in the small tables: what is claimed must be there."""
 
 
-def fill(stage: Stage, *, finished: int = 0, waiting: int = 0, failing: int = 0) -> float:
+def fill(
+    stage: Stage, *, finished: int = 0, waiting: int = 0, failing: int = 0, scheduled: int = 0
+) -> float:
     """Have so many messages of each kind (0: as it is); returns how many seconds it took.
 
     Finished ones were delivered to one consumer and are dead at another, so that there are as many
     dead letters. Raises BenchError when the counters do not add up afterwards.
     """
-    return _fill(stage, ours(stage).environment, finished, waiting, failing)
+    return _fill(stage, ours(stage).environment, finished, waiting, failing, scheduled)
 
 
 def ours(stage: Stage) -> Hookstation:
@@ -58,9 +60,14 @@ def small(stage: Stage) -> Iterator[Mapping[str, str]]:
 
 
 def _fill(
-    stage: Stage, variables: Mapping[str, str], finished: int, waiting: int, failing: int
+    stage: Stage,
+    variables: Mapping[str, str],
+    finished: int,
+    waiting: int,
+    failing: int,
+    scheduled: int = 0,
 ) -> float:
-    sizes = (stage.sizes.rows, finished, waiting, failing)
+    sizes = (stage.sizes.rows, finished, waiting, failing, scheduled)
     found = inside.run("history", variables, stage.sink.url(NOBODY), *sizes, tell=stage.tell)
     if found["gap"]:
         raise BenchError(f"The accounting gap is {found['gap']}.")

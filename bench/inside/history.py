@@ -1,7 +1,7 @@
 """History: days of work in the broker's tables, within minutes.
 
-One channel with three consumers: ``steady`` got everything and has a pile waiting, ``lost`` let
-everything die, ``broken`` has an open circuit and its retries waiting.
+One channel with three consumers: ``steady`` got everything and has a pile waiting and another
+scheduled, ``lost`` let everything die, ``broken`` has an open circuit and its retries waiting.
 """
 
 import time
@@ -25,6 +25,9 @@ FINISHED_FOR = timedelta(days=20)
 """How far finished rows go back: less than retention, which would delete them meanwhile."""
 WAITING_FOR = timedelta(hours=6)
 FAILING_FOR = timedelta(hours=12)
+SCHEDULED_FOR = timedelta(hours=6)
+DELAY = timedelta(days=1)
+"""What is scheduled was handed in within those hours, and is due so long after that."""
 PACE = 0.1
 """Messages a second that ``steady`` takes once it has a pile: it is to stay."""
 NOWHERE = "http://127.0.0.1:9/"
@@ -32,12 +35,12 @@ NOWHERE = "http://127.0.0.1:9/"
 
 
 def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
-    """``URL MOST FINISHED WAITING FAILING``: have so many of each, 0 leaves it as it is.
+    """``URL MOST FINISHED WAITING FAILING SCHEDULED``: have so many of each, 0: as it is.
 
     Returns the seconds that it took and the accounting gap.
     """
     url, *numbers = arguments
-    most, finished, waiting, failing = map(int, numbers)
+    most, finished, waiting, failing, scheduled = map(int, numbers)
     call_command("migrate", verbosity=0)
     start = time.monotonic()
     history = History(url, most=most)
@@ -47,6 +50,8 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
         history.wait(waiting, tell)
     if failing:
         history.fail(failing, tell)
+    if scheduled:
+        history.schedule(scheduled, tell)
     return {"seconds": time.monotonic() - start, "gap": recount.gap()}
 
 
@@ -104,14 +109,29 @@ class History:
         standing = Standing(self.broken.id, _S.QUEUED, Reason.RETRY, Outcome.CONNECTION_REFUSED)
         fill(self._pile(3, FAILING_FOR, total, (standing,)), 0, total, tell)
 
+    def schedule(self, total: int, tell: Tell) -> None:
+        """Have ``total`` messages for ``steady`` whose time comes tomorrow."""
+        if self.steady.deliveries.filter(due_at__gt=clock.now()).exists():
+            return
+        standing = Standing(self.steady.id, _S.QUEUED, Reason.ACCEPTED)
+        fill(self._pile(4, SCHEDULED_FOR, total, (standing,), DELAY), 0, total, tell)
+
     def _waits(self, consumer: Consumer) -> bool:
         """Whether a pile is there already."""
         return Counter.read([consumer.id])[consumer.id][_S.QUEUED] > 0
 
-    def _pile(self, slot: int, span: timedelta, most: int, standings: tuple[Standing, ...]) -> Pile:
+    def _pile(
+        self,
+        slot: int,
+        span: timedelta,
+        most: int,
+        standings: tuple[Standing, ...],
+        delay: timedelta = timedelta(0),
+    ) -> Pile:
         step_ms = max(1, span // timedelta(milliseconds=most))
         start_ms = self.made_ms - step_ms * (most + 1)
-        return Pile(slot, self.channel_id, start_ms, step_ms, standings)
+        delay_ms = delay // timedelta(milliseconds=1)
+        return Pile(slot, self.channel_id, start_ms, step_ms, standings, delay_ms)
 
 
 _S = DeliveryState

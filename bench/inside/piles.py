@@ -76,6 +76,8 @@ class Pile:
     start_ms: int
     step_ms: int
     standings: tuple[Standing, ...]
+    delay_ms: int = 0
+    """Each is due so long after it was accepted."""
 
 
 def fill(pile: Pile, done: int, total: int, tell: Tell) -> None:
@@ -138,7 +140,7 @@ def _make(pile: Pile, first: int, last: int) -> None:
         "event_type": f"'{EVENT_TYPE}'",
         "priority": "n %% 10",
         "accepted_at": accepted_at,
-        "due_at": accepted_at,
+        "due_at": sql.instant(f"{accepted_ms} + {pile.delay_ms}"),
     }
     message = {
         "id": message_id,

@@ -14,6 +14,7 @@ from bench.rows import (
     recovery,
     rest,
     scale,
+    scheduled,
     throughput,
 )
 from bench.stage import Row
@@ -32,6 +33,7 @@ ROWS: tuple[Row, ...] = (
     *growth.ROWS,
     *memory.ROWS,
     *scale.ROWS,
+    *scheduled.ROWS,
     *dead_letters.ROWS,
 )
 """In the order of the table, in which they are also measured."""

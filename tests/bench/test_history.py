@@ -1,16 +1,19 @@
 """History made by statements is what the broker itself would have left."""
 
+from datetime import timedelta
+
 import pytest
 from django.db.models import Count, F
 
 from bench.bodies import number_in
 from bench.inside import claims, piles, statements
 from bench.inside.history import History
-from channels_app import sealing
+from channels_app import clock, sealing
 from channels_app.models import Message, MessageBody
 from channels_app.rules import ids
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
-from delivery.steps import recount
+from delivery.steps import claim, recount
+from delivery.steps.claim import Want
 from tests.pumping import recounted
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -68,6 +71,19 @@ def test_every_message_has_the_deliveries_and_attempts_that_it_says(history: His
     body = MessageBody.objects.latest("message_id")
     assert number_in(sealing.open_body(body.message_id, bytes(body.data))) == 0
     assert ConsumerHealth.objects.get(consumer=history.broken).circuit == "open"
+
+
+def test_what_is_scheduled_is_counted_and_not_taken(history: History) -> None:
+    history.wait(10, quietly)
+    history.schedule(30, quietly)
+    history.schedule(30, quietly)
+
+    now = clock.now()
+    assert history.steady.deliveries.filter(due_at__gt=now + timedelta(hours=12)).count() == 30
+    assert Message.objects.filter(due_at__gt=now).count() == 30
+    assert Counter.totals() == recounted()
+    taken = claim.claim([Want(history.steady.id, 100, 1000, 1)], now=now, slot=0)
+    assert len(taken.rows) == 10
 
 
 def test_it_grows_and_is_found_again(history: History) -> None:

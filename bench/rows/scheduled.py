@@ -1,0 +1,53 @@
+"""Scheduled: claims beside a pile of messages whose time has not come, against claims without."""
+
+from collections.abc import Mapping
+from statistics import median
+
+from bench import inside, tables
+from bench.figures import Figure
+from bench.rows.scale import ROUNDS, SAMPLES, WORK
+from bench.stage import Row, Stage, Values
+
+MEASURED = ("claim", "discover")
+"""Of what a pump does: what reads the rows of one consumer by their time."""
+
+
+def scheduled(stage: Stage) -> Values:
+    """Have a pile scheduled beside what is due, then measure without the broker."""
+    rows = stage.sizes.rows // 10
+    found: dict[str, list[Mapping[str, float]]] = {"without": [], "beside": []}
+    stage.broker.stop()
+    due = tables.SMALL_WAITING
+    tables.fill(stage, waiting=due, failing=due // 10, scheduled=rows)
+    with tables.small(stage) as small:
+        for _ in range(ROUNDS):
+            for name, variables in (("without", small), ("beside", tables.ours(stage).environment)):
+                found[name].append(inside.run("claims", variables, SAMPLES, tell=stage.tell))
+    stage.broker.start()
+    values: Values = {"scheduled.rows": rows}
+    for work in MEASURED:
+        without, beside = (median(each[f"{work}_ms"] for each in found[name]) for name in found)
+        reads = median(each[f"{work}_reads"] for each in found["beside"])
+        values |= {
+            f"scheduled.{work}": beside / without,
+            f"scheduled.{work}_ms": beside,
+            f"scheduled.{work}_ms_without": without,
+            f"scheduled.{work}_reads": reads,
+        }
+    return values
+
+
+def _figures() -> tuple[Figure, ...]:
+    figures = [Figure("scheduled.rows", "messages whose time comes tomorrow", "", digits=0)]
+    for work in MEASURED:
+        key = f"scheduled.{work}"
+        figures += [
+            Figure(key, f"{WORK[work]}: beside them", "x without", must=2.0, aim=1.2, digits=2),
+            Figure(f"{key}_ms", "- beside them", "ms", digits=2),
+            Figure(f"{key}_ms_without", "- without", "ms", digits=2),
+            Figure(f"{key}_reads", "- rows read for each one, beside them", "", digits=1),
+        ]
+    return tuple(figures)
+
+
+ROWS = (Row("scheduled", _figures(), scheduled, on_sqlite=False, ours_alone=True),)
