@@ -31,14 +31,14 @@ class Figure:
 
     def judge(self, value: float, beside: float | None = None) -> Verdict:
         """How a value stands to the targets; `beside` is what the other broker reached."""
-        if self.must is None or self.aim is None:
+        if self.must is None:
             return "unknown"
         if self.is_relative:
             if not beside:
                 return "unknown"
             value /= beside
         sign = 1 if self.is_more_better else -1
-        if sign * value >= sign * self.aim:
+        if self.aim is not None and sign * value >= sign * self.aim:
             return "aim"
         return "must" if sign * value >= sign * self.must else "missed"
 

@@ -41,17 +41,41 @@ class Leaver(NamedTuple):
     is_dead: bool = False
 
 
-def leave(leavers: Iterable[Leaver], now: datetime) -> dict[int, datetime]:
+def ending(leavers: Iterable[Leaver]) -> raw.Statement | None:
+    """What ends the lanes where nobody waits behind these heads, without a look at them first.
+
+    Its row count is that of the lanes that are no more; `leave` finds the others. Lanes of dead
+    heads may have to stand still, and parked ones stay.
+    """
+    heads = {
+        lane_id(one.consumer_id, one.ordering_key): one.delivery_id
+        for one in leavers
+        if not one.is_dead
+    }
+    if not heads:
+        return None
+    return (
+        f"DELETE FROM {LANES} WHERE id IN ({raw.listed(sorted(heads))}) "
+        f"AND head_id IN ({raw.listed(heads.values())}) "
+        "AND waiting_count = 0 AND parked_at IS NULL",
+        [],
+    )
+
+
+def leave(leavers: Iterable[Leaver], now: datetime, *, ended: int = 0) -> dict[int, datetime]:
     """Take finished deliveries out of their lanes and let the next ones go.
 
-    Returns when each consumer has something due by that. Who stands in no lane is left alone.
+    Of their lanes ``ended`` are no more already (`ending`). Returns when each consumer has
+    something due by that. Who stands in no lane is left alone.
     """
     by_id = {one.delivery_id: one for one in leavers}
-    if not by_id:
+    places = {key: lane_id(one.consumer_id, one.ordering_key) for key, one in by_id.items()}
+    if len(keys := set(places.values())) == ended:
         return {}
-    lanes = lock({lane_id(one.consumer_id, one.ordering_key) for one in by_id.values()})
-    waiting = by_id.keys() - {lane.head_id for lane in lanes.values()}
-    if lanes and waiting:
+    lanes = lock(keys)
+    heads = {lane.head_id for lane in lanes.values()}
+    waiting = {key for key, lane in places.items() if lane in lanes and key not in heads}
+    if waiting:
         lanes = _drop(waiting, lanes)
     free = [lane for lane in lanes.values() if lane.head_id in by_id]
     if not free:

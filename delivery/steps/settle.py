@@ -114,17 +114,19 @@ def _write(
     if not results:
         return results, {}
     groups = _alike(results)
+    ending = lanes.ending(_leaving(results))
     moved = raw.execute_all(
         [
             *(_moving(group, now) for group in groups),
             *ATTEMPTS.statements(map(_attempt, results)),
             *Counter.adding(_tally(results), slot),
+            *([ending] if ending else ()),
         ]
     )
     if moved[: len(groups)] != [len(group) for group in groups]:
         raise _Overtaken
     results = _overruled(results, now, slot)
-    due = lanes.leave(_leaving(results), now)
+    due = lanes.leave(_leaving(results), now, ended=moved[-1] if ending else 0)
     failpoints.reach("in_settle")
     return results, due
 

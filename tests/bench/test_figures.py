@@ -30,6 +30,11 @@ def test_a_relative_target_without_another_broker_says_nothing() -> None:
     assert RATE.judge(1e9, beside=0) == "unknown"
 
 
+def test_a_figure_without_an_aim_is_judged_by_what_it_must_reach() -> None:
+    ratio = Figure("lanes.ratio", "order", "x", must=0.9, is_more_better=True)
+    assert (ratio.judge(0.96), ratio.judge(0.88)) == ("must", "missed")
+
+
 def test_a_figure_without_targets_is_not_judged() -> None:
     assert Figure("rest.memory", "memory", "MiB").judge(1.0) == "unknown"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from channels_app import clock
 from channels_app.directory import directory
@@ -60,6 +61,37 @@ def deliver_all(consumer: Consumer, now: datetime) -> list[str]:
         assert end(rows, "delivered", now) == len(rows)
         check()
     return rounds
+
+
+def test_heads_with_nobody_behind_end_their_lanes_without_a_look(
+    consumer: Consumer, now: datetime
+) -> None:
+    say(consumer, "A1 B1 B2 C1")
+    fan_out()
+    a, b, c = take(consumer, now)
+    with CaptureQueriesContext(connection) as alone:
+        assert end([a, c], "delivered", now) == 2
+    with CaptureQueriesContext(connection) as beside:
+        assert end([b], "delivered", now) == 1
+
+    looks = [
+        sum("SELECT id, consumer_id, head_id" in it["sql"] for it in done.captured_queries)
+        for done in (alone, beside)
+    ]
+    assert looks == [0, 1]
+    assert deliver_all(consumer, now) == ["B2"]
+    assert not Lane.objects.exists()
+
+
+def test_of_a_key_that_waits_and_one_that_ends_together_each_goes_its_way(
+    consumer: Consumer, now: datetime
+) -> None:
+    say(consumer, "A1 A2 B1")
+    fan_out()
+    assert end(take(consumer, now), "delivered", now) == 2
+    check()
+    assert [lane.ordering_key for lane in Lane.objects.all()] == ["A"]
+    assert deliver_all(consumer, now) == ["A2"]
 
 
 @pytest.mark.seed("S3-01", "S3-33", "S3-34")
