@@ -190,6 +190,19 @@ def test_a_dead_head_holds_its_key_where_that_is_wanted(now: datetime) -> None:
     assert deliver_all(consumer, now) == ["A1", "A2"]
 
 
+@pytest.mark.seed("S3-14")
+def test_a_dead_head_with_nobody_behind_holds_its_key_for_who_comes(now: datetime) -> None:
+    consumer = make_consumer(make_channel(), NOWHERE, ordering=True, head_of_line="block")
+    say(consumer, "A1 B1")
+    fan_out()
+    a, b = take(consumer, now)
+    assert (end([a], "dead", now), end([b], "delivered", now)) == (1, 1)
+    say(consumer, "A2 B2")
+    fan_out()
+    assert words(take(consumer, now)) == "B2"
+    assert lane_of(consumer, "A").blocked_at == now
+
+
 def test_a_blocked_key_goes_on_when_its_head_is_skipped(now: datetime) -> None:
     consumer = make_consumer(make_channel(), NOWHERE, ordering=True, head_of_line="block")
     say(consumer, "A1 A2")
@@ -405,6 +418,23 @@ def test_with_ordering_what_comes_from_then_on_keeps_its_order(now: datetime) ->
     assert words(rows) == "A1 A2 A3"
     end(rows, "delivered", now)
     assert deliver_all(consumer, now) == ["A4"]
+
+
+def test_one_from_before_ordering_ends_nobodys_lane(now: datetime) -> None:
+    consumer = make_consumer(make_channel(), NOWHERE)
+    say(consumer, "A1")
+    fan_out()
+    consumer.ordering = True
+    consumer.save()
+    say(consumer, "A2")
+    fan_out()
+    first, second = take(consumer, now)
+    end([first], "delivered", now)
+    say(consumer, "A3")
+    fan_out()
+    assert not take(consumer, now), "A2 is in somebody's hands"
+    end([second], "delivered", now)
+    assert deliver_all(consumer, now) == ["A3"]
 
 
 def test_a_sweep_lets_go_on_what_lost_its_head(consumer: Consumer, now: datetime) -> None:
