@@ -69,12 +69,12 @@ def leave(leavers: Iterable[Leaver], now: datetime, *, ended: int = 0) -> dict[i
     something due by that. Who stands in no lane is left alone.
     """
     by_id = {one.delivery_id: one for one in leavers}
-    places = {key: lane_id(one.consumer_id, one.ordering_key) for key, one in by_id.items()}
-    if len(keys := set(places.values())) == ended:
+    lane_of = {key: lane_id(one.consumer_id, one.ordering_key) for key, one in by_id.items()}
+    if len(theirs := set(lane_of.values())) == ended:
         return {}
-    lanes = lock(keys)
+    lanes = lock(theirs)
     heads = {lane.head_id for lane in lanes.values()}
-    waiting = {key for key, lane in places.items() if lane in lanes and key not in heads}
+    waiting = {key for key, lane in lane_of.items() if lane in lanes and key not in heads}
     if waiting:
         lanes = _drop(waiting, lanes)
     free = [lane for lane in lanes.values() if lane.head_id in by_id]
