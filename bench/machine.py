@@ -27,7 +27,7 @@ class Machine:
     load: float
     """Processes that wanted to run, on average over the last minute."""
     call_ns: float = 0.0
-    """A call of a small function: Pythons are built with and without optimizations. 0: unknown."""
+    """A call of a small function of Python: how fast a core is just now. 0: unknown."""
 
     def lines(self) -> list[str]:
         """For people."""
