@@ -13,19 +13,18 @@ from bench.stage import Stage
 NOBODY = 1_000_000
 """Whose deliveries the sink takes and no measurement looks at."""
 SMALL_NAME = "small_tables"
+Variables = Mapping[str, str]
 SMALL_WAITING = 40_000
 """Rows that wait in the small tables: what is claimed must be there."""
 
 
-def fill(
-    stage: Stage, *, finished: int = 0, waiting: int = 0, failing: int = 0, scheduled: int = 0
-) -> float:
+def fill(stage: Stage, *, finished: int = 0, waiting: int = 0, failing: int = 0) -> float:
     """Have so many messages of each kind (0: as it is); returns how many seconds it took.
 
     Finished ones were delivered to one consumer and are dead at another, so that there are as many
     dead letters. Raises BenchError when the counters do not add up afterwards.
     """
-    return _fill(stage, ours(stage).environment, finished, waiting, failing, scheduled)
+    return _fill(stage, ours(stage).environment, finished, waiting, failing)
 
 
 def ours(stage: Stage) -> Hookstation:
@@ -46,22 +45,22 @@ def cursor(stage: Stage) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def small(stage: Stage) -> Iterator[Mapping[str, str]]:
+def small(stage: Stage, name: str = SMALL_NAME, *, scheduled: int = 0) -> Iterator[Variables]:
     """Variables for processes that work in small tables on the same server."""
-    url = urlsplit(stage.database.url)._replace(path=f"/{SMALL_NAME}").geturl()
+    url = urlsplit(stage.database.url)._replace(path=f"/{name}").geturl()
     variables = {**ours(stage).environment, "DATABASE_URL": url}
     with cursor(stage) as server:
-        server.execute(f"CREATE DATABASE {SMALL_NAME} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        server.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
         try:
-            _fill(stage, variables, 0, SMALL_WAITING, SMALL_WAITING // 10)
+            _fill(stage, variables, 0, SMALL_WAITING, SMALL_WAITING // 10, scheduled)
             yield variables
         finally:
-            server.execute(f"DROP DATABASE {SMALL_NAME}")
+            server.execute(f"DROP DATABASE {name}")
 
 
 def _fill(
     stage: Stage,
-    variables: Mapping[str, str],
+    variables: Variables,
     finished: int,
     waiting: int,
     failing: int,

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from bench.flow import Tell
 from bench.inside.piles import Pile, Standing, fill
 from channels_app import clock, sealing
-from channels_app.models import Channel, Consumer, Message
+from channels_app.models import Channel, Consumer
 from delivery.models import ConsumerHealth, Counter
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.outcome import Outcome
@@ -111,9 +111,6 @@ class History:
 
     def schedule(self, total: int, tell: Tell) -> None:
         """Have ``total`` messages for ``steady`` whose time comes tomorrow."""
-        later = clock.now() + timedelta(hours=1)
-        if Message.objects.filter(channel_id=self.channel_id, due_at__gt=later).exists():
-            return
         standing = Standing(self.steady.id, _S.QUEUED, Reason.ACCEPTED)
         fill(self._pile(4, SCHEDULED_FOR, total, (standing,), DELAY), 0, total, tell)
 

@@ -6,6 +6,7 @@ from statistics import median
 from bench import inside, tables
 from bench.figures import Figure
 from bench.stage import Row, Stage, Values
+from bench.tables import Variables
 
 SAMPLES = 30
 ROUNDS = 3
@@ -20,13 +21,10 @@ WORK = {
 def scale(stage: Stage) -> Values:
     """Have a pile waiting and another at a broken consumer, then measure without the broker."""
     rows = stage.sizes.rows
-    found: dict[str, list[Mapping[str, float]]] = {"small": [], "large": []}
     stage.broker.stop()
     tables.fill(stage, finished=rows, waiting=rows // 10, failing=rows // 100)
     with tables.small(stage) as small:
-        for _ in range(ROUNDS):
-            for name, variables in (("small", small), ("large", tables.ours(stage).environment)):
-                found[name].append(inside.run("claims", variables, SAMPLES, tell=stage.tell))
+        found = in_turns(stage, {"small": small, "large": tables.ours(stage).environment})
     stage.broker.start()
     values: Values = {}
     for work in WORK:
@@ -38,6 +36,15 @@ def scale(stage: Stage) -> Values:
             values[f"scale.{work}_{what}_small"] = in_small
         values[f"scale.{work}"] = values[f"scale.{work}_ms"] / values[f"scale.{work}_ms_small"]
     return values
+
+
+def in_turns(stage: Stage, sides: Mapping[str, Variables]) -> dict[str, list[Values]]:
+    """What the statements cost in the tables of each side, round by round."""
+    found: dict[str, list[Values]] = {name: [] for name in sides}
+    for _ in range(ROUNDS):
+        for name, variables in sides.items():
+            found[name].append(inside.run("claims", variables, SAMPLES, tell=stage.tell))
+    return found
 
 
 def _figures() -> tuple[Figure, ...]:

@@ -1,13 +1,13 @@
 """Scheduled: claims beside a pile of messages whose time has not come, against claims without."""
 
-from collections.abc import Mapping
 from statistics import median
 
-from bench import inside, tables
+from bench import tables
 from bench.figures import Figure
-from bench.rows.scale import ROUNDS, SAMPLES, WORK
+from bench.rows.scale import WORK, in_turns
 from bench.stage import Row, Stage, Values
 
+NAME = "scheduled_tables"
 MEASURED = ("claim", "discover")
 """Of what a pump does: what reads the rows of one consumer by their time."""
 
@@ -15,14 +15,9 @@ MEASURED = ("claim", "discover")
 def scheduled(stage: Stage) -> Values:
     """Have a pile scheduled beside what is due, then measure without the broker."""
     rows = stage.sizes.rows // 10
-    found: dict[str, list[Mapping[str, float]]] = {"without": [], "beside": []}
     stage.broker.stop()
-    due = tables.SMALL_WAITING
-    tables.fill(stage, waiting=due, failing=due // 10, scheduled=rows)
-    with tables.small(stage) as small:
-        for _ in range(ROUNDS):
-            for name, variables in (("without", small), ("beside", tables.ours(stage).environment)):
-                found[name].append(inside.run("claims", variables, SAMPLES, tell=stage.tell))
+    with tables.small(stage) as small, tables.small(stage, NAME, scheduled=rows) as piled:
+        found = in_turns(stage, {"without": small, "beside": piled})
     stage.broker.start()
     values: Values = {"scheduled.rows": rows}
     for work in MEASURED:

@@ -76,7 +76,6 @@ def test_every_message_has_the_deliveries_and_attempts_that_it_says(history: His
 def test_what_is_scheduled_is_counted_and_not_taken(history: History) -> None:
     history.wait(10, quietly)
     history.schedule(30, quietly)
-    history.schedule(30, quietly)
 
     now = clock.now()
     assert history.steady.deliveries.filter(due_at__gt=now + timedelta(hours=12)).count() == 30
