@@ -13,9 +13,9 @@ from channels_app import directory as directory_module
 from channels_app.directory import directory
 from delivery.runtime import receiving
 from delivery.runtime.wake import bell
-from tests.receiver import Receiver
+from tests.support.receiver import Receiver
 
-SHARING = ("tests/crash/", "tests/faults/", "tests/surface/", "tests/channels_app/api/test_wire.py")
+SHARING = ("tests/crash/", "tests/e2e/hostile/", "tests/e2e/test_wire.py")
 """Where the tests of a file share a broker in processes of its own, which takes long to start."""
 
 

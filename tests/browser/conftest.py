@@ -11,12 +11,12 @@ import pytest
 from django.db import connection
 from playwright.sync_api import Browser, StorageState, expect, sync_playwright
 
-from tests import broker as processes
-from tests.broker import Broker
 from tests.browser import person, standing
 from tests.browser.person import GUEST, ONLOOKER, OPERATOR, OWNER, Open, Person
 from tests.browser.tours import House
-from tests.receiver import Receiver
+from tests.support import broker as processes
+from tests.support.broker import Broker
+from tests.support.receiver import Receiver
 
 RUN = """
 import runpy, sys, django

@@ -6,16 +6,7 @@ from django.contrib import admin
 from playwright.sync_api import Page
 
 from tests.browser.person import Person
-from tests.browser.standing import (
-    BLOCKED,
-    GATEWAY,
-    LONG,
-    PARKED,
-    PRINTER,
-    ROOMS,
-    SENDER,
-    STRICT,
-)
+from tests.browser.standing import BLOCKED, GATEWAY, LONG, PARKED, PRINTER, ROOMS, SENDER, STRICT
 
 SEVERAL = (
     "/admin/",

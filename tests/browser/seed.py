@@ -23,10 +23,10 @@ from channels_app.models import (
 from channels_app.rules import ids
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
-from tests import console
 from tests.browser import showcase
 from tests.browser.person import MEMBER, ONLOOKER, OPERATOR, PASSWORD
-from tests.factories import (
+from tests.support import console
+from tests.support.factories import (
     ApiKeyFactory,
     AttemptFactory,
     ChannelFactory,

@@ -10,7 +10,7 @@ from channels_app.models import Channel, Consumer, Membership, Team, new_id
 from channels_app.rules import ids
 from delivery.models import ConsumerHealth, Delivery, Notice
 from tests.browser.person import GUEST, OWNER, PASSWORD, STRANGER
-from tests.factories import (
+from tests.support.factories import (
     ApiKeyFactory,
     AttemptFactory,
     ChannelFactory,

@@ -5,7 +5,7 @@ Through the API of the running broker: rows that somebody had written beside it 
 
 from typing import Any
 
-from tests.broker import Broker, wait_until
+from tests.support.broker import Broker, wait_until
 
 ROOMS, PRINTING, ARCHIVING, TEXTING = "rooms", "printing", "campaigns", "texting"
 SENDER, STRICT, PRINTER, GATEWAY = "sender", "strict", "label-printer", "whatsapp"

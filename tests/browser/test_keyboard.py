@@ -5,7 +5,7 @@ import re
 from playwright.sync_api import expect
 
 from tests.browser.person import Person
-from tests.receiver import Receiver
+from tests.support.receiver import Receiver
 
 DEAD = "/admin/delivery/delivery/?state=dead"
 

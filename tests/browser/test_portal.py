@@ -4,10 +4,10 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from tests.broker import Broker, wait_until
 from tests.browser import axe
 from tests.browser.person import MEMBER, Open
-from tests.receiver import Receiver
+from tests.support.broker import Broker, wait_until
+from tests.support.receiver import Receiver
 
 
 def test_a_member_registers_a_webhook_and_sees_its_first_delivery(

@@ -7,9 +7,9 @@ import time
 import requests
 from playwright.sync_api import expect
 
-from tests.broker import Broker
 from tests.browser.person import Open, Person
-from tests.receiver import Receiver
+from tests.support.broker import Broker
+from tests.support.receiver import Receiver
 
 DEAD = "/admin/delivery/delivery/?state=dead"
 

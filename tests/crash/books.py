@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.broker import Broker
+from tests.support.broker import Broker
 
 with suppress(ImportError):  # without the driver there is only SQLite
     import MySQLdb

@@ -9,7 +9,7 @@ from typing import Any
 
 import requests
 
-from tests.broker import Broker, wait_until
+from tests.support.broker import Broker, wait_until
 
 PATIENCE_S = 60.0
 AWAY = {502, 503, 504}

@@ -15,10 +15,10 @@ from delivery.rules.accounting import Check
 from delivery.runtime import auditor as auditors
 from delivery.runtime.auditor import Auditor, Wanted
 from delivery.steps import audit
-from tests import broker as brokers
-from tests.broker import Broker
-from tests.factories import ConsumerFactory, DeliveryFactory, TeamFactory
-from tests.receiver import Receiver, Reply
+from tests.support import broker as brokers
+from tests.support.broker import Broker
+from tests.support.factories import ConsumerFactory, DeliveryFactory, TeamFactory
+from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LONG = timedelta(minutes=10)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from tests import broker as broker_module
-from tests.bodies import Sample, corpus
-from tests.broker import Broker, heard_ids, wait_until
-from tests.receiver import Receiver, Reply
+from tests.support import broker as broker_module
+from tests.support.bodies import Sample, corpus
+from tests.support.broker import Broker, heard_ids, wait_until
+from tests.support.receiver import Receiver, Reply
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 NAMES = ("one", "two", "three")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from tests import broker as broker_module
-from tests.broker import Broker, wait_until
 from tests.crash.books import Books
 from tests.crash.failpoint import PATIENCE_S, insist
 from tests.crash.traffic import flowing
-from tests.receiver import Receiver
+from tests.support import broker as broker_module
+from tests.support.broker import Broker, wait_until
+from tests.support.receiver import Receiver
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 pytestmark = [

@@ -20,11 +20,11 @@ import pytest
 import requests
 from pytest_django import DjangoDbBlocker
 
-from tests import broker as broker_module
-from tests.broker import ROOT, Broker, heard_ids, wait_until
 from tests.crash.books import Books
 from tests.crash.failpoint import PATIENCE_S, Failpoint, insist
-from tests.receiver import Receiver
+from tests.support import broker as broker_module
+from tests.support.broker import ROOT, Broker, heard_ids, wait_until
+from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.e2e
 SETTINGS = {
@@ -245,7 +245,7 @@ def test_messages_out_of_the_lake_come_in_once(place: Place, name: str) -> None:
     place.register()
     ids = place.publish_batch(5)
     place.settle()
-    code = f"from tests.delivery import restoring; restoring.take_away_and_bring({place.channel!r})"
+    code = f"from tests.support import restoring; restoring.take_away_and_bring({place.channel!r})"
     with place.point.armed(place.broker, name):
         place.broker.manage("shell", "-c", code)
     count = "SELECT COUNT(*) FROM delivery_restored"

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from tests.broker import heard_ids, wait_until
 from tests.crash.books import Books
 from tests.crash.failpoint import AWAY, PATIENCE_S, insist
 from tests.crash.test_failpoints import Place, place, started
-from tests.receiver import Reply, Request
+from tests.support.broker import heard_ids, wait_until
+from tests.support.receiver import Reply, Request
 
 __all__ = ["place", "started"]
 pytestmark = pytest.mark.e2e

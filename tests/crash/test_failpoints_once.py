@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import heard_ids, wait_until
 from tests.crash.books import Books
 from tests.crash.failpoint import PATIENCE_S, insist
 from tests.crash.test_failpoints import Place, place, pulled, started
+from tests.support.broker import heard_ids, wait_until
 
 __all__ = ["place", "started"]
 pytestmark = pytest.mark.e2e

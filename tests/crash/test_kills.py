@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from tests import broker as broker_module
-from tests.broker import Broker, descendants, heard_ids, wait_until
 from tests.crash.books import Books
 from tests.crash.failpoint import PATIENCE_S, insist
 from tests.crash.traffic import flowing
-from tests.receiver import Receiver
+from tests.support import broker as broker_module
+from tests.support.broker import Broker, descendants, heard_ids, wait_until
+from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.e2e
 GRACE_S = 20

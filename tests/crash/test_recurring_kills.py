@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import broker as broker_module
-from tests.broker import Broker, heard_ids, wait_until
 from tests.crash.books import Books
 from tests.crash.failpoint import PATIENCE_S, insist
-from tests.receiver import Receiver
+from tests.support import broker as broker_module
+from tests.support.broker import Broker, heard_ids, wait_until
+from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LEASE_GRACE_MS": "2000"}

@@ -6,7 +6,7 @@ import sys
 import pytest
 from django.db import connection
 
-from tests.broker import ROOT
+from tests.support.broker import ROOT
 
 pytestmark = pytest.mark.e2e
 SECONDS = 15

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.broker import Broker
 from tests.crash.failpoint import insist
+from tests.support.broker import Broker
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from channels_app.models import Channel, Consumer, Message, MessageBody, Produce
 from channels_app.rules import ids
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
-from tests.bodies import corpus
-from tests.factories import ChannelFactory, ConsumerFactory, ProducerFactory
+from tests.support.bodies import corpus
+from tests.support.factories import ChannelFactory, ConsumerFactory, ProducerFactory
 
 DAYS = 35
 ATTEMPTS = 4

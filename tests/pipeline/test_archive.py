@@ -27,11 +27,11 @@ from pipeline.parts import segments
 from pipeline.parts.segments import Mover
 from pipeline.running.job import Context
 from pipeline.settings import Settings
-from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive, RunJob
 from tests.pipeline.month import Month
 from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
+from tests.support.books import assert_counters_are_true
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = timedelta(days=1)

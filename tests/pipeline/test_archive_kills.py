@@ -21,13 +21,13 @@ from pipeline.lake import planning
 from pipeline.lake.places import Unusable
 from pipeline.parts import segments
 from pipeline.settings import Settings
-from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import month as month_module
 from tests.pipeline import without_spark
 from tests.pipeline.conftest import RunArchive
 from tests.pipeline.process import ON_EXECUTORS, PATIENCE_S, Process
 from tests.pipeline.test_erase_kills import WHILE_ERASING
 from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
+from tests.support.books import assert_counters_are_true
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).resolve().parents[2]

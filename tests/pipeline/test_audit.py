@@ -30,10 +30,10 @@ from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding, Restore
 from pipeline.broker import tables
 from pipeline.jobs import audit as job
 from pipeline.settings import Settings
-from tests.factories import ConsumerFactory
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
+from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

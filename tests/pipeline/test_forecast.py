@@ -12,11 +12,11 @@ import pytest
 from channels_app.models import Channel, Consumer, Message
 from delivery.models import Counter, Delivery, ForecastFrame, Traffic
 from pipeline.settings import Settings
-from tests.delivery.books import key_at
-from tests.factories import ChannelFactory, ConsumerFactory
 from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import noon
 from tests.pipeline.moving import move
+from tests.support.books import key_at
+from tests.support.factories import ChannelFactory, ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -36,10 +36,10 @@ from pipeline.jobs import replay as job
 from pipeline.parts import staging
 from pipeline.running.job import Refused
 from pipeline.settings import Settings
-from tests.delivery.books import assert_counters_are_true
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
+from tests.support.books import assert_counters_are_true
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,10 +12,10 @@ import pytest
 from pytest_django import DjangoDbBlocker
 from standardwebhooks.webhooks import Webhook
 
-from tests import broker as broker_module
-from tests.broker import ROOT, Broker, heard_ids, wait_until
 from tests.pipeline.standalone import INHERITED
-from tests.receiver import Receiver, Request
+from tests.support import broker as broker_module
+from tests.support.broker import ROOT, Broker, heard_ids, wait_until
+from tests.support.receiver import Receiver, Request
 
 pytestmark = pytest.mark.e2e
 

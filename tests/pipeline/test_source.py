@@ -16,8 +16,8 @@ from pipeline.broker import fence, source, tables, worker
 from pipeline.broker.database import Database
 from pipeline.lake.frames import Frames
 from pipeline.settings import Settings
-from tests.delivery.books import make_deliveries
-from tests.factories import ConsumerFactory
+from tests.support.books import make_deliveries
+from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

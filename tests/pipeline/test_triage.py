@@ -17,12 +17,12 @@ from pipeline.rules import signature
 from pipeline.rules.beginning import span
 from pipeline.running.job import Refused
 from pipeline.settings import Settings
-from tests import console
-from tests.delivery.books import make_deliveries
 from tests.pipeline import month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
 from tests.pipeline.moving import move
+from tests.support import console
+from tests.support.books import make_deliveries
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from playwright.sync_api import Page, StorageState
 
-from tests.broker import Broker
 from tests.browser.person import LAPTOP, PHONE, Open
-from tests.receiver import Receiver
+from tests.support.broker import Broker
+from tests.support.receiver import Receiver
 
 Stops = Iterator[tuple[str, Page]]
 FORMS = {

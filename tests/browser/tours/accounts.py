@@ -9,10 +9,10 @@ import time
 
 from playwright.sync_api import Page, expect
 
-from tests.broker import Broker, wait_until
 from tests.browser.person import OWNER, PASSWORD, STRANGER, Person
 from tests.browser.showcase import TEAM
 from tests.browser.tours import House, Stops
+from tests.support.broker import Broker, wait_until
 
 ANOTHER = "staple battery horse correct"
 

@@ -2,7 +2,6 @@
 
 from playwright.sync_api import Page, expect
 
-from tests.broker import Broker
 from tests.browser.person import OWNER, Person
 from tests.browser.showcase import (
     CHANNEL,
@@ -17,6 +16,7 @@ from tests.browser.showcase import (
     TEAM,
 )
 from tests.browser.tours import House, Stops
+from tests.support.broker import Broker
 
 PLACE = f"/portal/{TEAM}/webhooks/"
 

@@ -1,0 +1,72 @@
+"""A disk that can be full."""
+
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.crash.faults.traffic import processes
+from tests.support.broker import Broker
+
+SIZE_MB = 16
+BLOCK = 1 << 12
+
+
+class Disk:
+    """A file system of a few megabytes where these tests may mount one.
+
+    Elsewhere a limit on the size of files: what needs more room is refused all the same, with
+    another word ("file too large" in place of "no space left").
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        options = ("-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(folder))
+        self._is_mounted = _succeeds("mount", *options)
+
+    def close(self) -> None:
+        """Be gone, with all that is on it."""
+        if self._is_mounted:
+            _succeeds("umount", "--lazy", str(self.folder))
+
+    @contextmanager
+    def full(self, broker: Broker) -> Iterator[None]:
+        """Nothing can grow in here."""
+        with self._filled() if self._is_mounted else self._limited(broker):
+            yield
+
+    @contextmanager
+    def _filled(self) -> Iterator[None]:
+        filler = self.folder / "filler"
+        try:
+            with filler.open("wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(b"\0" * BLOCK)
+                except OSError:
+                    pass
+            yield
+        finally:
+            filler.unlink()
+
+    @contextmanager
+    def _limited(self, broker: Broker) -> Iterator[None]:
+        sizes = [path.stat().st_size for path in self.folder.glob("broker.sqlite3*")]
+        everybody = processes(broker)
+        try:
+            for pid in everybody:
+                _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (max(sizes), hard))
+            yield
+        finally:
+            for pid in everybody:
+                _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def _succeeds(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except OSError:
+        return False

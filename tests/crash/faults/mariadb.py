@@ -1,0 +1,158 @@
+"""A private MariaDB that can be stopped, killed, frozen and brought back on the same port."""
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+from tests.support.broker import ROOT
+
+with suppress(ImportError):  # without the driver these tests are skipped
+    import MySQLdb
+
+PR_SET_PDEATHSIG = 1
+OPERATOR = "hookstation"
+BROKER = "broker"
+"""An account without the rights of an administrator: ``read_only`` binds it, and the connection
+that a full server keeps for administrators is not for it."""
+ACCOUNTS = f"""
+CREATE USER IF NOT EXISTS {OPERATOR}@'127.0.0.1' IDENTIFIED BY '{OPERATOR}';
+GRANT ALL ON *.* TO {OPERATOR}@'127.0.0.1';
+CREATE USER IF NOT EXISTS {BROKER}@'127.0.0.1' IDENTIFIED BY '{BROKER}';
+GRANT ALL ON `{BROKER}%`.* TO {BROKER}@'127.0.0.1';
+"""
+
+
+def _tool() -> Any:
+    """tools/mariadb, which knows how a server is made."""
+    loader = SourceFileLoader("tools_mariadb", str(ROOT / "tools/mariadb"))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+tool = _tool()
+
+
+class Server:
+    """One server with its own folder and port, and what can happen to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port: int = tool.free_port()
+        self._log = folder / "log"
+        programs = tool.program("mariadb-install-db"), tool.program("mariadbd")
+        install, self._serve = tool.commands(*programs, folder, self.port)
+        (folder / "init.sql").write_text(ACCOUNTS)
+        with self._log.open("ab") as log:
+            subprocess.run(["/bin/sh", "-c", install], stdout=log, stderr=log, check=True)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Be there, and answer."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {self._serve}"],
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,
+            )
+        tool.wait_for(self.port, self._log)
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """Be gone: in order, or with SIGKILL in the middle of things."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(60)
+            self._process = None
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """An administrator restarts it."""
+        self.end()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextmanager
+    def killed(self) -> Iterator[None]:
+        """It crashes; what was committed comes back out of its log."""
+        self.end(signal.SIGKILL)
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It takes connections and says nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """As a replica is, or a primary that was told to hand over."""
+        self.run("SET GLOBAL read_only = 1")
+        try:
+            yield
+        finally:
+            self.run("SET GLOBAL read_only = 0")
+
+    @contextmanager
+    def crowded(self) -> Iterator[None]:
+        """Others hold every connection, and the broker's own have been cut."""
+        first, *others = [self.connect() for _ in range(12)]
+        _execute(first, "SET GLOBAL max_connections = 10")
+        _execute(first, f"KILL USER {BROKER}@'127.0.0.1'")
+        try:
+            yield
+        finally:
+            _execute(first, "SET GLOBAL max_connections = 300")
+            for other in (first, *others):
+                other.close()
+
+    def connections(self) -> int:
+        """How many the broker holds."""
+        users = [row[0] for row in self.run("SELECT user FROM information_schema.processlist")]
+        return users.count(BROKER)
+
+    def database(self, name: str) -> str:
+        """The address of a new database, for the broker."""
+        self.run(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        return f"mysql://{BROKER}:{BROKER}@127.0.0.1:{self.port}/{name}"
+
+    def connect(self) -> Any:
+        """A connection of an administrator."""
+        return MySQLdb.connect(
+            host="127.0.0.1", port=self.port, user=OPERATOR, password=OPERATOR, autocommit=True
+        )
+
+    def run(self, statement: str) -> Sequence[tuple[Any, ...]]:
+        """The rows that a statement finds, as an administrator."""
+        with closing(self.connect()) as connection:
+            return _execute(connection, statement)
+
+
+def _execute(connection: Any, statement: str) -> Sequence[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()  # type: ignore[no-any-return]  # MySQLdb has no types
+
+
+def _die_with_parent() -> None:
+    """Whoever kills the tests leaves no server behind; Ctrl-C in a terminal is not for it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()

@@ -1,0 +1,125 @@
+"""The machine fails a running broker: its disk is full, names do not resolve, nobody is woken."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from django.db import connection
+
+from tests.crash.faults.conftest import PATH, installed
+from tests.crash.faults.disk import Disk
+from tests.crash.faults.traffic import RECOVERY_S, Traffic, all_arrived, calm, processes, usual_cpu
+from tests.support.broker import ROOT, Broker
+from tests.support.receiver import Receiver
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(connection.vendor == "mysql", reason="runs in the SQLite part"),
+]
+OUTAGE_S = 3.0
+
+
+class Installation(NamedTuple):
+    """A broker with all that it writes on one small disk, its consumer, and the names it knows."""
+
+    broker: Broker
+    consumer: Receiver
+    disk: Disk
+    names: Path
+
+
+@pytest.fixture(scope="module")
+def installation(
+    tmp_path_factory: pytest.TempPathFactory, consumer: Receiver
+) -> Iterator[Installation]:
+    disk = Disk(tmp_path_factory.mktemp("disk"))
+    names = tmp_path_factory.mktemp("names") / "names"
+    names.write_text("")
+    try:
+        for broker in installed(
+            disk.folder,
+            f"sqlite:///{disk.folder}/broker.sqlite3",
+            consumer,
+            PYTHONPATH=str(ROOT / "tests/crash/faults/resolver"),
+            NAMES_THAT_LEAD_HERE=str(names),
+            HOOKSTATION_BREAKER_FAILURES="1000",
+        ):
+            yield Installation(broker, consumer, disk, names)
+    finally:
+        disk.close()
+
+
+@pytest.mark.seed("S4-19")
+def test_a_full_disk_stops_the_acknowledgements_and_nothing_else(
+    installation: Installation,
+) -> None:
+    broker, consumer, disk, _ = installation
+    before = processes(broker)
+    with Traffic(broker, "disk") as traffic:
+        traffic.flows("nothing is acknowledged before", broker.log)
+        with disk.full(broker):
+            # What is stored still fits into the room that the write-ahead log has already.
+            traffic.is_refused(broker.log)
+            with calm(broker):
+                time.sleep(OUTAGE_S)
+        traffic.flows("nothing is acknowledged afterwards", broker.log)
+    traffic.check()
+    all_arrived(consumer, PATH, traffic, broker)
+    assert len(traffic.acknowledged) == traffic.keys
+    assert processes(broker) == before
+
+
+def test_a_name_that_does_not_resolve_holds_up_its_own_consumer_alone(
+    installation: Installation,
+) -> None:
+    broker, consumer, _, names = installation
+    target = {
+        "url": consumer.url("/named", host="shop.test"),
+        "retry": [2.0],
+        "max_attempts": 100,
+    }
+    with Traffic(broker, "known") as traffic:
+        traffic.flows("nothing is acknowledged before", broker.log)
+        usual = usual_cpu(broker)
+    broker.call("PUT", "/channels/orders/consumers/named", 201, json=target)
+    with Traffic(broker, "names") as traffic:
+        traffic.flows("nothing is acknowledged", broker.log)
+        with calm(broker, usual):
+            time.sleep(OUTAGE_S)
+    all_arrived(consumer, PATH, traffic, broker)
+    assert not consumer.requests("/named")
+    waiting = "/channels/orders/consumers/named/deliveries?state=Retry-Delivery"
+    assert {row["outcome"] for row in broker.call("GET", waiting, 200)["items"]} == {"dns_error"}
+    names.write_text("shop.test")
+    all_arrived(consumer, "/named", traffic, broker)
+    broker.call("DELETE", "/channels/orders/consumers/named", 204)
+
+
+def test_without_wake_ups_and_announcements_everything_is_found_by_looking(
+    installation: Installation,
+) -> None:
+    broker, consumer, disk, _ = installation
+    with Traffic(broker, "woken") as traffic:
+        traffic.flows("nothing is acknowledged before", broker.log)
+        usual = usual_cpu(broker)
+    file = disk.folder / "broker.sqlite3"
+    with closing(sqlite3.connect(file, timeout=RECOVERY_S, isolation_level=None)) as database:
+        database.execute("UPDATE delivery_pumpslot SET wake_address = '127.0.0.1 9'")
+    announcement = disk.folder / "configuration-changed"
+    announcement.unlink()
+    announcement.mkdir()  # nobody can write to it, not even root
+    time.sleep(1.5)  # who rings knows the old address for a second
+    target = {"url": consumer.url("/unannounced")}
+    broker.call("PUT", "/channels/orders/consumers/unannounced", 201, json=target)
+    with Traffic(broker, "unwoken") as traffic:
+        traffic.flows("nothing is acknowledged", broker.log)
+        with calm(broker, usual):
+            time.sleep(OUTAGE_S)
+    traffic.check()
+    for path in (PATH, "/unannounced"):
+        all_arrived(consumer, path, traffic, broker)
+    assert broker.log().count("web started") == broker.log().count("worker started") == 1

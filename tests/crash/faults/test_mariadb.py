@@ -1,0 +1,142 @@
+"""MariaDB is taken away and given back under traffic, again and again, to one running broker."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.crash.faults.conftest import PATH, installed
+from tests.crash.faults.mariadb import Server
+from tests.crash.faults.traffic import RECOVERY_S, Traffic, all_arrived, calm, open_files, processes
+from tests.support.broker import Broker, wait_until
+from tests.support.outage import Proxy
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
+OUTAGE_S = 3.0
+WEB_PROCESSES, WEB_THREADS = 2, 8
+CONNECTIONS = WEB_PROCESSES * WEB_THREADS + 10
+"""One for each thread that answers requests; the others are pumps, sweeps and django-q2."""
+
+
+class Installation(NamedTuple):
+    """A broker, its consumer and its database."""
+
+    broker: Broker
+    consumer: Receiver
+    server: Server
+
+
+@pytest.fixture(scope="module")
+def installation(
+    tmp_path_factory: pytest.TempPathFactory, consumer: Receiver
+) -> Iterator[Installation]:
+    server = Server(tmp_path_factory.mktemp("mariadb"))
+    try:
+        for broker in installed(
+            tmp_path_factory.mktemp("broker"),
+            server.database("broker"),
+            consumer,
+            HOOKSTATION_WEB_WORKERS=str(WEB_PROCESSES),
+            HOOKSTATION_WEB_THREADS=str(WEB_THREADS - 1),
+            HOOKSTATION_LONG_POLLS="1",
+        ):
+            yield Installation(broker, consumer, server)
+    finally:
+        server.end(signal.SIGKILL)
+
+
+@pytest.mark.seed("S4-19", "S4-29")
+@pytest.mark.trap("connected at the start and never again")
+@pytest.mark.parametrize("fault", ["stopped", "killed", "read_only", "crowded"])
+def test_nothing_is_acknowledged_that_is_not_stored_and_all_comes_back_by_itself(
+    installation: Installation, fault: str
+) -> None:
+    broker, consumer, server = installation
+    before = processes(broker)
+    with Traffic(broker, fault) as traffic:
+        traffic.flows("nothing is acknowledged before", broker.log)
+        with getattr(server, fault)():
+            began = time.monotonic()
+            traffic.is_refused(broker.log)
+            with calm(broker):
+                time.sleep(OUTAGE_S)
+            ended = time.monotonic()
+        traffic.flows("nothing is acknowledged afterwards", broker.log)
+    traffic.check()
+    assert traffic.refusals > 0
+    assert traffic.acknowledged_within(began, ended) == 0
+    all_arrived(consumer, PATH, traffic, broker)
+    assert processes(broker) == before
+
+
+def test_a_server_that_says_nothing_for_a_while_costs_only_time(
+    installation: Installation,
+) -> None:
+    broker, consumer, server = installation
+    before = processes(broker)
+    with Traffic(broker, "frozen") as traffic:
+        traffic.flows("nothing is acknowledged before", broker.log)
+        with server.frozen():
+            began = time.monotonic()
+            with calm(broker):
+                time.sleep(OUTAGE_S)
+            ended = time.monotonic()
+        traffic.flows("nothing is acknowledged afterwards", broker.log)
+    traffic.check()
+    assert traffic.acknowledged_within(began, ended) == 0
+    all_arrived(consumer, PATH, traffic, broker)
+    assert processes(broker) == before
+
+
+@pytest.mark.trap("connected at the start and never again")
+def test_outages_leave_no_connection_and_no_file_open(installation: Installation) -> None:
+    broker, consumer, server = installation
+
+    def outage(number: int) -> None:
+        with Traffic(broker, f"again-{number}") as traffic:
+            traffic.flows("nothing is acknowledged before", broker.log)
+            with server.killed():
+                traffic.is_refused(broker.log)
+            traffic.flows("nothing is acknowledged afterwards", broker.log)
+        all_arrived(consumer, PATH, traffic, broker)
+
+    outage(0)
+    before = open_files(broker)
+    outage(1)
+    after = open_files(broker)
+    assert after.keys() == before.keys()
+    # Another thread may answer now, with a connection of its own; two for the producers'.
+    assert all(after[pid] <= before[pid] + WEB_THREADS + 2 for pid in after), (before, after)
+    wait_until(
+        lambda: server.connections() <= CONNECTIONS, RECOVERY_S, "connections are left", broker.log
+    )
+    assert broker.log().count("web started") == broker.log().count("worker started") == 1
+    assert "stands still" not in broker.log()
+
+
+def test_on_a_slow_way_that_is_cut_again_and_again_nothing_is_lost_and_nothing_stored_twice(
+    tmp_path: Path, installation: Installation
+) -> None:
+    _, consumer, server = installation
+    # A tenth of a minute in place of one: so long a host that vanished is waited for.
+    url = f"{server.database('broker_far')}?read_timeout=6"
+    with Proxy(url) as way:
+        for broker in installed(tmp_path, way.url, consumer, path="/far"):
+            before = processes(broker)
+            way.delay_s = 0.01
+            with Traffic(broker, "far") as traffic:
+                for _ in range(5):
+                    traffic.flows("nothing is acknowledged", broker.log)
+                    way.cut()
+                traffic.flows("nothing is acknowledged", broker.log)
+                way.vanish()
+                traffic.flows("nothing is acknowledged", broker.log)
+            traffic.check()
+            all_arrived(consumer, "/far", traffic, broker)
+            ((stored,),) = server.run("SELECT COUNT(*) FROM broker_far.channels_app_message")
+            assert stored == len(traffic.acknowledged) == traffic.keys
+            assert processes(broker) == before

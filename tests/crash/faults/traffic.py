@@ -1,0 +1,209 @@
+"""Producers that go on asking, and what the broker's processes do meanwhile."""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import requests
+
+from tests.support.broker import Broker, descendants, heard_ids, wait_until
+from tests.support.receiver import Receiver
+
+CHANNEL = "/channels/orders/messages"
+PRODUCERS = 3
+PAUSE_S = 0.02
+RECOVERY_S = 60.0
+"""Generous: a busy machine must not fail a test that is about whether, not how fast."""
+LINES_PER_S = 12
+"""What all processes together may say about an outage, however many requests are refused. A
+traceback counts as one: django-q2 writes one every ten seconds."""
+CPU_SHARE = 0.6
+"""Of one core, all processes together, beyond what is usual: a loop without a pause takes a whole
+one each."""
+USUAL_S = 2.0
+_LINE = re.compile(r"^\d{4}-\d\d-\d\d ", re.MULTILINE)
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Answer(NamedTuple):
+    """One answer, and when (`time.monotonic`) its request began and ended."""
+
+    began: float
+    ended: float
+    status: int
+    body: Mapping[str, object]
+    retry_after: str
+
+
+class Traffic:
+    """Producers that send each message under its own key until it is acknowledged."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self._url = f"{broker.base}{CHANNEL}"
+        self._headers = dict(broker.http.headers)
+        self._name = name
+        self._stopped = threading.Event()
+        self._patience_s = RECOVERY_S
+        self._threads = [
+            threading.Thread(target=self._produce, args=(number,)) for number in range(PRODUCERS)
+        ]
+        self._numbers = [0] * PRODUCERS
+        self.answers: list[Answer] = []
+        self.broken: list[str] = []
+        """Requests that were not answered at all."""
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        """Begin nothing more; what was begun is sent until it is acknowledged."""
+        self._stopped.set()
+        self._patience_s = 0.0 if error else self._patience_s
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def acknowledged(self) -> set[str]:
+        """Ids of which the broker said that they are stored."""
+        return {str(answer.body["id"]) for answer in self._of(200, 202)}
+
+    @property
+    def refusals(self) -> int:
+        """How many answers were 503."""
+        return len(self._of(503))
+
+    @property
+    def keys(self) -> int:
+        """How many messages were sent, each under a key of its own."""
+        return sum(self._numbers)
+
+    def flows(self, otherwise: str, more: Callable[[], str]) -> None:
+        """Wait until ten messages more are acknowledged."""
+        wanted = len(self._of(202)) + 10
+        wait_until(lambda: len(self._of(202)) >= wanted, RECOVERY_S, otherwise, more)
+
+    def is_refused(self, more: Callable[[], str]) -> None:
+        """Wait until each producer has been told to come back later."""
+        wanted = self.refusals + 2 * PRODUCERS
+        wait_until(lambda: self.refusals >= wanted, RECOVERY_S, "nothing is refused", more)
+
+    def check(self) -> None:
+        """Every answer was an acknowledgement or a refusal that says when to try again."""
+        assert not self.broken, self.broken
+        assert {answer.status for answer in self.answers} <= {200, 202, 503}
+        for answer in self._of(503):
+            assert int(answer.retry_after) > 0
+            assert answer.body["code"] == "storage_unavailable"
+
+    def acknowledged_within(self, began: float, ended: float) -> int:
+        """How many requests that began and ended in a time were acknowledged."""
+        return sum(began <= one.began and one.ended <= ended for one in self._of(200, 202))
+
+    def _of(self, *statuses: int) -> list[Answer]:
+        return [answer for answer in self.answers if answer.status in statuses]
+
+    def _produce(self, producer: int) -> None:
+        with requests.Session() as http:
+            http.trust_env = False
+            http.headers.update(self._headers)
+            while not self._stopped.is_set():
+                self._send(http, f"{self._name}-{producer}-{self._numbers[producer]}")
+                self._numbers[producer] += 1
+                self._stopped.wait(PAUSE_S)
+
+    def _send(self, http: requests.Session, key: str) -> None:
+        first = began = time.monotonic()
+        while began < first + self._patience_s:
+            try:
+                answer = http.post(
+                    self._url, data=key, headers={"Idempotency-Key": key}, timeout=RECOVERY_S
+                )
+            except requests.RequestException as error:
+                self.broken.append(f"{key}: {error}")
+                return
+            after = answer.headers.get("Retry-After", "")
+            self.answers.append(
+                Answer(began, time.monotonic(), answer.status_code, answer.json(), after)
+            )
+            if answer.status_code != 503:
+                return
+            time.sleep(0.3)
+            began = time.monotonic()
+        self.broken.append(f"{key}: refused for ever")
+
+
+def all_arrived(receiver: Receiver, path: str, traffic: Traffic, broker: Broker) -> None:
+    """Wait until the consumer has heard of everything that was acknowledged."""
+    wait_until(
+        lambda: traffic.acknowledged <= set(heard_ids(receiver, path)),
+        RECOVERY_S,
+        "acknowledged messages are missing",
+        broker.log,
+    )
+
+
+def usual_cpu(broker: Broker) -> float:
+    """What this traffic costs on this machine while all is well: a share of one core."""
+    cpu, began = _cpu_s(broker), time.monotonic()
+    time.sleep(USUAL_S)
+    return (_cpu_s(broker) - cpu) / (time.monotonic() - began)
+
+
+@contextmanager
+def calm(broker: Broker, usual: float = 0.0) -> Iterator[None]:
+    """Nobody turns in circles in here: neither the log nor the processors are kept busy.
+
+    ``usual`` is what traffic that goes on takes of a core: a slow machine is busy with it.
+    """
+    began, lines, cpu = time.monotonic(), _lines(broker), _cpu_s(broker)
+    yield
+    seconds = time.monotonic() - began
+    written = _lines(broker) - lines
+    used = _cpu_s(broker) - cpu
+    assert written <= LINES_PER_S * (seconds + 1), broker.log()[-5000:]
+    told = f"{used:.1f} s of {seconds:.1f} s, {usual:.2f} of a core before"
+    assert used <= (usual + CPU_SHARE) * seconds, told
+
+
+def processes(broker: Broker) -> set[int]:
+    """Every living process of the broker but one: django-q2 starts its pusher anew after errors."""
+    assert broker.process is not None
+    everybody = {broker.process.pid, *descendants(broker.process.pid)}
+    return {pid for pid in everybody if (name := _name(pid)) and b"pusher" not in name}
+
+
+def open_files(broker: Broker) -> dict[int, int]:
+    """How many file descriptors each process holds."""
+    return {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in processes(broker)}
+
+
+def _name(pid: int) -> bytes:
+    """What stands in the list of processes; nothing when it is gone, or dead and not buried yet."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _lines(broker: Broker) -> int:
+    return len(_LINE.findall(broker.log()))
+
+
+def _cpu_s(broker: Broker) -> float:
+    return sum(map(_of_process, processes(broker)))
+
+
+def _of_process(pid: int) -> float:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / _TICKS

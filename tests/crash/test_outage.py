@@ -1,0 +1,152 @@
+"""503: while the database is away nothing is acknowledged, and nobody has to restart anything."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from pytest_django import DjangoDbBlocker
+
+from tests.support.broker import fresh_database, wait_until
+from tests.support.outage import Lock, Proxy, between
+from tests.support.wire import Web
+
+pytestmark = pytest.mark.e2e
+PATIENCE_S = 60.0
+"""For a machine that has much else to do: nobody waits so long unless something is wrong."""
+MESSAGES = "/channels/orders/messages"
+WRITES: list[tuple[str, str, Any]] = [
+    ("POST", MESSAGES, "x"),
+    ("POST", f"{MESSAGES}/batch", [{"body": "x"}]),
+    ("PUT", "/channels/other", {}),
+    ("PUT", "/channels/orders/consumers/shop", {"url": "http://127.0.0.1:9/"}),
+    ("PATCH", "/channels/orders", {"description": "new"}),
+    ("POST", "/producers/e2e/keys", {}),
+    ("POST", "/replays", {"filter": {"channel": "orders"}}),
+]
+READS: list[tuple[str, str, Any]] = [
+    ("GET", "/channels/orders", None),
+    ("GET", MESSAGES, None),
+    ("GET", "/replays", None),
+]
+Broker = tuple[Web, Lock | Proxy]
+
+
+@pytest.fixture(scope="module")
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[Broker]:
+    """A web server and what stands between it and its database."""
+    folder = tmp_path_factory.mktemp("outage")
+    with django_db_blocker.unblock(), fresh_database(folder) as url, between(url) as database:
+        web = Web(folder, url)
+        web.set_up()
+        web.environment["DATABASE_URL"] = database.url
+        try:
+            web.start("--role", "web")
+            web.call("PUT", "/channels/orders", 201)
+            yield web, database
+        finally:
+            web.http.close()
+            web.stop()
+
+
+def ask(web: Web, method: str, path: str, value: Any = None) -> requests.Response:
+    """One request, whatever its answer."""
+    return web.http.request(method, f"{web.base}{path}", json=value, timeout=PATIENCE_S)
+
+
+def count(web: Web) -> int:
+    """Messages that are stored."""
+    return len(web.call("GET", f"{MESSAGES}?limit=200", 200)["items"])
+
+
+@pytest.mark.trap("a yes without a stored row")
+def test_while_it_is_away_nothing_is_acknowledged(broker: Broker) -> None:
+    web, database = broker
+    everything = WRITES + ([] if database.can_read else READS)
+    for wanted in (everything, WRITES[:1]):
+        before = count(web)
+        with database.away():
+            for method, path, value in wanted:
+                answer = ask(web, method, path, value)
+                assert answer.status_code == 503, (method, path, answer.text)
+                assert answer.json()["code"] == "storage_unavailable"
+                assert int(answer.headers["Retry-After"]) > 0
+                assert "127.0.0.1" not in answer.text
+                assert "sqlite" not in answer.text.lower()
+        # At the first try, in the same process.
+        assert count(web) == before
+        assert ask(web, "POST", MESSAGES, "x").status_code == 202
+        assert count(web) == before + 1
+    assert web.log().count("web started") == 1
+    assert "Traceback" not in web.log()
+
+
+def test_the_process_says_that_it_lives_and_is_not_ready(broker: Broker) -> None:
+    web, database = broker
+    root = web.base.removesuffix("/api/v1")
+    with database.away():
+        assert requests.get(f"{root}/livez", timeout=PATIENCE_S).status_code == 200
+        metrics = requests.get(f"{root}/metrics", timeout=PATIENCE_S)
+        assert metrics.status_code == 200
+        if not database.can_read:
+            assert "hookstation_database_up 0.0" in metrics.text
+            ready = requests.get(f"{root}/readyz", timeout=PATIENCE_S)
+            assert ready.status_code == 503
+            assert not ready.json()["checks"]["database"]["ok"]
+    wait_until(web.is_ready, PATIENCE_S, "it is not ready again", web.log)
+
+
+@pytest.mark.trap("connected at the start and never again")
+def test_who_goes_on_asking_gets_everything_stored_once(broker: Broker) -> None:
+    """Producers under way while the database comes and goes: a 2xx is a row, for ever."""
+    web, database = broker
+    known = {item["id"] for item in web.call("GET", f"{MESSAGES}?limit=200", 200)["items"]}
+    refusals: list[int] = []
+    answers: list[str] = []
+
+    def produce(name: int) -> None:
+        with requests.Session() as http:
+            http.headers.update(web.http.headers)
+            for number in range(6):
+                key = {"Idempotency-Key": f"{name}-{number}"}
+                while True:
+                    url = f"{web.base}{MESSAGES}"
+                    try:
+                        answer = http.post(
+                            url, data=f"{name}-{number}", headers=key, timeout=PATIENCE_S
+                        )
+                    except requests.ConnectionError:
+                        # A refusal that came before the body did ends the connection.
+                        continue
+                    if answer.status_code in {200, 202}:
+                        answers.append(answer.json()["id"])
+                        break
+                    refusals.append(answer.status_code)
+                time.sleep(0.05)
+
+    producers = [threading.Thread(target=produce, args=(name,), daemon=True) for name in range(4)]
+
+    def is_over() -> bool:
+        return not any(thread.is_alive() for thread in producers)
+
+    def come(of: list[Any], more: int) -> None:
+        """So many more have come, or nobody is left who could bring them."""
+        enough = len(of) + more
+        wait_until(lambda: len(of) >= enough or is_over(), PATIENCE_S, "nothing comes", web.log)
+
+    for thread in producers:
+        thread.start()
+    while not is_over():
+        with database.away():
+            come(refusals, 2)
+        come(answers, 4)
+    for thread in producers:
+        thread.join()
+    assert set(refusals) == {503}
+    assert len(answers) == 24
+    stored = {item["id"] for item in web.call("GET", f"{MESSAGES}?limit=200", 200)["items"]}
+    assert stored - known == set(answers)

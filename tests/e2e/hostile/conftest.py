@@ -1,0 +1,75 @@
+"""One web server for all hostile requests, and a look at what each of them left behind."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from tests.support.wire import HEADERS_MS, Reply, Web, serving
+
+SECRET = b"4711-nobody-shall-read-this"
+"""Stands in every hostile body: the log must not have it."""
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def web(
+    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[Web]:
+    """The server, started when it is first needed."""
+    folder = tmp_path_factory.mktemp("web")
+    with ExitStack() as stack:
+        with django_db_blocker.unblock():
+            patience = {"GRANIAN_HTTP1_HEADER_READ_TIMEOUT": f"{HEADERS_MS}"}
+            started = stack.enter_context(serving(folder, **patience))
+        yield started
+        with django_db_blocker.unblock():
+            stack.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A channel of its own to send hostile things to."""
+
+    web: Web
+    channel: str
+    stored: list[bytes] = field(default_factory=list)
+    """Bodies that the test meant to be accepted, in order."""
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/channels/{self.channel}"
+
+    def publish(self, *lines: str | bytes, body: bytes = SECRET) -> Reply:
+        """One message, whose length goes in front of the other header lines."""
+        length = f"Content-Length: {len(body)}"
+        return self.web.send(f"{self.path}/messages", length, *lines, method="POST", body=body)
+
+    def put(self, body: bytes, kind: str = "application/json", path: str = "") -> Reply:
+        """Settings of the channel, or of something below it."""
+        lines = (f"Content-Type: {kind}", f"Content-Length: {len(body)}")
+        return self.web.send(self.path + path, *lines, method="PUT", body=body)
+
+    def bodies(self) -> list[bytes]:
+        """What is stored, oldest first."""
+        found = self.web.call("GET", f"/channels/{self.channel}/messages?limit=200", 200)
+        ids = [item["id"] for item in found["items"]]
+        return [self.web.send(f"/api/v1/messages/{one}/body").body for one in reversed(ids)]
+
+
+@pytest.fixture
+def door(web: Web) -> Iterator[Door]:
+    """Behind the test: the server publishes as ever, stored nothing else and said nothing."""
+    opened = Door(web, f"door-{next(_numbers)}")
+    web.call("PUT", f"/channels/{opened.channel}", 201)
+    before = len(web.log())
+    yield opened
+    assert opened.publish(body=b"as ever").status == 202
+    assert opened.bodies() == [*opened.stored, b"as ever"]
+    said = web.log()[before:]
+    assert web.key.split("_")[2] not in said
+    assert SECRET.decode() not in said
+    assert "Traceback" not in said

@@ -1,0 +1,89 @@
+"""Parsers under atheris: inputs are bred towards lines that none has reached yet.
+
+python -m tests.e2e.hostile.guided FOLDER [libFuzzer's options]
+
+A process of its own, because atheris never gives one back. What a parser may do with any input is
+written down here; the rest is a crash.
+"""
+
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import atheris
+
+with atheris.instrument_imports(include=["channels_app.rules", "delivery.rules"]):
+    from channels_app.rules import (
+        addresses,
+        conditions,
+        filters,
+        headers,
+        ids,
+        keys,
+        names,
+        payload,
+        schemas,
+        times,
+    )
+    from delivery.rules import outcome, signing
+
+NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)
+SCHEMA = schemas.compiled({"type": "object", "properties": {"n": {"type": "integer"}}})
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLjM4"  # an example that the whole world knows
+SEEDS = (
+    "https://hooks.example.com:8443/in?x=1",
+    "http://[::ffff:169.254.169.254]/",
+    "http://0x7f.1/",
+    '"7", W/"8"',
+    "order.*",
+    "Sat, 31 Jan 2026 09:00:00 GMT",
+    "2026-01-31T09:00:00.250Z",
+    "msg_06xvz43r2p400",
+    "X-Tenant: acme",
+    '{"n": 1, "o": [true, null, 1e9]}',
+    "a=1&b=%20c",
+    "v1,bm9uZQ== v1a,bm9uZQ==",
+)
+
+
+def one(data: bytes) -> None:
+    """Every parser with one input."""
+    text = data.decode("latin-1")
+    name, _, value = text.partition(": ")
+    if addresses.check_url(text, allowed=()) is None:
+        host = urlsplit(text).hostname or ""
+        with suppress(ValueError):
+            assert addresses.may_call(str(ip_address(host)), ()), text
+    for reader in (conditions.parse, times.instant, times.delay_ms):
+        with suppress(ValueError):
+            reader(text)
+    number = ids.from_public("msg", text)
+    assert number is None or ids.to_public("msg", number) == text
+    if headers.forwardable(name, value) is None:
+        assert not {"\r", "\n", "\0"} & set(name + value)
+        assert not headers.is_brokers_own(name)
+    for check in (names.slug, names.event_type):
+        fault = check(text)
+        assert fault is None or fault.endswith("."), fault
+    if filters.validate_pattern(text) is None:
+        filters.matches([text], "order.paid")
+    keys.parse(text)
+    payload.show(data, name)
+    schemas.fault(SCHEMA, data)
+    wait = outcome.parse_retry_after(text, NOW)
+    assert wait is None or 0 <= wait <= outcome.RETRY_AFTER_CAP_S
+    signed = {"webhook-id": name, "webhook-timestamp": "1769846400", "webhook-signature": text}
+    with suppress(signing.InvalidSignature, ValueError):
+        signing.verify(SECRET, signed, data, NOW.timestamp())
+        raise AssertionError("A signature that nobody made was taken.")
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    for place, seed in enumerate(SEEDS):
+        (folder / str(place)).write_bytes(seed.encode())
+    atheris.Setup(sys.argv, one)
+    atheris.Fuzz()

@@ -1,0 +1,88 @@
+"""The fuzzer once more, over sockets: what the web server makes of its requests and of our answers.
+
+In-process the same requests meet the views alone (test_fuzz.py, with more of them and on objects in
+every state). Here the addresses, header lines and lengths are written down, sent, and read again.
+"""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case, GenerationMode
+
+from tests.interfaces.api.test_fuzz import CHECKS, OPAQUE, OPERATIONS, Operation
+from tests.support.wire import Web
+
+pytestmark = pytest.mark.e2e
+EXAMPLES = 6
+"""Requests per operation, half of them right ones."""
+NOBODY_LISTENS = "http://127.0.0.1:9/hook"
+
+
+@pytest.mark.trap("what a fuzzer makes up")
+def test_no_request_breaks_an_operation_over_sockets(web: Web) -> None:
+    """Documented answers only, each of them whole."""
+    before = len(web.log())
+    made = furnish(web)
+    statuses = set[int]()
+    for operation in OPERATIONS.values():
+        statuses |= fuzz(web, operation, made)
+    assert {200, 201, 204, 400, 404, 422} <= statuses
+    assert "Traceback" not in web.log()[before:]
+
+
+def furnish(web: Web) -> dict[str, str]:
+    """One object of each kind that needs no worker, by the words that the addresses use."""
+    channel, consumer, producer = "/channels/fuzz", "/consumers/one", "/producers/fuzz"
+    web.call("PUT", channel, 201)
+    web.call("PUT", f"{channel}/event-types/order.paid", 201)
+    web.call("PUT", channel + consumer, 201, json={"url": NOBODY_LISTENS})
+    web.call("PUT", producer, 201)
+    web.call("PUT", f"{channel}/schedules/daily", 201, json={"cron": "0 9 * * *", "body": "x"})
+    key = web.call("POST", f"{producer}/keys", 201)
+    message = web.call("POST", f"{channel}/messages", 202, json={})
+    replay = web.call("POST", "/replays", 202, json={"filter": {"channel": "fuzz"}})
+    return {
+        "channel": "fuzz",
+        "client_id": "one",
+        "name": "order.paid",
+        "schedule": "daily",
+        "lane_id": re.sub("^msg", "lan", message["id"]),
+        "producer": "fuzz",
+        "key_id": key["key_id"],
+        "message_id": message["id"],
+        "delivery_id": re.sub("^msg", "dlv", message["id"]),
+        "replay_id": replay["id"],
+    }
+
+
+def fuzz(web: Web, operation: Operation, made: dict[str, str]) -> set[int]:
+    """Requests to one operation, as documented and not; which statuses they got."""
+    real = {name.name: made[name.name] for name in operation.path_parameters}
+    headers = {"Authorization": f"Bearer {web.key}"}
+    chosen = [check for check in CHECKS if operation.definition.raw["operationId"] != OPAQUE]
+    sound = operation.as_strategy(path_parameters=real)
+    wrong = operation.as_strategy(GenerationMode.NEGATIVE)
+    seen = set[int]()
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=sound | wrong)
+    def run(case: Case[Any]) -> None:
+        for name in ("If-Match", "If-None-Match"):
+            case.headers.pop(name, None)
+        if isinstance(case.body, dict) and case.path.endswith("/consumers/{client_id}"):
+            case.body["url"] = NOBODY_LISTENS
+        response = case.call(base_url=f"http://127.0.0.1:{web.port}", headers=headers, timeout=20)
+        case.validate_response(response, checks=chosen or CHECKS[:-1])
+        seen.add(response.status_code)
+
+    run()
+    return seen

@@ -1,0 +1,172 @@
+"""Requests that lie about where they begin and end, on the real server's sockets."""
+
+import time
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from tests.e2e.hostile.conftest import SECRET, Door
+from tests.support.wire import HEADERS_MS, Wire, request
+
+pytestmark = pytest.mark.e2e
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(SECRET), SECRET)
+ALIVE = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("announced", "status"),
+    [
+        ("99999999999", 413),
+        ("1048577", 413),
+        ("9" * 19, 413),
+        ("9" * 30, 400),
+        ("-1", 400),
+        ("+27", 400),
+        ("0x1b", 400),
+        ("27 27", 400),
+        ("27, 27", 400),
+        ("27.0", 400),
+        ("abc", 400),
+        ("", 400),
+        ("²", 400),
+    ],
+)
+def test_a_length_that_cannot_be(door: Door, announced: str, status: int) -> None:
+    """The answer comes while the body is still to be sent."""
+    answer = door.web.send(
+        f"{door.path}/messages", f"Content-Length: {announced}", method="POST", body=SECRET
+    )
+    assert answer.status == status
+    assert answer.code == ("body_too_large" if status == 413 else "")
+
+
+def test_a_body_over_the_channels_own_limit(door: Door) -> None:
+    assert door.put(b'{"max_body_bytes": 10}').status == 200
+    answer = door.publish(body=b"x" * 11)
+    assert (answer.status, answer.code) == (413, "body_too_large")
+    assert door.publish(body=b"x" * 10).status == 202
+    door.stored.append(b"x" * 10)
+
+
+def test_two_lengths(door: Door) -> None:
+    assert door.publish("Content-Length: 5").status == 400
+
+
+def test_a_body_that_ends_early(door: Door) -> None:
+    with Wire(door.web.port) as wire:
+        wire.send(head(door, f"Content-Length: {len(SECRET) + 1}") + SECRET, end=True)
+        answer = wire.read()
+    assert (answer.status, answer.code) == (400, "broken_request")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [CHUNKED, CHUNKED[:-5], b"200000\r\n" + b"x" * 0x200000 + b"\r\n0\r\n\r\n", b"zz\r\n", b""],
+    ids=["whole", "unfinished", "too large", "garbage", "nothing"],
+)
+def test_a_body_in_chunks_is_asked_for_its_length(door: Door, body: bytes) -> None:
+    """The server cannot tell us whether the last chunk came: half a message must not be stored."""
+    with Wire(door.web.port) as wire:
+        wire.send(head(door, "Transfer-Encoding: chunked"))
+        # A client that looks is spared sending what is refused.
+        if len(body) < 65536:
+            wire.send(body)
+        answer = wire.read()
+    assert (answer.status, answer.code) == (411, "length_required")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity", "xchunked", "chunked, gzip", "\x0bchunked"])
+def test_codings_that_are_not_spoken(door: Door, coding: str) -> None:
+    assert door.publish(f"Transfer-Encoding: {coding}").status == 400
+
+
+@pytest.mark.trap("requests inside requests")
+@pytest.mark.parametrize("body", [CHUNKED, b"0\r\n\r\n"], ids=["chunks", "no chunks"])
+def test_nothing_is_smuggled_behind_two_framings(door: Door, body: bytes) -> None:
+    """With both framings the connection ends, so that no proxy takes the rest for its own."""
+    length = f"Content-Length: {len(body) + len(ALIVE)}"
+    with Wire(door.web.port) as wire:
+        wire.send(head(door, length, "Transfer-Encoding: chunked") + body + ALIVE)
+        assert wire.read().status == 411
+        assert wire.is_closed()
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+def test_a_refused_body_is_not_taken_for_a_request(door: Door, pause_s: float) -> None:
+    """A short one is read and dropped, even if it comes late."""
+    with Wire(door.web.port) as wire:
+        wire.send(head(door, f"Content-Length: {len(ALIVE)}", "Content-Encoding: gzip"))
+        time.sleep(pause_s)
+        wire.send(ALIVE)
+        refused = wire.read()
+        assert (refused.status, refused.headers.get("connection")) == (415, None)
+        wire.send(ALIVE)
+        assert wire.read().status == 200
+
+
+@pytest.mark.parametrize("size", [len(ALIVE), 100_000, 2_000_000])
+@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+def test_a_connection_that_ends_with_a_refusal_says_so(
+    door: Door, size: int, pause_s: float
+) -> None:
+    """A long body's does, and a stranger's: nobody waits for it."""
+    length = f"Content-Length: {size}"
+    stranger = request("POST", f"{door.path}/messages", "Host: x", length)
+    for begun, status in (
+        (stranger, 401),
+        (head(door, length, "Content-Encoding: gzip"), 415),
+        (request("POST", "/api/v1/nowhere", "Host: x", length), 404),
+    ):
+        if status == 415 and size == len(ALIVE):
+            continue
+        with Wire(door.web.port) as wire:
+            wire.send(begun)
+            time.sleep(pause_s)
+            with suppress(OSError):
+                wire.send(ALIVE)
+            answer = wire.read()
+            assert (answer.status, answer.headers["connection"]) == (status, "close")
+            assert wire.is_closed()
+
+
+@pytest.mark.trap("senders that never end")
+def test_headers_that_never_end_cost_nobody_else_anything(door: Door) -> None:
+    """They are cut off after a while; meanwhile everybody is served."""
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        slow = [stack.enter_context(Wire(door.web.port)) for _ in range(100)]
+        for wire in slow:
+            wire.send(b"POST /api/v1/channels HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        assert door.web.send("/livez").status == 200
+        assert time.monotonic() - begun < HEADERS_MS / 1000
+        for wire in slow:
+            assert wire.is_closed()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET /livez\r\n\r\n", b"\x00" * 64],
+    ids=["TLS", "HTTP/0.9", "zeros"],
+)
+def test_what_is_no_http(door: Door, garbage: bytes) -> None:
+    with Wire(door.web.port) as wire:
+        wire.send(garbage)
+        assert wire.read().status == 400
+        assert wire.is_closed()
+
+
+def test_who_asks_first_is_told_first(door: Door) -> None:
+    """``Expect: 100-continue`` saves the upload of what is refused anyway."""
+    answer = door.web.send(
+        f"{door.path}/messages",
+        "Content-Length: 99999999",
+        "Expect: 100-continue",
+        method="POST",
+    )
+    assert answer.code == "body_too_large"
+
+
+def head(door: Door, *lines: str) -> bytes:
+    """The beginning of a publish request."""
+    key = f"Authorization: Bearer {door.web.key}"
+    return request("POST", f"{door.path}/messages", "Host: 127.0.0.1", key, *lines)

@@ -1,0 +1,171 @@
+"""The harness from end to end, with tiny numbers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench import cpu, session
+from bench.adapters import BenchError
+from bench.databases import ROOT
+from bench.figures import Figure
+from bench.progress import Bar
+from bench.results import Result
+from bench.rows import throughput
+from bench.session import Contestant, Session, _Try
+from bench.stage import TINY, Row, Stage, Values
+from tests.e2e.direct import Direct
+
+ONE = throughput.ROWS[0]
+
+
+def measure(folder: Path, *rows: Row, broker: type[Direct] = Direct, runs: int = 1) -> list[Result]:
+    found = Session([Contestant(broker, "sqlite")], rows, TINY, runs, folder, [r.key for r in rows])
+    with Bar(Console(quiet=True), found.parts()) as bar:
+        return found.run(bar)
+
+
+def row(key: str, values: Values | Exception) -> Row:
+    """A row that finds these values, or fails like this."""
+
+    def run(stage: Stage) -> Values:
+        if isinstance(values, Exception):
+            raise values
+        return values
+
+    return Row(key, (Figure(f"{key}.x", key, "ms"),), run)
+
+
+def test_values_come_out_and_are_kept(tmp_path: Path) -> None:
+    first, second = measure(tmp_path, ONE, runs=2)
+
+    assert (first.run, second.run) == (1, 2)
+    assert first.values["one.rate"] > 0
+    assert first.values["one.twice"] == 0
+    assert first.failures == {}
+    assert first.ceiling > 0
+    kept = [Result.load(path) for path in sorted(tmp_path.glob("*.json"))]
+    assert kept == [first, second]
+
+
+@pytest.mark.parametrize("error", [BenchError("Lost all."), ZeroDivisionError("division by zero")])
+def test_a_row_that_fails_costs_the_others_nothing(tmp_path: Path, error: Exception) -> None:
+    (found,) = measure(tmp_path, row("a", error), row("b", {"b.x": 1.0}))
+
+    assert str(error) in found.failures["a"]
+    assert found.values == {"b.x": 1.0}
+    assert str(error) in next(tmp_path.glob("*.json")).read_text()
+
+
+def test_a_broker_that_does_not_start_is_reported_for_each_row(tmp_path: Path) -> None:
+    stopped = []
+
+    class Broken(Direct):
+        def start(self) -> None:
+            raise BenchError("It does not start.")
+
+        def stop(self) -> None:
+            stopped.append(True)
+
+    (found,) = measure(tmp_path, row("a", {}), row("b", {}), broker=Broken)
+
+    assert found.failures == dict.fromkeys("ab", "It does not start.")
+    assert stopped
+
+
+@pytest.mark.parametrize(
+    ("tries", "kept", "count"),
+    [
+        ([_Try({"a.x": 1.0}, "", 1.0, 0.4), _Try({"a.x": 2.0}, "", 1.0, 0.01)], 2.0, 2),
+        ([_Try({"a.x": share}, "", 1.0, share) for share in (0.4, 0.2, 0.3)], 0.2, 3),
+        ([_Try({"a.x": 1.0}, "", 1.0, 0.4), _Try({}, "Lost one.", 1.0, 0.9)], None, 2),
+        ([_Try({"a.x": 1.0}, "", 1000.0, 0.4)], 1.0, 1),
+    ],
+)
+def test_what_other_work_disturbed_is_measured_again(
+    tries: list[_Try],
+    kept: float | None,
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = list(tries)
+    monkeypatch.setattr(session, "_try", lambda *_: left.pop(0))
+    monkeypatch.setattr(sys.modules[__name__], "TINY", replace(TINY, tries=3))
+
+    (result,) = measure(tmp_path, row("a", {}))
+
+    assert len(tries) - len(left) == count
+    assert result.values.get("a.x") == kept
+    assert ("a" in result.failures) == (kept is None)
+
+
+def test_which_rows_are_measured() -> None:
+    ours_alone, beside = Contestant(Direct, "mariadb"), Contestant(Direct, "sqlite")
+    assert not ours_alone.can(Row("a", (), lambda stage: {}, ours_alone=True))
+    assert ours_alone.can(Row("a", (), lambda stage: {}, on_sqlite=False))
+    assert not beside.can(Row("a", (), lambda stage: {}, on_sqlite=False))
+    assert ours_alone.is_quick(Row("a", (), lambda stage: {}))
+    assert not beside.is_quick(Row("a", (), lambda stage: {}))
+
+
+def harness(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "bench", "--mode", "tiny", "--database", "sqlite"]
+    places = ["--output", str(folder / "page.md"), "--keep", str(folder / "kept")]
+    return subprocess.Popen(
+        [*command, *places, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.e2e
+def test_the_real_broker_is_measured_beside_another(tmp_path: Path) -> None:
+    only = [f"--only={key}" for key in ("one", "batch", "latency50", "recovery")]
+    with harness(tmp_path, "--beside", "tests.e2e.direct:Direct", *only) as process:
+        said, _ = process.communicate(timeout=120)
+
+    # The other one takes no batches, and its row says so.
+    assert process.returncode == 1, said
+    ours, other = (
+        json.loads(next((tmp_path / "kept").glob(f"*-{whose}-*")).read_text())
+        for whose in ("ours", "beside")
+    )
+    assert ours["failures"] == {}
+    assert other["failures"]["batch"] == "It has no batch endpoint."
+    values = ours["values"]
+    named = ("one.rate", "one.cpu", "one.cpu_web", "one.cpu_worker")
+    more = ("batch.rate", "batch.ratio", "latency50.p50", "latency50.p99", "recovery.seconds")
+    assert [key for key in (*named, *more) if not values[key] > 0] == []
+    assert values["recovery.lost"] == 0
+    page = (tmp_path / "page.md").read_text()
+    assert "| other broker | ratio |" in page
+    assert "CPU per delivered message" in page
+    assert [path.name for path in tmp_path.glob("hookstation-bench-*")] == []
+
+
+@pytest.mark.e2e
+def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
+    with harness(tmp_path, "--only", "isolation") as process:
+        below: list[int] = []
+        end = time.monotonic() + 60
+        while not any("granian" in cpu.title(pid) for pid in below):
+            assert time.monotonic() < end, "the broker was not started"
+            below = cpu.descendants(process.pid)
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 130, said
+    assert [pid for pid in below if cpu.title(pid)] == []

@@ -1,0 +1,191 @@
+"""What the documentation tells people to type works as written, and answers as it says."""
+
+import base64
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from django.conf import settings
+from django.core.management import get_commands
+
+from tests.support import transcripts
+from tests.support.receiver import Receiver, Request
+from tests.support.transcripts import Exchange, Session
+
+ROOT = Path(settings.BASE_DIR)
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OWN_INSTALLATION = "## An installation of your own"
+INSTALL = "make install"
+
+needs_curl = pytest.mark.skipif(not shutil.which("curl"), reason="the sessions are typed with curl")
+
+Begin = Callable[[], Session]
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def names(pages: list[Path]) -> list[str]:
+    return [str(page.relative_to(ROOT)) for page in pages]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """Opens sessions, and closes them whatever happened."""
+    opened: list[Session] = []
+
+    def open_one() -> Session:
+        web, receiver = free_port(), free_port()
+        session = Session(tmp_path, ROOT, Path(sys.prefix), web=web, receiver=receiver)
+        opened.append(session)
+        return session
+
+    yield open_one
+    for session in opened:
+        session.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_every_make_target_and_command_that_is_named_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    text = text_of(page)
+    code = "\n".join(re.findall(r"`[^`\n]+`|^```.*?^```$", text, re.MULTILINE | re.DOTALL))
+    named = set(re.findall(r"\bmake ([a-z-]+)", code))
+    assert named <= targets
+    commands = set(re.findall(r"manage\.py ([a-z_]+)", code))
+    assert commands <= set(get_commands())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        assert place.exists(), target
+        if anchor:
+            assert anchor in anchors(text_of(place)), target
+
+
+def test_the_help_of_make_says_what_the_readme_says() -> None:
+    # Without what a `make test` around us put into the environment.
+    make = ["/bin/sh", "-c", "unset MAKEFLAGS MAKELEVEL MFLAGS; make"]
+    shown = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for target in ("demo", "test", "test-sqlite", "lint", "format"):
+        assert f"make {target} " in shown
+        assert f"make {target}" in text_of(README)
+
+
+@pytest.mark.seed("S4-34")
+@needs_curl
+@pytest.mark.e2e
+def test_the_session_of_the_readme_runs_on_the_demo(begin: Begin) -> None:
+    session = begin()
+    web = session.web
+    session.start(f".venv/bin/python manage.py demo --port {web}")
+    session.wait_for_output("Hookstation is running.")
+    first_part = text_of(README).partition(OWN_INSTALLATION)[0]
+    session.play(transcripts.exchanges(first_part))
+
+    key = (session.folder / "data/demo/shop.key").read_text().strip()
+    with Receiver() as consumer:
+        secret, genuine = deliver(f"http://127.0.0.1:{web}/api/v1", key, consumer)
+    check_verifiers(secret, genuine)
+
+
+@needs_curl
+@pytest.mark.e2e
+def test_an_installation_of_ones_own_answers_as_the_api_page_says(begin: Begin) -> None:
+    session = begin()
+    session.play(own_installation())
+    session.play(transcripts.exchanges(text_of(ROOT / "docs/api.md")))
+
+
+@pytest.mark.e2e
+def test_the_commands_print_what_their_page_says(begin: Begin) -> None:
+    session = begin()
+    chosen = f"SECRET_KEY={'0123456789' * 6} HOOKSTATION_ALLOWED_TARGETS=127.0.0.0/8"
+    session.run(f". .venv/bin/activate; export {chosen}")
+    session.play(transcripts.exchanges(text_of(ROOT / "docs/commands.md")))
+
+
+def own_installation() -> list[Exchange]:
+    """The README's set-up, but for what the tests' own environment has done already."""
+    part = text_of(README).partition(OWN_INSTALLATION)[2]
+    install, *lines, broker = transcripts.blocks(part, "sh")[0].splitlines()
+    assert install == INSTALL
+    (printed,) = transcripts.exchanges(part)
+    return [Exchange("\n".join(lines)), Exchange(broker, printed.expected)]
+
+
+def deliver(url: str, key: str, consumer: Receiver) -> tuple[str, Request]:
+    """A consumer's secret, and a request that it really received."""
+    with requests.Session() as http:
+        http.trust_env = False
+        http.headers["Authorization"] = f"Bearer {key}"
+        place = f"{url}/channels/orders/consumers/verifier"
+        form = {"url": consumer.url("/hook"), "event_types": ["verified"]}
+        registered = http.put(place, json=form, timeout=20)
+        assert registered.status_code == 201, registered.text
+        published = http.post(
+            f"{url}/channels/orders/messages",
+            data=b'{"total": 12.50}',
+            headers={"Hookstation-Event-Type": "verified", "Content-Type": "application/json"},
+            timeout=20,
+        )
+        assert published.status_code == 202, published.text
+    (request,) = consumer.wait_for(1, path="/hook", timeout=20)
+    return registered.json()["secret"], request
+
+
+def check_verifiers(secret: str, genuine: Request) -> None:
+    """Both snippets take what is genuine, and nothing that was changed or signed otherwise."""
+    headers, body, forged = dict(genuine.headers), genuine.body, genuine.body + b" "
+    other = "whsec_" + base64.b64encode(b"another secret of 32 bytes length").decode()
+
+    receive = snippet(README, secret)["receive"]
+    assert receive(headers, body) == {"total": 12.5}
+    with pytest.raises(Exception, match="No matching signature found"):
+        receive(headers, forged)
+    with pytest.raises(Exception, match="No matching signature found"):
+        snippet(README, other)["receive"](headers, body)
+
+    is_genuine = snippet(ROOT / "docs/api.md", secret)["is_genuine"]
+    old = headers | {"webhook-timestamp": str(int(time.time()) - 301)}
+    assert is_genuine(secret, headers, body)
+    assert not is_genuine(secret, headers, forged)
+    assert not is_genuine(other, headers, body)
+    assert not is_genuine(secret, old, body)
+
+
+def snippet(page: Path, secret: str) -> dict[str, Any]:
+    """What the page's Python block defines."""
+    (code,) = transcripts.blocks(text_of(page), "python")
+    defined: dict[str, Any] = {}
+    exec(code.replace("whsec_...", secret), defined)  # noqa: S102 - our own documentation
+    return defined
+
+
+def anchors(text: str) -> set[str]:
+    """The headings of a page as links name them."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def free_port() -> int:
+    """A port that is free, and so is the next one as a rule."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port if port < 65000 else free_port()

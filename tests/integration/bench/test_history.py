@@ -1,0 +1,121 @@
+"""History made by statements is what the broker itself would have left."""
+
+from datetime import timedelta
+
+import pytest
+from django.db.models import Count, F
+
+from bench.bodies import number_in
+from bench.inside import claims, piles, statements
+from bench.inside.history import History
+from channels_app import clock, sealing
+from channels_app.models import Message, MessageBody
+from channels_app.rules import ids
+from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
+from delivery.steps import claim, recount
+from delivery.steps.claim import Want
+from tests.support.pumping import recounted
+
+pytestmark = pytest.mark.django_db(transaction=True)
+URL = "http://127.0.0.1:9/take/1"
+
+
+def quietly(done: int, of: int) -> None:
+    """Nobody looks."""
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch) -> History:
+    monkeypatch.setattr(piles, "CHUNK", 7)
+    return History(URL, most=60)
+
+
+def test_the_books_add_up_to_the_rows(history: History) -> None:
+    history.finish(50, quietly)
+    history.wait(40, quietly)
+    history.fail(20, quietly)
+
+    assert Counter.totals() == recounted()
+    assert recount.gap() == 0
+    totals = Counter.totals()
+    assert (totals["delivered"], totals["dead"], totals["queued"]) == (50, 50, 60)
+    assert Message.objects.count() == MessageBody.objects.count() == 110
+    assert Attempt.objects.count() == 120
+
+
+def test_keys_are_time_ordered_and_carry_the_instant(history: History) -> None:
+    history.finish(50, quietly)
+    history.wait(10, quietly)
+
+    for model in (Message, Delivery):
+        rows = model.objects.order_by("id").values_list("id", "accepted_at")
+        instants = [accepted_at for _, accepted_at in rows]
+        assert instants == sorted(instants)
+        for number, accepted_at in rows:
+            unix_ms = round(accepted_at.timestamp() * 1000)
+            assert 0 <= ids.created_ms(number) - unix_ms <= 2
+            assert ids.from_public("dlv", ids.to_public("dlv", number)) == number
+    newest = Message.objects.latest("id")
+    assert ids.created_ms(newest.id) < history.made_ms
+
+
+def test_every_message_has_the_deliveries_and_attempts_that_it_says(history: History) -> None:
+    history.finish(20, quietly)
+    history.wait(10, quietly)
+    history.fail(10, quietly)
+
+    counted = Message.objects.annotate(found=Count("deliveries"))
+    assert not counted.exclude(found=F("consumer_count")).exists()
+    tried = Delivery.objects.annotate(found=Count("attempts"))
+    assert not tried.exclude(found=F("attempt_count")).exists()
+    body = MessageBody.objects.latest("message_id")
+    assert number_in(sealing.open_body(body.message_id, bytes(body.data))) == 0
+    assert ConsumerHealth.objects.get(consumer=history.broken).circuit == "open"
+
+
+def test_what_is_scheduled_is_counted_and_not_taken(history: History) -> None:
+    history.wait(10, quietly)
+    history.schedule(30, quietly)
+
+    now = clock.now()
+    assert history.steady.deliveries.filter(due_at__gt=now + timedelta(hours=12)).count() == 30
+    assert Message.objects.filter(due_at__gt=now).count() == 30
+    assert Counter.totals() == recounted()
+    taken = claim.claim([Want(history.steady.id, 100, 1000, 1)], now=now, slot=0)
+    assert len(taken.rows) == 10
+
+
+def test_it_grows_and_is_found_again(history: History) -> None:
+    history.finish(10, quietly)
+    told: list[tuple[int, int]] = []
+    again = History(URL, most=60)
+    again.finish(60, lambda done, of: told.append((done, of)))
+    again.finish(60, quietly)
+    again.wait(5, quietly)
+    again.wait(5, quietly)
+
+    assert Counter.totals() == recounted()
+    assert Message.objects.count() == 65
+    assert told[-1] == (60, 60)
+
+
+def test_the_pumps_statements_find_their_work_in_it(history: History) -> None:
+    history.wait(700, quietly)
+    found = claims.main(["1"], quietly)
+
+    assert found["claim_ms"] > 0
+    assert Counter.totals() == recounted()
+    assert not Delivery.objects.filter(state="in_flight").exists()
+
+
+@pytest.mark.mariadb
+def test_bare_statements_leave_the_books_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "MESSAGES", 250)
+    found = statements.main(["4", "5", "50"], quietly)
+
+    costs = {"commit_one", "commit_group", "claim", "settle"}
+    assert found.keys() == costs | {"commit_p50", "commit_p99"}
+    assert all(value > 0 for value in found.values())
+    assert Counter.totals() == recounted()
+    assert recount.gap() == 0
+    assert Delivery.objects.filter(state="delivered").count() == 250

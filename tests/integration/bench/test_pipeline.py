@@ -1,0 +1,93 @@
+"""The data pipeline's measurements: the month that they are made on, and the page."""
+
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.db.models import Count, F
+
+from bench.adapters import BenchError
+from bench.inside import piles
+from bench.inside.month import Month
+from bench.machine import Machine
+from bench.pipeline import page
+from bench.pipeline.delivering import Spell
+from bench.pipeline.findings import Answer, Findings
+from bench.pipeline.questions import QUESTIONS
+from channels_app.models import Message, MessageBody
+from delivery.models import Attempt, Counter, Delivery
+from delivery.steps import recount
+from tests.support.pumping import recounted
+
+MACHINE = Machine("A processor", 2, 8.0, "Linux 6", "3.11.7", 35.0, 0.1)
+
+
+def quietly(done: int, of: int) -> None:
+    """Nobody looks."""
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif("connection.vendor != 'mysql'", reason="the month is made by MariaDB")
+def test_the_month_is_what_the_broker_would_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(piles, "CHUNK", 70)
+    month = Month.of(400)
+    piles.in_chunks(month.make, 0, 100, quietly)
+    piles.in_chunks(Month.of(400).make, 100, 400, quietly)
+
+    assert Message.objects.count() == MessageBody.objects.count() == 400
+    assert (Delivery.objects.count(), Attempt.objects.count()) == (800, 1000)
+    assert Counter.totals() == recounted()
+    assert recount.gap() == 0
+    assert Counter.totals()["dead"] == 8
+    counted = Delivery.objects.annotate(found=Count("attempts"))
+    assert not counted.exclude(found=F("attempt_count")).exists()
+    assert not Delivery.objects.filter(state="dead", outcome="delivered").exists()
+    last = Attempt.objects.filter(number=F("delivery__attempt_count"))
+    assert last.filter(outcome=F("delivery__outcome")).count() == 800
+    assert connection.vendor == "mysql"
+
+
+def findings() -> Findings:
+    one = Answer("usage", 1_000_000, 2_200_000, 20.0, 4.0, 100 << 20, 900 << 20, 800 << 20)
+    other = Answer("usage", 5_000_000, 11_000_000, 80.0, 18.0, 100 << 20, 1000 << 20, 800 << 20)
+    other.mariadb_s, other.mariadb_cpu_s, other.duckdb_s = 240.0, 230.0, 9.0
+    spells = [Spell("nothing else", 5.0, 9.0, 20.0), Spell("pruning", 6.0, 12.0, 100.0, 500_000)]
+    at = "2026-01-01T00:00:00+00:00"
+    return Findings(at, MACHINE, "MariaDB settings", [one, other], spells, 1_000_000)
+
+
+def test_the_page_shows_what_was_found() -> None:
+    text = page.markdown(findings())
+
+    assert "With 5,000,000 attempts:" in text
+    usage = "| usage of 30 days, with latencies | 11,000,000 | 80.0 s | 137,500 | 240.0 s | 3.00 |"
+    assert usage in text
+    assert "| 9.0 s | 18.0 s | 230.0 s |" in text
+    # Four times as long for five times as much.
+    assert "| 20.0 | 80.0 | 0.80 | 100 / 100 | 900 / 1,000 | 800 / 800 |" in text
+    assert "| pruning | 6.0 ms | 12.0 ms | 100 | 5,000 |" in text
+    assert "failed" not in text
+
+
+def test_a_failure_stands_in_its_place() -> None:
+    found = findings()
+    found.answers[1].failures.append("usage ended with 1: no")
+    found.failures.append("The broker did not start.")
+    text = page.markdown(found)
+    assert "**failed:** usage ended with 1: no" in text
+    assert "**failed:** The broker did not start." in text
+
+
+def test_findings_are_kept_and_read_back(tmp_path: Path) -> None:
+    kept = findings().save(tmp_path)
+    assert Findings.load(kept) == findings()
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(BenchError, match=r"other\.json"):
+        Findings.load(tmp_path / "other.json")
+
+
+def test_each_question_is_asked_of_everybody() -> None:
+    for question in QUESTIONS:
+        assert question.mariadb
+        assert question.duckdb
+        assert question.columns

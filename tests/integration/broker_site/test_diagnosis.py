@@ -1,0 +1,210 @@
+"""Diagnosis: each trouble of a running installation is found, and a healthy one is silent."""
+
+import shutil
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import OperationalError, connection
+from django.utils import timezone
+
+from broker_site import diagnosis
+from broker_site.diagnosis import Finding
+from channels_app import clock
+from channels_app.conf import conf
+from channels_app.models import Consumer, ConsumerSecret, Membership
+from channels_app.rules.encryption import Keyring, generate_key
+from delivery.models import ConsumerHealth, Counter, PumpSlot
+from tests.support.factories import ConsumerFactory, DeliveryFactory, ScheduleFactory, TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(autouse=True)
+def _pump() -> None:
+    now = timezone.now()
+    place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
+    PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
+
+
+def found(look: Callable[[], Iterable[Finding]]) -> list[tuple[str, str]]:
+    """Level and id of what one look finds; troubles come with a way out."""
+    findings = list(look())
+    assert all(finding.hint for finding in findings)
+    return [(finding.level, finding.id) for finding in findings]
+
+
+def test_a_healthy_installation_has_nothing_to_tell() -> None:
+    DeliveryFactory.create(delivered=True)
+
+    assert diagnosis.find() == []
+
+
+def test_tables_that_are_older_than_the_code_are_all_there_is_to_say() -> None:
+    PumpSlot.objects.all().delete()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'delivery'")
+
+    assert found(diagnosis.find) == [("error", "migrations")]
+
+
+def test_no_living_pump() -> None:
+    PumpSlot.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=1))
+
+    assert found(diagnosis.find) == [("error", "pumps")]
+
+
+def test_a_delivery_that_is_late() -> None:
+    DeliveryFactory.create(due_at=timezone.now() - timedelta(minutes=5))
+
+    assert found(diagnosis.find) == [("warning", "oldest_due")]
+
+
+def test_a_schedule_that_nobody_fires() -> None:
+    now = timezone.now()
+    ScheduleFactory.create(next_at=now - timedelta(seconds=30))
+    assert found(diagnosis.find) == []
+    ScheduleFactory.create(next_at=now - timedelta(minutes=2))
+    assert found(diagnosis.find) == [("error", "schedules_overdue")]
+
+
+def test_dead_letters_and_books_that_do_not_add_up() -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    Counter.add({(delivery.consumer_id, "delivered"): 1}, 0)
+
+    assert found(diagnosis.find) == [("warning", "accounting_gap"), ("info", "dead_letters")]
+
+
+def test_consumers_that_get_nothing() -> None:
+    ConsumerFactory.create(disabled=True)
+    ConsumerHealth.objects.create(consumer=ConsumerFactory.create(), circuit="open")
+    ConsumerHealth.objects.create(consumer=ConsumerFactory.create(retired=True), circuit="open")
+
+    findings = diagnosis.find()
+
+    assert [finding.id for finding in findings] == ["consumers_disabled", "circuits_open"]
+    assert findings[1].sentence.startswith("1 consumers")
+
+
+def test_people_whom_no_mail_reaches(settings: Any) -> None:
+    settings.CAN_MAIL = False
+    assert found(diagnosis.mail) == []
+    user = User.objects.create_user("mia")
+    Membership.objects.create(team=TeamFactory.create(), user=user, role="owner")
+
+    assert found(diagnosis.mail) == [("info", "no_mail")]
+    settings.CAN_MAIL = True
+    assert found(diagnosis.mail) == []
+
+
+def test_a_rotation_that_is_not_finished() -> None:
+    ConsumerFactory.create()
+    assert found(diagnosis.encryption) == []
+
+    ConsumerSecret.objects.update(key_id="0badcafe")
+
+    assert found(diagnosis.encryption) == [("warning", "key_rotation")]
+
+
+def test_a_rotation_that_left_out_a_consumer_s_headers() -> None:
+    consumer = ConsumerFactory.create()
+    former = Keyring.from_texts([generate_key()])
+    Consumer.objects.filter(pk=consumer.pk).update(headers_sealed=former.seal(b"{}", b"x"))
+
+    assert found(diagnosis.encryption) == [("warning", "key_rotation")]
+
+    Consumer.objects.filter(pk=consumer.pk).update(headers_sealed=b"nonsense")
+    assert found(diagnosis.encryption) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(2 * 1024**3, None), (500 * 1024**2, "warning"), (1024, "error")]
+)
+def test_a_disk_that_fills(free: int, level: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(free * 2, free, free))
+    if connection.vendor != "sqlite":
+        level = None
+
+    assert found(diagnosis.disk) == ([(level, "disk")] if level else [])
+
+
+def test_a_data_folder_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert found(diagnosis.data_dir) == []
+
+    monkeypatch.setattr(settings, "DATA_DIR", tmp_path / "gone")
+
+    assert found(diagnosis.data_dir) == [("error", "data_dir")]
+
+
+def test_a_database_that_is_away() -> None:
+    def gone(*args: Any) -> Any:
+        raise OperationalError("no route")
+
+    with connection.execute_wrapper(gone):
+        assert found(diagnosis.find) == [("error", "database")]
+
+
+@pytest.mark.mariadb
+def test_a_server_that_may_lose_commits() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@innodb_flush_log_at_trx_commit")
+        (before,) = cursor.fetchone()
+        for value, told in ((1, []), (2, [("warning", "durability")])):
+            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = %s", [value])
+            assert found(diagnosis.durability) == told
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = %s", [before])
+
+
+@pytest.mark.mariadb
+def test_a_server_that_refuses_the_largest_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@max_allowed_packet")
+        (most,) = cursor.fetchone()
+    assert found(diagnosis.packets) == []
+
+    large = replace(conf(), max_body_bytes=most // 2)
+    monkeypatch.setattr(diagnosis, "conf", lambda: large)
+    assert found(diagnosis.packets) == [("warning", "max_allowed_packet")]
+    (finding,) = diagnosis.packets()
+    assert f"{most // 1024**2 + 1}M" in finding.hint
+
+
+@pytest.mark.mariadb
+def test_clocks_that_disagree() -> None:
+    assert found(diagnosis.clocks) == []
+
+    with connection.cursor() as cursor:
+        # This session's UTC_TIMESTAMP from now on.
+        cursor.execute("SET timestamp = 1000000000")
+        assert found(diagnosis.clocks) == [("warning", "clock")]
+        cursor.execute("SET timestamp = DEFAULT")
+
+
+def test_clocks_are_compared_within_an_error_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = clock.offset()
+    assert abs(now.seconds) <= now.error_s + 0.05
+
+    for seconds, error_s, least_s in ((0.3, 0.1, 0.2), (-0.3, 0.1, 0.2), (0.1, 0.2, 0.0)):
+        assert clock.Offset(seconds, error_s).least_s == pytest.approx(least_s)
+
+
+@pytest.mark.mariadb
+@pytest.mark.seed("S4-31")
+@pytest.mark.parametrize(
+    ("ahead_s", "expected"), [(0.01, []), (0.3, ["info"]), (-5.0, ["warning"])]
+)
+def test_a_drift_is_told_by_how_far_it_is(
+    ahead_s: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "offset", lambda: clock.Offset(ahead_s, 0.001))
+    assert [level for level, _ in found(diagnosis.clocks)] == expected

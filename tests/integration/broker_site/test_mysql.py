@@ -1,0 +1,256 @@
+"""The connection to MySQL and MariaDB: Django's promises with fewer round trips."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, OperationalError, ProgrammingError, connection, transaction
+
+from channels_app import transactions
+from channels_app.models import Team, raw
+from tests.support import books
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
+
+
+def questions() -> int:
+    """What the server was asked over this connection so far, pings included."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SHOW SESSION STATUS WHERE Variable_name IN ('Questions', 'Com_admin_commands')"
+        )
+        return sum(int(count) for _, count in cursor.fetchall())
+
+
+def asked(work: Callable[[], object]) -> int:
+    """Round trips of ``work``."""
+    before = questions()
+    work()
+    return questions() - before - 1
+
+
+def store() -> None:
+    with transaction.atomic():
+        Team.objects.create(slug="here", name="Here")
+
+
+def rename() -> None:
+    with transaction.atomic():
+        Team.objects.update(name="There")
+
+
+@contextmanager
+def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is sent over this connection, packet by packet."""
+    sent: list[str] = []
+    kind = type(connection.connection)
+
+    def tap(name: str) -> None:
+        real = getattr(kind, name)
+
+        def spy(driver: Any, *packet: Any) -> Any:
+            text = packet[0] if packet else name.upper()
+            sent.append(text.decode() if isinstance(text, bytes) else text)
+            return real(driver, *packet)
+
+        patch.setattr(kind, name, spy)
+
+    with monkeypatch.context() as patch:
+        for name in ("query", "commit", "rollback"):
+            tap(name)
+        yield sent
+
+
+def test_a_transaction_begins_with_its_first_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    store()
+    with listening(monkeypatch) as sent:
+        rename()
+    assert [packet.partition(" ")[0] for packet in sent] == ["BEGIN;", "COMMIT"]
+    assert Team.objects.get().name == "There"
+
+
+def test_a_transaction_without_statements_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store()
+    with listening(monkeypatch) as sent:
+        with transaction.atomic():
+            pass
+        with suppress(ZeroDivisionError), transaction.atomic():
+            raise ZeroDivisionError
+        Team.objects.update(name="There")
+    assert len(sent) == 1
+    assert sent[0].startswith("UPDATE")
+
+
+def test_last_statements_end_their_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    store()
+    update = "UPDATE channels_app_team SET name = %s"
+    with listening(monkeypatch) as sent, transaction.atomic():
+        raw.execute_last([(update, ["A"]), (update, ["There"])])
+    assert sent == [f"BEGIN; {update}; {update}; COMMIT".replace("%s", "'{}'").format("A", "There")]
+    with transaction.atomic():
+        Team.objects.update(name="Gone")
+        transaction.set_rollback(True)
+    assert Team.objects.get().name == "There", "a transaction of its own again"
+
+
+def test_last_statements_that_fail_undo_all_of_their_transaction() -> None:
+    store()
+    insert = "INSERT INTO channels_app_team (slug, name) VALUES ('here', 'Twice')"
+    with suppress(ZeroDivisionError), transaction.atomic():
+        Team.objects.update(name="Gone")
+        with pytest.raises(IntegrityError):
+            raw.execute_last(
+                [("UPDATE channels_app_team SET name = 'Gone, too'", []), (insert, [])]
+            )
+        raise ZeroDivisionError
+    assert [team.name for team in Team.objects.all()] == ["Here"]
+
+
+def test_last_statements_inside_another_transaction_leave_that_open() -> None:
+    store()
+    with suppress(ZeroDivisionError), transaction.atomic():
+        with transaction.atomic():
+            raw.execute_last([("UPDATE channels_app_team SET name = 'Gone'", [])])
+        raise ZeroDivisionError
+    assert Team.objects.get().name == "Here"
+
+
+def test_a_first_statement_is_what_it_is_alone() -> None:
+    store()
+    with transaction.atomic():
+        assert Team.objects.filter(name__contains="%").count() == 0
+    with transaction.atomic():
+        assert Team.objects.update(name="There") == 1
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM channels_app_team LIMIT 1")
+        assert (cursor.rowcount, cursor.fetchall()) == (1, (("There",),))
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.executemany("UPDATE channels_app_team SET name = %s", [("A",), ("B",)])
+    with transaction.atomic(), pytest.raises(IntegrityError), transaction.atomic():
+        Team.objects.create(slug="here")
+    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("UPDATE channels_app_team SET name = NULL")
+    assert [(team.slug, team.name) for team in Team.objects.all()] == [("here", "B")]
+
+
+def test_a_first_statement_that_cannot_be_quoted_has_not_begun_anything() -> None:
+    with suppress(ZeroDivisionError), transaction.atomic(), connection.cursor() as cursor:
+        with pytest.raises(ProgrammingError):
+            cursor.execute("SELECT %s", ("one", "too many"))
+        Team.objects.create(slug="gone")
+        raise ZeroDivisionError
+    assert not Team.objects.exists()
+
+
+def test_what_the_first_statement_wrote_is_undone_with_the_rest() -> None:
+    with suppress(ZeroDivisionError), transaction.atomic():
+        Team.objects.create(slug="gone")
+        raise ZeroDivisionError
+    assert not Team.objects.exists()
+    assert not connection.in_atomic_block
+
+
+def test_what_fails_inside_is_undone_and_the_connection_goes_on() -> None:
+    with suppress(ZeroDivisionError), transaction.atomic():
+        store()
+        raise ZeroDivisionError
+    assert Team.objects.count() == 0
+    store()
+    with pytest.raises(IntegrityError):
+        store()
+    # Alone again, a statement commits by itself.
+    Team.objects.update(name="There")
+    connection.close()
+    assert [team.name for team in Team.objects.all()] == ["There"]
+
+
+def test_savepoints_work() -> None:
+    with transaction.atomic():
+        store()
+        with suppress(ZeroDivisionError), transaction.atomic():
+            Team.objects.create(slug="gone")
+            raise ZeroDivisionError
+    assert [team.slug for team in Team.objects.all()] == ["here"]
+
+
+def test_a_healthy_connection_is_not_asked_whether_it_is() -> None:
+    connection.ensure_connection()
+    assert asked(connection.is_usable) == 0
+    assert connection.is_usable()
+
+
+def kill() -> None:
+    """Let the server hang up on us."""
+    number = connection.connection.thread_id()
+    rival = connection.copy()
+    with rival.cursor() as cursor:
+        cursor.execute(f"KILL {number}")
+    rival.close()
+    time.sleep(0.1)
+
+
+@pytest.mark.trap("connected at the start and never again")
+def test_a_connection_that_the_server_closed_is_replaced_before_the_next_statement() -> None:
+    connection.ensure_connection()
+    kill()
+    assert not connection.is_usable()
+    connection.close_if_unusable_or_obsolete()  # as each request begins
+    store()
+    assert Team.objects.count() == 1
+
+
+def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
+    connection.close_if_unusable_or_obsolete()
+    assert Team.objects.count() == 0  # looks at its health, once for each request
+    broken = connection.connection
+    kill()
+    with pytest.raises(OperationalError):
+        store()
+    assert connection.connection is not broken or not connection.is_usable()
+    connection.close_if_unusable_or_obsolete()
+    store()
+    assert Team.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import broker_site.wsgi",
+        # Up to the first question: what it needs for that is missing.
+        "django.setup(); from delivery.runtime import cluster; del cluster.schedules\n"
+        "with contextlib.suppress(NameError): cluster.run()",
+        "django.setup(); from delivery.management.commands import broker; del broker.Supervisor\n"
+        "with contextlib.suppress(NameError): "
+        "broker.Command().handle(bind='127.0.0.1:0', role='worker')",
+    ],
+    ids=["web", "worker", "supervisor"],
+)
+def test_a_process_that_lives_long_does_not_wait_for_ever(start: str) -> None:
+    script = (
+        f"import contextlib, django\n{start}\nfrom django.db import connection\n"
+        "print(connection.get_connection_params()['read_timeout'])"
+    )
+    environment = {
+        **os.environ,
+        "DATABASE_URL": books.database_url(),
+        "DJANGO_SETTINGS_MODULE": "broker_site.settings",
+    }
+    printed = subprocess.check_output([sys.executable, "-c", script], env=environment)
+    assert int(printed.split()[-1]) == transactions.ANSWER_S
+
+
+def test_an_answer_that_does_not_come_is_a_lost_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "read_timeout", 1)
+    with pytest.raises(OperationalError) as caught:
+        transactions.write([("SELECT SLEEP(30)", [])])
+    assert transactions.is_away(caught.value)
+    assert Team.objects.count() == 0
+    connection.close()

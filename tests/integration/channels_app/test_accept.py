@@ -1,0 +1,362 @@
+"""Accept: what is stored, and that callers who share a commit get what they would get alone."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, OperationalError, connection, models
+
+from channels_app import clock, sealing, transactions
+from channels_app.models import IdempotencyRecord, Message, MessageBody, raw
+from channels_app.signals import message_accepted
+from channels_app.steps import accept
+from channels_app.steps.accept import Accepted, Publication
+from tests.support.pumping import make_channel, view_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PATIENCE_S = 20.0
+
+
+class Call:
+    """One caller in a thread and with a connection of its own."""
+
+    def __init__(self, view: Any, *publications: Publication, producer_id: int | None = None):
+        self.results: list[Accepted] = []
+        self.error: Exception | None = None
+        arguments = (view, producer_id, publications)
+        self._thread = threading.Thread(target=self._run, args=arguments, daemon=True)
+        self._thread.start()
+
+    def _run(self, *arguments: Any) -> None:
+        try:
+            self.results = accept.accept(*arguments)
+        except Exception as error:
+            self.error = error
+        finally:
+            connection.close()
+
+    def outcome(self) -> Any:
+        """The only result, or what was raised."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "somebody waits for ever"
+        return self.error or self.results[0]
+
+
+@contextmanager
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Call]]:
+    """Callers that begin in here wait for a leader, and are one group when this ends."""
+    go, begun, real = threading.Event(), threading.Event(), transactions.write
+
+    def write(statements: Any) -> None:
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        real(statements)
+
+    queued: list[Call] = []
+
+    def call(view: Any, *publications: Publication, **more: Any) -> Call:
+        made = Call(view, *publications, **more)
+        queued.append(made)
+        until(lambda: len(accept._together._waiting) == len(queued))
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "write", write)
+        leader = Call(view_of(make_channel()), Publication(b"leader"))
+        until(begun.is_set)
+        try:
+            yield call
+        finally:
+            go.set()
+            leader.outcome()
+            for made in queued:
+                made._thread.join(PATIENCE_S)
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the groups that were tried, in order; each that is tried alone counts."""
+    sizes: list[int] = []
+    real = accept._together._work
+
+    def work(orders: Any) -> Any:
+        sizes.append(len(orders))
+        return real(orders)
+
+    monkeypatch.setattr(accept._together, "_work", work)
+    return sizes
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def body_of(result: Accepted) -> bytes:
+    row = MessageBody.objects.get(message_id=result.message_id)
+    return sealing.open_body(result.message_id, bytes(row.data))
+
+
+def defaults(model: type[models.Model], *, but: set[str]) -> dict[str, Any]:
+    """The default of every other column, as the model has it."""
+    columns = {field.attname: field for field in model._meta.concrete_fields}
+    assert but <= set(columns)
+    return {name: field.get_default() for name, field in columns.items() if name not in but}
+
+
+@pytest.mark.parametrize("microsecond", [0, 1, 250_000])
+def test_every_column_is_what_the_model_would_have_stored(
+    microsecond: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 3, 1, 12, 30, 15, microsecond, tzinfo=UTC)
+    monkeypatch.setattr(clock, "now", lambda: now)
+    channel = make_channel()
+    publication = Publication(
+        body="grün\0'\\%s".encode(),
+        content_type="text/plain",
+        idempotency_key="k%s'\"\\",
+        event_type="order.created",
+        priority=7,
+        delay_ms=1500,
+        expires_at=now + timedelta(hours=1),
+        ordering_key="o\N{TRUMPET}",
+        headers={"X-Name": "ü%(a)s'"},
+    )
+
+    (result,) = accept.accept(view_of(channel), 42, [publication])
+
+    row = Message.objects.get()
+    given = {
+        "id": result.message_id,
+        "channel_id": channel.id,
+        "producer_id": 42,
+        "event_type": "order.created",
+        "priority": 7,
+        "ordering_key": "o\N{TRUMPET}",
+        "idempotency_key": "k%s'\"\\",
+        "content_type": "text/plain",
+        "headers": {"X-Name": "ü%(a)s'"},
+        "body_bytes": len(publication.body),
+        "accepted_at": now,
+        "due_at": now + timedelta(milliseconds=1500),
+        "expires_at": now + timedelta(hours=1),
+    }
+    expected = given | defaults(Message, but=set(given))
+    assert {name: getattr(row, name) for name in expected} == expected
+    assert result == Accepted(row.id, False, False, row.due_at)
+    assert body_of(result) == publication.body
+    record = IdempotencyRecord.objects.get()
+    window = timedelta(seconds=view_of(channel).idempotency_window_s)
+    assert (record.message_id, record.expires_at) == (row.id, now + window)
+
+
+def test_callers_who_share_a_commit_get_their_own_results(
+    monkeypatch: pytest.MonkeyPatch, groups: list[int]
+) -> None:
+    channels = [make_channel() for _ in range(3)]
+    woken: list[tuple[int, set[int]]] = []
+
+    def wake(sender: Any, *, channel_id: int, message_ids: list[int], **_: Any) -> None:
+        woken.append((channel_id, set(message_ids)))
+
+    message_accepted.connect(wake)
+    with held(monkeypatch) as call:
+        woken.clear()
+        calls = [
+            (n, call(view_of(channels[n % 3]), Publication(b"%d" % n), producer_id=n))
+            for n in range(9)
+        ]
+
+    message_accepted.disconnect(wake)
+    for n, one in calls:
+        result = one.outcome()
+        row = Message.objects.get(id=result.message_id)
+        assert body_of(result) == b"%d" % n
+        assert (row.channel_id, row.producer_id) == (channels[n % 3].id, n)
+    assert groups == [1, 9]
+    # The leader's own channel, then each one of the group's once.
+    assert dict(woken[1:]) == {
+        channel.id: {one.outcome().message_id for n, one in calls if channels[n % 3] == channel}
+        for channel in channels
+    }
+
+
+def test_a_key_that_is_twice_in_a_group_stands_for_one_message(
+    monkeypatch: pytest.MonkeyPatch, groups: list[int]
+) -> None:
+    view, other = view_of(make_channel()), view_of(make_channel())
+    with held(monkeypatch) as call:
+        first = call(view, Publication(b"x", idempotency_key="k"))
+        again = call(view, Publication(b"x", idempotency_key="k"))
+        changed = call(view, Publication(b"y", idempotency_key="k"))
+        elsewhere = call(other, Publication(b"y", idempotency_key="k"))
+
+    stored = first.outcome()
+    assert stored == Accepted(stored.message_id, False, False, stored.due_at)
+    assert again.outcome() == Accepted(stored.message_id, True, False, stored.due_at)
+    assert changed.outcome() == Accepted(stored.message_id, False, True, stored.due_at)
+    assert elsewhere.outcome().message_id != stored.message_id
+    assert groups == [1, 4]
+    assert Message.objects.count() == 3
+
+
+def test_one_that_cannot_be_stored_fails_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, groups: list[int]
+) -> None:
+    view = view_of(make_channel())
+    with held(monkeypatch) as call:
+        good = [call(view, Publication(b"%d" % n, idempotency_key=f"k{n}")) for n in range(3)]
+        bad = call(view, Publication(b"bad", priority=11, idempotency_key="bad"))
+
+    assert isinstance(bad.outcome(), IntegrityError)
+    assert [body_of(call.outcome()) for call in good] == [b"0", b"1", b"2"]
+    assert groups == [1, 4, 1, 1, 1, 1]
+    assert Message.objects.count() == MessageBody.objects.count() == 4
+    assert IdempotencyRecord.objects.count() == 3
+
+
+def test_a_key_that_another_process_takes_in_between_fails_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = make_channel()
+    view = view_of(channel)
+    real, rival = accept._taken, Publication(b"x", idempotency_key="k")
+    calls: list[int] = []
+
+    def taken(digests: set[str], now: datetime) -> Any:
+        found = real(digests, now)
+        calls.append(len(digests))
+        if calls == [2]:
+            with monkeypatch.context() as patch:
+                patch.setattr(accept, "_taken", real)
+                accept._commit([accept._Order(view, None, [rival])])
+        return found
+
+    with held(monkeypatch) as call:
+        monkeypatch.setattr(accept, "_taken", taken)
+        mine = call(view, rival)
+        other = call(view, Publication(b"y", idempotency_key="other"))
+
+    assert mine.outcome().duplicate
+    assert not other.outcome().duplicate
+    assert Message.objects.filter(channel=channel).count() == 2
+
+
+def test_a_database_that_is_away_fails_all_at_once(
+    monkeypatch: pytest.MonkeyPatch, groups: list[int]
+) -> None:
+    view = view_of(make_channel())
+
+    def away(statements: Any) -> None:
+        raise OperationalError(raw.LOST, "Lost connection to server during query")
+
+    with held(monkeypatch) as call:
+        calls = [call(view, Publication(b"x")) for _ in range(4)]
+        monkeypatch.setattr(transactions, "write", away)
+
+    assert [type(one.outcome()) for one in calls] == [OperationalError] * 4
+    assert groups == [1, 4]
+    assert not Message.objects.filter(channel_id=view.id).exists()
+
+
+@pytest.mark.parametrize(
+    ("deadlocks", "tried"),
+    [(transactions.ATTEMPTS - 1, [1, 4]), (transactions.ATTEMPTS, [1, 4, 1, 1, 1, 1])],
+)
+def test_a_deadlock_is_tried_again_for_the_whole_group_then_for_each_alone(
+    deadlocks: int, tried: list[int], monkeypatch: pytest.MonkeyPatch, groups: list[int]
+) -> None:
+    view = view_of(make_channel())
+    failures = [OperationalError(1213, "Deadlock found")] * deadlocks
+    real = transactions.write
+
+    def write(statements: Any) -> None:
+        if failures:
+            raise failures.pop()
+        real(statements)
+
+    with held(monkeypatch) as call:
+        calls = [call(view, Publication(b"%d" % n)) for n in range(4)]
+        monkeypatch.setattr(transactions, "write", write)
+
+    assert [body_of(one.outcome()) for one in calls] == [b"0", b"1", b"2", b"3"]
+    assert groups == tried
+
+
+@pytest.mark.mariadb
+def test_what_is_large_waits_for_nobody(monkeypatch: pytest.MonkeyPatch, groups: list[int]) -> None:
+    view = view_of(make_channel())
+    many = [Publication(b"%d" % n) for n in range(accept.SHARED_MESSAGES + 1)]
+    large = [Publication(b"x" * (accept.SHARED_BYTES + 1))]
+    real = transactions.write
+    with held(monkeypatch):
+        monkeypatch.setattr(transactions, "write", real)
+        assert len(accept.accept(view, None, many)) == len(many)
+        assert body_of(accept.accept(view, None, large)[0]) == large[0].body
+    assert groups == [1]
+
+
+def test_real_threads_mix_nothing_up() -> None:
+    views = [view_of(make_channel()) for _ in range(3)]
+    accept.accept(views[0], None, [Publication(b"taken", idempotency_key="taken")])
+    wrong: list[object] = []
+
+    def produce(me: int) -> None:
+        for n in range(15):
+            text = b"%d %d" % (me, n)
+            key = "taken" if n % 5 == 4 else f"{me} {n}" if n % 2 else ""
+            (result,) = accept.accept(
+                views[0] if key == "taken" else views[n % 3],
+                None,
+                [Publication(text, idempotency_key=key)],
+            )
+            if result.conflict != (key == "taken") or result.duplicate:
+                wrong.append((text, result))
+            if not result.conflict and body_of(result) != text:
+                wrong.append((text, result))
+        connection.close()
+
+    threads = [threading.Thread(target=produce, args=(me,), daemon=True) for me in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S * 3)
+        assert not thread.is_alive()
+    assert not wrong
+    assert Message.objects.count() == MessageBody.objects.count() == 10 * 12 + 1
+
+
+def test_a_failed_write_leaves_no_transaction_open() -> None:
+    good: raw.Statement = ("INSERT INTO channels_app_directoryversion VALUES (7, 0)", [])
+    bad: raw.Statement = ("INSERT INTO nowhere VALUES (1)", [])
+    for statements in ([bad, good], [good, bad]):
+        with pytest.raises(Exception, match="nowhere"):
+            transactions.write(statements)
+        assert raw.read("SELECT id FROM channels_app_directoryversion WHERE id = 7") == []
+    transactions.write([good])
+    connection.close()
+    assert raw.read("SELECT id FROM channels_app_directoryversion WHERE id = 7") == [(7,)]
+
+
+@pytest.mark.trap("a yes without a stored row")
+@pytest.mark.mariadb
+def test_nothing_counts_as_stored_before_the_commit_was_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = view_of(make_channel())
+    cursor_class: Any = type(connection.cursor().cursor)
+    real = cursor_class.nextset
+
+    def nextset(cursor: Any) -> Any:
+        # A killed query may take the rest of its packet with it, the commit included.
+        return None if cursor.rowcount == 1 else real(cursor)
+
+    monkeypatch.setattr(cursor_class, "nextset", nextset)
+    with pytest.raises(OperationalError):
+        accept.accept(view, None, [Publication(b"x")])

@@ -1,0 +1,128 @@
+"""Statements that go to the database as they are."""
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import DatabaseError, OperationalError, connection, transaction
+
+from channels_app.models import Channel, Message, MessageBody, new_id, raw
+from delivery.models import Attempt
+from tests.support.factories import ChannelFactory, MessageFactory
+
+INSERT = raw.Insert(
+    Message, numbers=("id", "channel_id"), values=("headers", "accepted_at", "due_at", "event_type")
+)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("microsecond", [0, 120, 999_999])
+def test_a_column_that_is_not_named_gets_its_fields_default(microsecond: int) -> None:
+    channel = ChannelFactory.create()
+    now = datetime(2026, 3, 1, 12, 0, 0, microsecond, tzinfo=UTC)
+    by_orm = Message.objects.create(
+        id=new_id(), channel=channel, accepted_at=now, due_at=now, event_type="it's 100 % \\ ✓"
+    )
+    number, at = new_id(), raw.text(now)
+    INSERT.write([((number, channel.id), ("{}", at, at, by_orm.event_type))])
+    rows = Message.objects.filter(id__in=[by_orm.id, number]).values()
+    first, second = ({**row, "id": 0} for row in rows)
+    assert first == second
+    ((text,),) = raw.read(
+        f"SELECT CAST(due_at AS CHAR) FROM {Message._meta.db_table} WHERE id = %s", [number]
+    )
+    assert raw.instant(text) == now
+
+
+def test_a_column_without_a_default_must_be_named() -> None:
+    with pytest.raises(AssertionError):
+        raw.Insert(MessageBody, numbers=(), values=("key_id",), same={"message_id": "x' OR 'x"})
+
+
+def test_a_statement_has_so_many_rows_and_bytes_at_most() -> None:
+    insert = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
+    half = b"x" * (raw.MOST_BYTES // 2)
+    rows = [((number,), (half, "k")) for number in range(5)]
+    assert [len(values) for _, values in insert.statements(rows)] == [2, 2, 1]
+    rows = [((number,), (b"", "k")) for number in range(raw.MOST_ROWS + 1)]
+    assert [len(values) for _, values in insert.statements(rows)] == [raw.MOST_ROWS, 1]
+
+
+def test_long_headers_are_split_too() -> None:
+    half = '"' + "x" * (raw.MOST_BYTES // 2) + '"'
+    rows = [((number, 1), (half, "a", "b", "c")) for number in range(5)]
+    assert [len(values) // 4 for _, values in INSERT.statements(rows)] == [1] * 5
+
+
+@pytest.mark.django_db
+def test_bytes_are_stored_as_they_are() -> None:
+    bodies = {new_id(): body for body in (b"", b"'\\%s\0", bytes(range(256)))}
+    insert = raw.Insert(MessageBody, numbers=("message_id",), values=("key_id", "data"))
+    insert.write([((number,), ("it's", body)) for number, body in bodies.items()])
+    rows = MessageBody.objects.in_bulk(bodies)
+    assert {number: bytes(rows[number].data) for number in bodies} == bodies
+    assert {row.key_id for row in rows.values()} == {"it's"}
+
+
+def test_what_needs_no_quoting_is_not_left_to_the_driver() -> None:
+    insert = raw.Insert(
+        Attempt, numbers=("id", "delivery_id", "number"), values=("error", "status_code", "worker")
+    )
+    ((sql, values),) = insert.statements(
+        [((1, 2, 3), ("", 200, "%s")), ((2, 2, 4), ("'", None, "w"))]
+    )
+    assert "(1, 2, 3, '', 200, %s, " in sql
+    assert "(2, 2, 4, %s, NULL, %s, " in sql
+    assert values == ["%s", "'", "w"]
+
+
+def test_what_is_not_a_whole_number_cannot_stand_in_a_statement() -> None:
+    with pytest.raises(TypeError):
+        raw.listed(["1"])  # type: ignore[list-item]  # the fault that is meant
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("length", [1, raw.MOST_BYTES])
+def test_several_statements_tell_how_many_rows_each_found(length: int) -> None:
+    channel = ChannelFactory.create()
+    messages = [MessageFactory.create(channel=channel) for _ in range(3)]
+    table = Message._meta.db_table
+    long = "x" * length
+    found = raw.execute_all(
+        [
+            (f"UPDATE {table} SET priority = 1 WHERE id <= %s", [messages[1].id]),
+            (f"UPDATE {table} SET priority = 2 WHERE event_type = %s", [long]),
+            (f"UPDATE {table} SET priority = 1 WHERE id <= %s", [messages[2].id]),
+        ]
+    )
+    assert found == [2, 0, 3]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_later_statement_that_fails_undoes_the_earlier_ones() -> None:
+    channel = ChannelFactory.create()
+    statements = [
+        (f"UPDATE {Channel._meta.db_table} SET slug = %s WHERE id = {channel.id}", ["changed"]),
+        ("UPDATE no_such_table SET slug = 1", []),
+    ]
+    with pytest.raises(DatabaseError), transaction.atomic():
+        raw.execute_all(statements)
+    assert Channel.objects.get().slug == channel.slug
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_statements_that_the_server_left_out_are_not_committed_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = ChannelFactory.create()
+    table = Channel._meta.db_table
+    statements = [
+        (f"UPDATE {table} SET slug = %s WHERE id = {channel.id}", [slug]) for slug in ("a", "b")
+    ]
+    # A killed query may take the rest of its packet with it, and no error says so.
+    monkeypatch.setattr(type(connection.cursor().cursor), "nextset", lambda cursor: None)
+    with pytest.raises(OperationalError), transaction.atomic():
+        raw.execute_all(statements)
+    monkeypatch.undo()
+    connection.close()
+    assert Channel.objects.get().slug == channel.slug

@@ -1,0 +1,166 @@
+"""What threads of one process share is asked for by one of them, and stale for none of them."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from channels_app import clock as clock_module
+from channels_app import directory as directory_module
+from channels_app.announcement import announcement
+from channels_app.clock import DatabaseClock
+from channels_app.directory import Directory, directory
+from channels_app.models import DirectoryVersion
+from delivery.runtime import slots
+from delivery.runtime.wake import Bell
+from tests.support.factories import ConsumerFactory
+
+PATIENCE_S = 10.0
+
+
+class Slow:
+    """An answer of the database that takes until it is let go; counts who asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked = 0
+        self.go = threading.Event()
+        self._begun = threading.Event()
+
+    def __call__(self, *_: Any) -> Any:
+        self.asked += 1
+        self._begun.set()
+        assert self.go.wait(PATIENCE_S)
+        return self.answer
+
+    def asked_by(self, work: Callable[[], object]) -> threading.Thread:
+        """A thread that is being answered."""
+
+        def run() -> None:
+            work()
+            connection.close()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        assert self._begun.wait(PATIENCE_S)
+        return thread
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    """The directory's version numbers, slow to come."""
+    slow = Slow(1)
+    monkeypatch.setattr(directory_module, "CHECK_S", 0.4)
+    monkeypatch.setattr(DirectoryVersion, "current", slow)
+    return slow
+
+
+def known(numbers: Slow, *, age_s: float) -> Directory:
+    """A directory that was up to date some time ago, when its number was 1."""
+    directory = Directory()
+    numbers.go.set()
+    assert directory.refresh() == 1
+    numbers.go.clear()
+    numbers._begun.clear()
+    numbers.asked, numbers.answer = 0, 2
+    directory._checked = time.monotonic() - age_s
+    return directory
+
+
+def test_what_is_young_is_not_asked_for(numbers: Slow) -> None:
+    assert known(numbers, age_s=0.2).refresh() == 1
+    assert numbers.asked == 0
+
+
+def test_while_one_asks_for_changes_the_others_go_on(numbers: Slow) -> None:
+    directory = known(numbers, age_s=0.5)
+    asking = numbers.asked_by(directory.refresh)
+
+    assert [directory.refresh() for _ in range(5)] == [1] * 5
+    assert numbers.asked == 1
+    numbers.go.set()
+    asking.join(PATIENCE_S)
+    assert directory.refresh() == 2
+
+
+@pytest.mark.django_db
+def test_consumers_are_put_together_once_for_all_who_ask_until_something_changes() -> None:
+    consumer = ConsumerFactory.create(client_id="one")
+    known = directory.consumers()
+    assert directory.consumers() is known
+    assert directory.consumer(consumer.channel.slug, "one") is known[consumer.id]
+    assert directory.consumer("another", "one") is None
+
+    other = ConsumerFactory.create(client_id="two")
+    assert directory.consumers().keys() == {consumer.id, other.id}
+    assert known.keys() == {consumer.id}
+
+
+@pytest.mark.trap("a revoked key that still works elsewhere")
+def test_nobody_goes_on_with_what_is_a_second_old(numbers: Slow) -> None:
+    directory = known(numbers, age_s=0.9)
+    first = numbers.asked_by(directory.refresh)
+    others = [threading.Thread(target=directory.refresh, daemon=True) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    end = time.monotonic() + PATIENCE_S
+    while numbers.asked < 4:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+    numbers.go.set()
+    for thread in (first, *others):
+        thread.join(PATIENCE_S)
+    assert directory.refresh() == 2
+
+
+def test_an_announced_change_is_asked_for_by_everybody_at_once(
+    numbers: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = known(numbers, age_s=0.5)
+    asking = numbers.asked_by(directory.refresh)
+    monkeypatch.setattr(announcement, "mark", lambda: (99, 99))
+    numbers.go.set()
+
+    assert directory.refresh() == 2
+    assert numbers.asked == 2
+    asking.join(PATIENCE_S)
+
+
+def test_while_one_asks_for_the_time_the_others_carry_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Slow(datetime(2026, 1, 1, tzinfo=UTC))
+    slow.go.set()
+    monkeypatch.setattr(clock_module, "_ask", slow)
+    clock = DatabaseClock()
+    clock.now()
+    slow.go.clear()
+    slow._begun.clear()
+    clock._ask_at = time.monotonic() - 1
+    asking = slow.asked_by(clock.now)
+
+    assert clock.now().year == 2026
+    assert slow.asked == 2
+    slow.go.set()
+    asking.join(PATIENCE_S)
+
+
+def test_while_one_reads_the_pumps_the_others_ring_those_that_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Slow([])
+    monkeypatch.setattr(slots, "living", slow)
+    bell = Bell()
+    reading = slow.asked_by(lambda: bell.accepted(1, [7]))
+
+    bell.accepted(1, [7])
+    bell._read_at -= 10
+    bell.accepted(1, [7])
+    assert slow.asked == 1
+    slow.go.set()
+    reading.join(PATIENCE_S)

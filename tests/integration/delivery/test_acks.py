@@ -1,0 +1,342 @@
+"""Acknowledgement by a later call, or by time alone, over real HTTP (S3-05, S3-27, S3-38)."""
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client import REGISTRY
+
+from channels_app import clock
+from channels_app.models import Consumer
+from delivery.models import Delivery, EarlyAck, Lane
+from delivery.rules import acks
+from delivery.rules.claimed import Claimed
+from delivery.rules.outcome import Outcome
+from delivery.steps import acknowledge, dispatch, settle
+from delivery.steps.settle import Result
+from tests.support import pumping
+from tests.support.api import LeanClient
+from tests.support.laning import check, end, say, take
+from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.support.receiver import Receiver, Reply, Request
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOWHERE = "http://127.0.0.1:9/"
+LONG = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "retry"}
+
+
+def short(on_timeout: str) -> dict[str, Any]:
+    return {"mode": "callback", "timeout_ms": 50, "on_timeout": on_timeout}
+
+
+def say_it(request: Request, status: str | None = None) -> str:
+    """Call back as the consumer; what it was heard as."""
+    url = request.header("Hookstation-Ack-Url")
+    assert url is not None
+    path = urlsplit(url).path
+    body = {"status": status} if status else None
+    answer = LeanClient().post(path, json.dumps(body) if body else b"", "application/json")
+    assert answer.status_code == 200, answer.content
+    return str(answer.json()["heard"])
+
+
+def are(*states: str) -> Callable[[], bool]:
+    """Whether the deliveries, oldest message first, are in these states."""
+    rows = Delivery.objects.order_by("message_id")
+    return lambda: list(rows.values_list("state", flat=True)) == list(states)
+
+
+def heard_by(receiver: Receiver) -> list[str]:
+    return [request.body.decode() for request in receiver.requests()]
+
+
+@pytest.mark.seed("S3-01", "S3-04", "S3-06")
+def test_the_next_of_a_key_goes_when_this_one_was_acknowledged(receiver: Receiver) -> None:
+    consumer = make_consumer(make_channel(), receiver.url("/ok"), ordering=True, ack=LONG)
+    with pumping.pumping() as pump:
+        say(consumer, "A1 A2 B1")
+        pump_until(pump, are("awaiting_ack", "queued", "awaiting_ack"))
+        assert sorted(heard_by(receiver)) == ["A1", "B1"]
+        first = next(one for one in receiver.requests() if one.body == b"A1")
+        assert say_it(first) == "on_time"
+        pump_until(pump, are("delivered", "awaiting_ack", "awaiting_ack"))
+        assert heard_by(receiver)[-1] == "A2"
+        assert say_it(first) == "double"
+        assert are("delivered", "awaiting_ack", "awaiting_ack")(), "it lets nobody else go"
+        for one in receiver.requests():
+            if one.body != b"A1":
+                say_it(one, "ok")
+    assert set(Delivery.objects.values_list("reason", flat=True)) == {"acknowledged"}
+    assert not Lane.objects.exists()
+    check()
+
+
+@pytest.mark.seed("S3-15")
+def test_the_latency_that_is_measured_ends_with_the_acknowledgement(receiver: Receiver) -> None:
+    names = [f"hookstation_delivery_latency_seconds_{part}" for part in ("count", "sum")]
+    before = [REGISTRY.get_sample_value(name) or 0.0 for name in names]
+    consumer = make_consumer(make_channel(), receiver.url("/ok"), ack=LONG)
+    with pumping.pumping() as pump:
+        publish(consumer.channel, b"{}")
+        pump_until(pump, are("awaiting_ack"))
+        assert REGISTRY.get_sample_value(names[0]) == before[0], "a 2xx is not the end"
+        time.sleep(0.3)
+        say_it(receiver.requests()[0])
+        pump_until(pump, all_finished)
+    count, seconds = (REGISTRY.get_sample_value(name) or 0.0 for name in names)
+    assert count == before[0] + 1
+    assert seconds - before[1] >= 0.25, "clocks are corrected by milliseconds"
+
+
+@pytest.mark.seed("S3-05")
+@pytest.mark.parametrize(
+    ("on_timeout", "state", "reason"),
+    [("proceed", "delivered", "ack_timeout"), ("dead", "dead", "ack_timeout")],
+)
+def test_when_nobody_says_anything(
+    receiver: Receiver, on_timeout: str, state: str, reason: str
+) -> None:
+    consumer = make_consumer(
+        make_channel(), receiver.url("/ok"), ordering=True, ack=short(on_timeout)
+    )
+    with pumping.pumping() as pump:
+        say(consumer, "A1 A2")
+        pump_until(pump, all_finished)
+    assert heard_by(receiver) == ["A1", "A2"]
+    assert list(Delivery.objects.values_list("state", "reason")) == [(state, reason)] * 2
+    first, second = receiver.requests()
+    assert second.at - first.at >= 0.04, "clocks are corrected by milliseconds"
+    assert say_it(first) == "late"
+    check()
+
+
+@pytest.mark.seed("S3-14", "S3-35")
+def test_the_same_again_until_it_is_acknowledged(receiver: Receiver) -> None:
+    consumer = make_consumer(
+        make_channel(), receiver.url("/ok"), ordering=True, ack=short("retry"), max_attempts=20
+    )
+    with pumping.pumping() as pump:
+        say(consumer, "A1 A2")
+        pump_until(pump, lambda: len(receiver.requests()) >= 3)
+        assert set(heard_by(receiver)) == {"A1"}
+        assert len({one.header("webhook-id") for one in receiver.requests()}) == 1
+        assert say_it(receiver.requests()[0]) in {"on_time", "early"}
+        pump_until(pump, lambda: heard_by(receiver)[-1] == "A2")
+        assert Delivery.objects.order_by("message_id")[0].reason == "acknowledged"
+    check()
+
+
+def test_without_a_word_it_is_dead_in_the_end(receiver: Receiver) -> None:
+    make_consumer(channel := make_channel(), receiver.url("/ok"), ack=short("retry"))
+    with pumping.pumping() as pump:
+        publish(channel, b"x")
+        pump_until(pump, all_finished)
+    row = Delivery.objects.get()
+    assert (row.state, row.reason, row.failure_count) == ("dead", "exhausted", 3)
+    assert len(receiver.requests()) == 3
+    check()
+
+
+def test_a_failure_is_tried_again(receiver: Receiver) -> None:
+    make_consumer(channel := make_channel(), receiver.url("/ok"), ack=LONG)
+    with pumping.pumping() as pump:
+        publish(channel, b"x")
+        pump_until(pump, are("awaiting_ack"))
+        assert say_it(receiver.requests()[0], "failed") == "on_time"
+        pump_until(pump, lambda: len(receiver.requests()) == 2 and are("awaiting_ack")())
+        assert say_it(receiver.requests()[1]) == "on_time"
+    row = Delivery.objects.get()
+    assert (row.state, row.failure_count, row.attempt_count) == ("delivered", 1, 2)
+    check()
+
+
+@pytest.mark.seed("S3-27", "S3-31")
+def test_time_alone_paces_a_key(receiver: Receiver) -> None:
+    consumer = make_consumer(
+        make_channel(),
+        receiver.url("/ok"),
+        ordering=True,
+        ack={"mode": "timer", "delay_ms": 100},
+    )
+    with pumping.pumping() as pump:
+        say(consumer, "A1 A2 A3 B1")
+        pump_until(pump, all_finished)
+    of_a = [one for one in receiver.requests() if one.body.startswith(b"A")]
+    assert [one.body for one in of_a] == [b"A1", b"A2", b"A3"]
+    for one, following in itertools.pairwise(of_a):
+        assert following.at - one.at >= 0.08, "clocks are corrected by milliseconds"
+    assert all(one.header("Hookstation-Ack-Url") is None for one in of_a)
+    check()
+
+
+# -- words that come when nobody waits for them -------------------------------------------------
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return make_consumer(make_channel(), NOWHERE, ordering=True, ack=LONG)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now() + timedelta(seconds=5)
+
+
+def taken(consumer: Consumer, now: datetime) -> Claimed:
+    say(consumer, "A1 A2")
+    while dispatch.dispatch(100, slot=0).message_count:
+        pass
+    (row,) = take(consumer, now)
+    return row
+
+
+def answered(row: Claimed, now: datetime) -> None:
+    """A 2xx is recorded."""
+    mode = acks.mode_of(LONG)
+    assert mode is not None
+    result = Result(row, mode.answered, Outcome.DELIVERED, now, "test")
+    assert settle.settle([result], now=now, slot=0) == 1
+
+
+@pytest.mark.seed("S3-38")
+def test_a_word_before_the_answer_is_kept_until_then(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    word = acknowledge.acknowledge(row.id, ok=True, now=now)
+    assert (word.heard, EarlyAck.objects.count()) == ("early", 1)
+    assert not take(consumer, now)
+    twice = acknowledge.acknowledge(row.id, ok=False, now=now)
+    assert twice.heard == "double"
+    answered(row, now)
+    done = Delivery.objects.get(id=row.id)
+    assert (done.state, done.reason, done.due_at) == ("delivered", "acknowledged", None)
+    assert not EarlyAck.objects.exists()
+    assert [one.event_type for one in take(consumer, now)] == ["A2"]
+    check()
+
+
+def test_a_word_before_a_broken_answer_counts_too(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    acknowledge.acknowledge(row.id, ok=True, now=now)
+    end([row], "retry", now)
+    assert Delivery.objects.get(id=row.id).state == "delivered"
+    assert [one.event_type for one in take(consumer, now)] == ["A2"]
+    check()
+
+
+def test_a_failure_before_the_answer_goes_before_it(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    acknowledge.acknowledge(row.id, ok=False, now=now)
+    answered(row, now)
+    again = Delivery.objects.get(id=row.id)
+    assert (again.state, again.reason, again.failure_count) == ("queued", "retry", 1)
+    check()
+
+
+@pytest.mark.seed("S3-38")
+def test_a_late_word_about_one_does_not_let_the_one_after_the_next_go(
+    consumer: Consumer, now: datetime
+) -> None:
+    say(consumer, "A0")
+    row = taken(consumer, now)
+    end([row], "delivered", now)
+    (second,) = take(consumer, now)
+    answered(second, now)
+    late = acknowledge.acknowledge(row.id, ok=True, now=now)
+    assert late.heard == "late"
+    assert not take(consumer, now)
+    assert Delivery.objects.get(id=second.id).state == "awaiting_ack"
+    check()
+
+
+def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    answered(row, now)
+    consumer.retry = [3600]
+    consumer.save()
+    later = now + timedelta(minutes=2)
+    assert not take(consumer, later)
+    waiting = Delivery.objects.get(id=row.id)
+    assert (waiting.state, waiting.reason) == ("queued", "ack_timeout")
+    assert acknowledge.acknowledge(row.id, ok=True, now=later).heard == "on_time"
+    assert [one.event_type for one in take(consumer, later)] == ["A2"]
+    check()
+
+
+@pytest.mark.seed("S4-26")
+def test_who_is_at_work_says_so_and_is_waited_for(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    assert acknowledge.prolong(row.id, now=now).heard == "early"
+    assert not EarlyAck.objects.exists()
+    answered(row, now)
+    for seconds in (50, 100):
+        at = now + timedelta(seconds=seconds)
+        assert not take(consumer, at)
+        assert acknowledge.prolong(row.id, now=at).heard == "on_time"
+    last = now + timedelta(seconds=159)
+    assert not take(consumer, last)
+    assert acknowledge.acknowledge(row.id, ok=True, now=last).heard == "on_time"
+    done = Delivery.objects.get(id=row.id)
+    assert (done.state, done.attempt_count, done.failure_count) == ("delivered", 1, 0)
+    assert acknowledge.prolong(row.id, now=last).heard == "double"
+    assert [one.event_type for one in take(consumer, last)] == ["A2"]
+    check()
+
+
+@pytest.mark.seed("S4-26")
+def test_a_wait_is_prolonged_over_http(receiver: Receiver) -> None:
+    make_consumer(channel := make_channel(), receiver.url("/accepted"), ack=LONG)
+    receiver.script("/accepted", [Reply(202)])
+    with pumping.pumping() as pump:
+        publish(channel, b"x")
+        pump_until(pump, are("awaiting_ack"))
+        (request,) = receiver.requests()
+        ends = []
+        for _ in range(2):
+            assert say_it(request, "working") == "on_time"
+            ends.append(Delivery.objects.get().due_at)
+        assert ends == sorted(ends, key=lambda end: end or clock.now())
+        assert ends[0] != ends[1]
+        assert say_it(request, "ok") == "on_time"
+        pump_until(pump, all_finished)
+    row = Delivery.objects.get()
+    assert (row.state, row.reason, row.attempt_count) == ("delivered", "acknowledged", 1)
+    assert len(receiver.requests()) == 1
+    check()
+
+
+def test_a_foreign_word_is_not_heard(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    real = acknowledge.token(row.id)
+    for token in ("x", real[:-1], real[:-1] + ("A" if real[-1] != "A" else "B"), f"{row.id}.x"):
+        answer = LeanClient().post(f"/acks/{token}")
+        assert answer.status_code == 404, answer.content
+        assert answer.json()["code"] == "unknown_token"
+    assert LeanClient().post(f"/acks/{real}", b"{", "application/json").status_code == 400
+    bad = LeanClient().post(f"/acks/{real}", b'{"status": "x"}', "application/json")
+    assert bad.status_code == 422
+    assert LeanClient().get(f"/acks/{real}").status_code == 405
+    assert Delivery.objects.get(id=row.id).state == "in_flight"
+
+
+def test_without_the_setting_the_answer_is_enough_again(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    answered(row, now)
+    consumer.ack = None
+    consumer.save()
+    later = now + timedelta(minutes=2)
+    dispatch.dispatch(1, 0)
+    take(consumer, later)
+    assert Delivery.objects.get(id=row.id).state == "delivered"
+    check()
+
+
+def test_words_that_nothing_followed_are_forgotten(consumer: Consumer, now: datetime) -> None:
+    row = taken(consumer, now)
+    acknowledge.acknowledge(row.id, ok=True, now=now)
+    assert acknowledge.forget(now) == 0
+    assert acknowledge.forget(now + timedelta(hours=2)) == 1

@@ -1,0 +1,519 @@
+"""The audit of the books: clean on what the broker did by itself, red for every broken row."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.models import F
+
+from channels_app import clock
+from channels_app.models import (
+    Channel,
+    Consumer,
+    DirectoryVersion,
+    IdempotencyRecord,
+    Message,
+    MessageBody,
+    new_id,
+)
+from channels_app.rules import ids
+from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
+from delivery.rules.asker import Asker
+from delivery.rules.lifecycle import FINISHED
+from delivery.steps import cancel, claim, dispatch, erase, replay, retention
+from delivery.steps.audit import stretches
+from delivery.steps.claim import Want
+from tests.support.books import public
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    pumping,
+)
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OPERATOR = Asker("user:operator")
+AN_HOUR_MS = 3_600_000
+NOWHERE = "http://127.0.0.1:9/"
+
+
+def audit(*arguments: str) -> dict[str, Any]:
+    """The report, which must fit the exit code."""
+    out, failed = StringIO(), False
+    try:
+        call_command("audit", "--json", "--grace", "0s", *arguments, stdout=out)
+    except SystemExit as end:
+        failed = end.code == 1
+    report: dict[str, Any] = json.loads(out.getvalue())
+    assert failed == (report["gap"] > 0)
+    return report
+
+
+def found(*arguments: str) -> dict[str, tuple[int, list[str]]]:
+    """Findings by check: how many rows, and which."""
+    return {it["check"]: (it["count"], it["ids"]) for it in audit(*arguments)["findings"]}
+
+
+def lived_in(receiver: Receiver) -> tuple[Channel, Consumer]:
+    """Delivered, retried, dead, replayed, cancelled, paused and retired: all by the broker."""
+    channel = make_channel()
+    well = make_consumer(channel, receiver.url("/well"))
+    make_consumer(channel, receiver.url("/status/500"), event_types=["order.*"])
+    receiver.script("/flaky", [Reply(500), Reply(200)] * 3)
+    make_consumer(channel, receiver.url("/flaky"), event_types=["order.paid"])
+    retired = make_consumer(channel, receiver.url("/retired"))
+    publish(channel, b"1", b"2", event_type="order.paid")
+    publish(channel, b"3", event_type="user.born")
+    retired.state = Consumer.State.RETIRED
+    mine = Delivery.objects.filter(channel=channel)
+
+    def done() -> bool:
+        return mine.exists() and not mine.exclude(state__in=FINISHED).exists()
+
+    with pumping() as pump:
+        pump_until(pump, done)
+        retired.save()
+        wanted = replay.parse({"channel": channel.slug})
+        consumers = replay.consumers_of(wanted)
+        replay.create(wanted, consumers, OPERATOR, now=clock.now())
+        replay.run_due(clock.now(), 0)
+        pump_until(pump, done)
+        paused = make_consumer(channel, receiver.url("/paused"))
+        replay.create(
+            replay.parse({"channel": channel.slug, "consumer": paused.client_id}, kind="missing"),
+            [paused],
+            OPERATOR,
+            now=clock.now(),
+        )
+        replay.run_due(clock.now(), 0)
+        pump_until(pump, done)
+        paused.state = Consumer.State.PAUSED
+        paused.save()
+        publish(channel, b"4", b"5", delay_ms=AN_HOUR_MS)
+        dispatch.dispatch(100, 0)
+        waits = Delivery.objects.filter(consumer=paused, state="queued").first()
+        assert waits is not None
+        cancel.cancel_one(waits.id, OPERATOR, now=clock.now())
+    return channel, well
+
+
+@pytest.fixture
+def lived(receiver: Receiver) -> tuple[Channel, Consumer]:
+    """A channel and its only consumer: one message retried and delivered, one scheduled."""
+    channel = make_channel()
+    receiver.script("/hook", [Reply(500), Reply(200)])
+    consumer = make_consumer(channel, receiver.url("/hook"))
+    publish(channel, b"1", event_type="order.paid")
+    with pumping() as pump:
+        pump_until(pump, all_finished)
+    publish(channel, b"2", delay_ms=AN_HOUR_MS)
+    dispatch.dispatch(100, 0)
+    return channel, consumer
+
+
+def test_what_the_broker_did_by_itself_is_clean(receiver: Receiver) -> None:
+    _, well = lived_in(receiver)
+    report = audit()
+    assert (report["gap"], report["findings"]) == (0, [])
+    assert report["messages"] == Message.objects.count() == 5
+    assert report["deliveries"] == Delivery.objects.count()
+    row = next(it for it in report["consumers"] if it["consumer"] == well.client_id)
+    assert row["accepted"] == 5
+    assert row["delivered"] + row["queued"] == 5
+    assert report["channels"][0]["fanned_out"] == Delivery.objects.count()
+
+
+def test_what_retention_took_is_not_missed(receiver: Receiver) -> None:
+    channel, _ = lived_in(receiver)
+    channel.retention_days, channel.dead_retention_days = 1, 90
+    channel.save()
+    later = clock.now() + timedelta(days=2)
+    assert sum(retention.prune(later, 0))
+    assert Message.objects.filter(consumer_count__gt=1).exists()
+    channel.retention_days = 30
+    channel.save()
+    assert audit()["gap"] == 0
+
+
+def test_a_lost_delivery_is_found_twice(lived: tuple[Channel, Consumer]) -> None:
+    channel, well = lived
+    publish(channel, b"6", delay_ms=AN_HOUR_MS)
+    dispatch.dispatch(100, 0)
+    row = Delivery.objects.filter(consumer=well).latest("id")
+    assert found() == {}
+    Attempt.objects.filter(delivery=row).delete()
+    Delivery.objects.filter(id=row.id).delete()
+    Counter.add({(well.id, row.state): -1, (well.id, "made"): -1}, 0)
+    name = ids.to_public(ids.MESSAGE, row.message_id)
+    assert found() == {"fan_out": (1, [name]), "missing": (1, [name])}
+    (account,) = [it for it in audit()["consumers"] if it["consumer"] == well.client_id]
+    assert account["accepted"] == account["delivered"] + account["queued"] + account["missing"]
+    assert account["missing"] == 1
+
+
+def test_a_fan_out_that_forgot_a_consumer_is_found(lived: tuple[Channel, Consumer]) -> None:
+    channel, well = lived
+    (message_id,) = publish(channel, b"6")
+    # As if dispatch had not known the consumer: it wrote down what it made.
+    Message.objects.filter(id=message_id).update(state="dispatched", consumer_count=0)
+    findings = audit()["findings"]
+    assert {it["check"] for it in findings} == {"missing"}
+    assert well.client_id in {it["consumer"] for it in findings}
+
+
+def test_a_message_that_nobody_fans_out_is_found(lived: tuple[Channel, Consumer]) -> None:
+    (message_id,) = publish(lived[0], b"6")
+    then = clock.now() - timedelta(minutes=6)
+    Message.objects.filter(id=message_id).update(accepted_at=then)
+    assert found("--grace", "5m") == {"undispatched": (1, [ids.to_public(ids.MESSAGE, message_id)])}
+
+
+@pytest.fixture
+def keyed(lived: tuple[Channel, Consumer]) -> tuple[Channel, int]:
+    """A channel, and the second of three messages that came with idempotency keys."""
+    channel, _ = lived
+    channel.idempotency_window_s = 7 * 86_400
+    channel.save()
+    made = [publish(channel, b"6", idempotency_key=key, delay_ms=AN_HOUR_MS) for key in "abc"]
+    dispatch.dispatch(100, 0)
+    return channel, made[1][0]
+
+
+def lose(message_id: int) -> str:
+    """With all that it had."""
+    for row in Delivery.objects.filter(message_id=message_id):
+        Delivery.objects.filter(id=row.id)._raw_delete("default")
+        Counter.add({(row.consumer_id, row.state): -1, (row.consumer_id, "made"): -1}, 0)
+    MessageBody.objects.filter(message_id=message_id).delete()
+    Message.objects.filter(id=message_id)._raw_delete("default")
+    return ids.to_public(ids.MESSAGE, message_id)
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_a_message_that_went_with_all_its_rows_is_found_by_its_key(
+    keyed: tuple[Channel, int], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    assert found() == {}
+    name = lose(keyed[1])
+    monkeypatch.setattr(stretches, "SLICE", size)
+    assert found() == found("--since", "1h") == {"lost": (1, [name])}
+    assert found("--until", "1h") == found("--channel", keyed[0].slug) == {}
+
+
+def test_a_message_that_is_lost_is_told_of_once_whatever_windows_channels_have(
+    keyed: tuple[Channel, int],
+) -> None:
+    for hours in (1, 2, 7 * 24 + 1):
+        make_channel(idempotency_window_s=hours * 3600)
+    name = lose(keyed[1])
+    assert found("--since", "3h") == {"lost": (1, [name])}
+    # A key of the same channel from before its window was changed: only an audit of all sees it.
+    keyed[0].idempotency_window_s = 86_400
+    keyed[0].save()
+    IdempotencyRecord.objects.update(expires_at=clock.now() + timedelta(days=20))
+    assert found("--since", "3h") == {}
+    assert found() == {"lost": (1, [name])}
+
+
+def test_the_newest_message_of_all_is_not_too_new_to_be_lost(keyed: tuple[Channel, int]) -> None:
+    name = lose(Message.objects.latest("id").id)
+    assert found() == {"lost": (1, [name])}
+
+
+def test_a_message_that_retention_took_is_not_lost(keyed: tuple[Channel, int]) -> None:
+    channel, _ = keyed
+    (unwanted,) = publish(channel, b"7", idempotency_key="d", event_type="nobody.wants.it")
+    Consumer.objects.filter(channel=channel).update(event_types=["order.*"])
+    DirectoryVersion.bump()
+    dispatch.dispatch(100, 0)
+    assert Message.objects.get(id=unwanted).consumer_count == 0
+    channel.retention_days = 1
+    channel.save()
+    assert sum(retention.prune(clock.now() + timedelta(days=2), 0))
+    assert not Message.objects.filter(id=unwanted).exists()
+    assert IdempotencyRecord.objects.filter(message_id=unwanted).exists()
+    assert found() == {}
+
+
+def test_a_message_that_went_with_its_channel_is_not_lost(keyed: tuple[Channel, int]) -> None:
+    channel, _ = keyed
+    other = make_channel()
+    publish(other, b"1", idempotency_key="a")
+    dispatch.dispatch(100, 0)
+    erase.close(channel, actor="user:olga", reason="", counted=erase.census(channel))
+    for _ in erase.rows(channel):
+        assert found() == {}
+    assert erase.finish(channel, actor="user:olga", reason="")
+    assert found() == {}
+    assert IdempotencyRecord.objects.count() == 1
+
+
+def tell_of_one_more(row: Delivery) -> None:
+    Delivery.objects.filter(id=row.id).update(attempt_count=F("attempt_count") + 1)
+
+
+def lose_the_first(row: Delivery) -> None:
+    Attempt.objects.filter(delivery=row, number=1).delete()
+
+
+def renumber_the_last(row: Delivery) -> None:
+    last = Attempt.objects.filter(delivery=row).latest("number")
+    Attempt.objects.filter(id=last.id).update(number=last.number + 1)
+
+
+def renumber_the_first(row: Delivery) -> None:
+    Attempt.objects.filter(delivery=row, number=1).update(number=0)
+
+
+@pytest.mark.parametrize(
+    "spoil", [tell_of_one_more, lose_the_first, renumber_the_last, renumber_the_first]
+)
+def test_a_history_with_a_hole_is_found(
+    lived: tuple[Channel, Consumer], spoil: Callable[[Delivery], None]
+) -> None:
+    row = Delivery.objects.filter(attempt_count__gt=1).first()
+    assert row is not None
+    spoil(row)
+    assert found() == {"attempts": (1, [public(row)])}
+
+
+def test_the_attempt_in_flight_is_not_in_the_history_yet(
+    lived: tuple[Channel, Consumer],
+) -> None:
+    row = Delivery.objects.filter(state="queued").first()
+    assert row is not None
+    soon = clock.now() + timedelta(seconds=5)
+    Delivery.objects.filter(id=row.id).update(state="in_flight", attempt_count=1, due_at=soon)
+    Counter.add({(row.consumer_id, "queued"): -1, (row.consumer_id, "in_flight"): 1}, 0)
+    assert found() == {}
+    Delivery.objects.filter(id=row.id).update(attempt_count=2)
+    assert found() == {"attempts": (1, [public(row)])}
+
+
+def test_counters_that_lie_are_found_and_mended(lived: tuple[Channel, Consumer]) -> None:
+    _, well = lived
+    # They add up all the same: the sweep that looks at the sum alone does not see it.
+    Counter.add({(well.id, "delivered"): 1, (well.id, "queued"): -1}, 3)
+    assert found() == {"counters": (2, ["delivered -1", "queued +1"])}
+    call_command("recount", stdout=StringIO())
+    assert found() == {}
+
+
+def hold(row: Delivery, until: timedelta) -> None:
+    """As a worker does that took it."""
+    Delivery.objects.filter(id=row.id).update(
+        state="in_flight", attempt_count=1, due_at=clock.now() + until
+    )
+    Counter.add({(row.consumer_id, "queued"): -1, (row.consumer_id, "in_flight"): 1}, 0)
+
+
+@pytest.mark.parametrize("minutes", [-6, 60])
+def test_a_lease_that_nobody_ends_is_found(lived: tuple[Channel, Consumer], minutes: int) -> None:
+    row = Delivery.objects.filter(state="queued").first()
+    assert row is not None
+    hold(row, timedelta(minutes=minutes))
+    assert found("--grace", "5m") == {"leases": (1, [public(row)])}
+
+
+def long_due(channel: Channel, consumer: Consumer) -> Delivery:
+    """A delivery that should have been taken ten minutes ago, of a consumer that is as it was."""
+    then = clock.now() - timedelta(minutes=10)
+    Channel.objects.filter(id=channel.id).update(updated_at=then)
+    Consumer.objects.filter(id=consumer.id).update(updated_at=then)
+    row = Delivery.objects.filter(consumer=consumer, state="queued").first()
+    assert row is not None
+    Delivery.objects.filter(id=row.id).update(due_at=then)
+    return row
+
+
+def test_what_is_due_and_nobody_takes_is_found(lived: tuple[Channel, Consumer]) -> None:
+    row = long_due(*lived)
+    assert found("--grace", "5m") == {"late": (1, [public(row)])}
+    assert found("--grace", "15m") == {}
+
+
+def is_paused(consumer: Consumer) -> None:
+    Consumer.objects.filter(id=consumer.id).update(state="paused")
+
+
+def is_disabled(consumer: Consumer) -> None:
+    Consumer.objects.filter(id=consumer.id).update(state="disabled")
+
+
+def was_resumed(consumer: Consumer) -> None:
+    Consumer.objects.filter(id=consumer.id).update(updated_at=clock.now())
+
+
+def has_a_rate(consumer: Consumer) -> None:
+    Consumer.objects.filter(id=consumer.id).update(rate_per_second=0.001)
+
+
+def pulls(consumer: Consumer) -> None:
+    Consumer.objects.filter(id=consumer.id).update(mode="pull")
+
+
+def fails(consumer: Consumer) -> None:
+    ConsumerHealth.objects.update_or_create(consumer=consumer, defaults={"circuit": "open"})
+
+
+def wants_to_be_slow(consumer: Consumer) -> None:
+    until = clock.now() + timedelta(hours=1)
+    ConsumerHealth.objects.update_or_create(consumer=consumer, defaults={"slow_until": until})
+
+
+def is_on_a_paused_channel(consumer: Consumer) -> None:
+    Channel.objects.filter(id=consumer.channel_id).update(paused=True)
+
+
+def is_busy(consumer: Consumer) -> None:
+    row = Delivery.objects.filter(consumer=consumer, state="queued").latest("id")
+    hold(row, timedelta(seconds=5))
+
+
+def is_served(consumer: Consumer) -> None:
+    """By pumps that began a moment ago."""
+    now = clock.now()
+    PumpSlot.objects.create(
+        cluster="x", ordinal=0, generation=1, host="h", pid=1, started_at=now, heartbeat_at=now
+    )
+
+
+@pytest.mark.parametrize(
+    "hold_back",
+    [
+        *(is_paused, is_disabled, was_resumed, has_a_rate, pulls, fails, wants_to_be_slow),
+        *(is_on_a_paused_channel, is_busy, is_served),
+    ],
+)
+def test_what_waits_for_a_reason_is_no_fault(
+    lived: tuple[Channel, Consumer], hold_back: Callable[[Consumer], None]
+) -> None:
+    long_due(*lived)
+    hold_back(lived[1])
+    DirectoryVersion.bump()
+    assert found("--grace", "5m") == {}
+
+
+def test_a_message_that_lost_its_body_is_found(lived: tuple[Channel, Consumer]) -> None:
+    row = Delivery.objects.filter(state="queued").first()
+    done = Message.objects.create(
+        id=new_id(),
+        channel=lived[0],
+        state="cancelled",
+        accepted_at=clock.now(),
+        due_at=clock.now(),
+    )
+    assert row is not None
+    MessageBody.objects.filter(message_id__in=[row.message_id, done.id]).delete()
+    assert found() == {"bodies": (1, [ids.to_public(ids.MESSAGE, row.message_id)])}
+
+
+def lose_a_message(row: Delivery) -> tuple[str, int]:
+    Message.objects.filter(id=row.message_id)._raw_delete("default")
+    MessageBody.objects.filter(message_id=row.message_id).delete()
+    return public(row), Delivery.objects.filter(message_id=row.message_id).count()
+
+
+def lose_its_delivery(row: Delivery) -> tuple[str, int]:
+    attempt = Attempt.objects.filter(delivery=row).earliest("id")
+    Delivery.objects.filter(id=row.id)._raw_delete("default")
+    Counter.add({(row.consumer_id, row.state): -1, (row.consumer_id, "made"): -1}, 0)
+    return ids.to_public(ids.ATTEMPT, attempt.id), Attempt.objects.filter(delivery=row).count()
+
+
+def lose_its_consumer(row: Delivery) -> tuple[str, int]:
+    first = Delivery.objects.filter(consumer=row.consumer_id).earliest("message_id")
+    number = Delivery.objects.filter(consumer=row.consumer_id).count()
+    Consumer.objects.filter(id=row.consumer_id)._raw_delete("default")
+    return public(first), number
+
+
+def lose_its_body(row: Delivery) -> tuple[str, int]:
+    lost = new_id()
+    MessageBody.objects.create(message_id=lost, data=b"x")
+    return ids.to_public(ids.MESSAGE, lost), 1
+
+
+def lose_its_channel(row: Delivery) -> tuple[str, int]:
+    number = Message.objects.filter(channel=row.channel_id).count()
+    first = Message.objects.filter(channel=row.channel_id).earliest("id")
+    Consumer.objects.filter(channel=row.channel_id).update(channel_id=make_channel().id)
+    Channel.objects.filter(id=row.channel_id)._raw_delete("default")
+    DirectoryVersion.bump()
+    return ids.to_public(ids.MESSAGE, first.id), number
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [lose_a_message, lose_its_delivery, lose_its_consumer, lose_its_body, lose_its_channel],
+)
+def test_a_row_whose_parent_is_gone_is_found(
+    lived: tuple[Channel, Consumer], lose: Callable[[Delivery], tuple[str, int]]
+) -> None:
+    row = Delivery.objects.filter(attempt_count__gt=1).earliest("id")
+    with connection.constraint_checks_disabled():
+        name, number = lose(row)
+    count, names = found()["orphans"]
+    assert (count, name in names) == (number, True)
+
+
+def test_a_stretch_of_time_alone_is_looked_at(lived: tuple[Channel, Consumer]) -> None:
+    row = Delivery.objects.filter(attempt_count__gt=1).first()
+    assert row is not None
+    lose_the_first(row)
+    assert audit("--since", "1h")["gap"] == 1
+    assert audit("--until", "1h")["gap"] == 0
+    assert audit("--until", "1h")["messages"] == 0
+    later = (clock.now() + timedelta(hours=1)).isoformat()
+    assert audit("--since", later)["messages"] == 0
+
+
+def test_one_channel_and_one_consumer_alone_are_looked_at(
+    lived: tuple[Channel, Consumer], receiver: Receiver
+) -> None:
+    channel, well = lived
+    other, _ = lived_in(receiver)
+    row = Delivery.objects.filter(channel=other, attempt_count__gt=1).first()
+    assert row is not None
+    lose_the_first(row)
+    assert audit("--channel", other.slug)["gap"] == 1
+    assert audit("--channel", channel.slug)["gap"] == 0
+    assert audit("--channel", channel.slug)["messages"] == 2
+    assert audit("--consumer", well.client_id)["gap"] == 0
+    assert audit("--consumer", well.client_id)["deliveries"] == 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_stretches_of_any_size_come_to_the_same(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    lived_in(receiver)
+    whole = audit()
+    monkeypatch.setattr(stretches, "SLICE", size)
+    assert audit() == whole
+
+
+def test_queues_and_lapsed_leases_of_pull_consumers_are_in_order() -> None:
+    """One consumer gets each message, and who asks for them may stay away."""
+    channel = make_channel(kind="queue")
+    for _ in range(3):
+        make_consumer(channel, "", mode="pull")
+    publish(channel, b"x", b"y")
+    dispatch.dispatch(100, slot=0)
+    wants = [Want(consumer.id, 5, 1, owner=-1) for consumer in channel.consumers.all()]
+    held = claim.claim(wants, now=clock.now(), slot=0).rows
+    assert len(held) == 2
+    Delivery.objects.update(due_at=clock.now() - timedelta(days=2))
+    assert found() == {}
+    Delivery.objects.update(due_at=clock.now() + timedelta(hours=11))
+    assert found() == {}
+    Message.objects.filter(id=held[0].message_id).update(consumer_count=2)
+    assert "fan_out" in found()

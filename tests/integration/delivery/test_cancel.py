@@ -1,0 +1,339 @@
+"""Cancel and reschedule: only what waits, with true counters, and a trace of who did it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from channels_app import clock
+from channels_app.directory import directory
+from channels_app.errors import Conflict, Invalid, NotFound, Stale
+from channels_app.models import AuditEntry, Consumer, Message, new_id
+from channels_app.rules import conditions
+from delivery.models import Attempt, Delivery
+from delivery.rules.asker import Asker
+from delivery.steps import cancel, claim, dispatch, replay, reschedule
+from delivery.steps.claim import Want
+from tests.support.books import assert_counters_are_true, make_deliveries, make_messages
+from tests.support.factories import (
+    ConsumerFactory,
+    DeliveryFactory,
+    MessageFactory,
+    ProducerFactory,
+)
+
+pytestmark = pytest.mark.django_db
+BOB = Asker("key:bob", "wrong amount")
+
+
+def take_back(message: Message, **options: Any) -> cancel.Cancelled:
+    return cancel.cancel_message(message.id, BOB, now=clock.now(), **options)
+
+
+def reload(row: Delivery) -> Delivery:
+    return Delivery.objects.get(id=row.id)
+
+
+# -- one delivery ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("traits", [{}, {"retrying": True}])
+def test_a_queued_delivery_is_taken_back(traits: dict[str, bool]) -> None:
+    row = DeliveryFactory.create(**traits)
+    now = clock.now()
+
+    after = cancel.cancel_one(row.id, BOB, now=now)
+
+    assert (after.state, after.reason) == ("cancelled", "cancelled")
+    assert (after.due_at, after.finished_at) == (None, now)
+    assert after.version == row.version + 1
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.action, entry.reason) == (
+        "key:bob",
+        "delivery.cancel",
+        "wrong amount",
+    )
+    assert (entry.before, entry.after) == ({"state": "queued"}, {"state": "cancelled"})
+    assert_counters_are_true()
+
+
+@pytest.mark.parametrize("trait", ["in_flight", "delivered", "dead", "cancelled"])
+def test_nothing_but_a_queued_delivery_is_taken_back(trait: str) -> None:
+    row = DeliveryFactory.create(**{trait: True})
+
+    with pytest.raises(Conflict, match="only a queued one"):
+        cancel.cancel_one(row.id, BOB, now=clock.now())
+    assert reload(row).version == row.version
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_cancelled_delivery_is_not_claimed_and_can_be_replayed() -> None:
+    row = DeliveryFactory.create()
+    cancel.cancel_one(row.id, BOB, now=clock.now())
+    wants = [Want(row.consumer_id, 10, 1000, owner=1)]
+
+    assert claim.claim(wants, now=clock.now(), slot=0).rows == []
+    replay.replay_one(row.id, BOB, now=clock.now())
+    assert len(claim.claim(wants, now=clock.now(), slot=0).rows) == 1
+    with pytest.raises(NotFound):
+        cancel.cancel_one(new_id(), BOB, now=clock.now())
+
+
+# -- one message -------------------------------------------------------------------------------
+
+
+def test_a_message_that_was_not_fanned_out_never_is() -> None:
+    consumer = ConsumerFactory.create()
+    message = MessageFactory.create(channel=consumer.channel)
+
+    done = take_back(message)
+
+    assert (done.message.state, done.message.version) == ("cancelled", 2)
+    assert (done.cancelled_count, done.states) == (0, {})
+    assert dispatch.dispatch(10, 0).message_count == 0
+    assert not Delivery.objects.exists()
+    entry = AuditEntry.objects.get()
+    assert entry.action == "message.cancel"
+    assert entry.before is not None
+    assert entry.after is not None
+    assert (entry.before["state"], entry.after["state"]) == ("accepted", "cancelled")
+
+
+def test_only_what_is_queued_of_a_message_is_taken_back() -> None:
+    message = MessageFactory.create(dispatched=True)
+    rows = {
+        name: DeliveryFactory.create(
+            message=message, consumer=ConsumerFactory.create(channel=message.channel), **traits
+        )
+        for name, traits in {
+            "first": {},
+            "retry": {"retrying": True},
+            "open": {"in_flight": True},
+            "done": {"delivered": True},
+            "dead": {"dead": True},
+        }.items()
+    }
+    bystander = DeliveryFactory.create()
+
+    done = take_back(message)
+
+    assert done.cancelled_count == 2
+    assert done.states == {"cancelled": 2, "in_flight": 1, "delivered": 1, "dead": 1}
+    assert done.message.state == "dispatched"
+    assert {name: reload(row).state for name, row in rows.items()} == {
+        "first": "cancelled",
+        "retry": "cancelled",
+        "open": "in_flight",
+        "done": "delivered",
+        "dead": "dead",
+    }
+    assert reload(bystander).state == "queued"
+    assert_counters_are_true()
+
+
+def test_cancelling_twice_is_harmless_and_written_down_once() -> None:
+    row = DeliveryFactory.create()
+
+    assert take_back(row.message).cancelled_count == 1
+    again = take_back(row.message)
+
+    assert (again.cancelled_count, again.message.version) == (0, 2)
+    assert AuditEntry.objects.count() == 1
+
+
+def test_a_retry_that_comes_back_after_the_cancellation_is_caught_by_the_next() -> None:
+    row = DeliveryFactory.create(in_flight=True)
+    take_back(row.message)
+    Delivery.objects.filter(id=row.id).update(state="queued", lease_owner=None)
+
+    assert take_back(row.message).cancelled_count == 1
+
+
+def test_a_cancelled_message_is_not_given_to_a_consumer_that_comes_later() -> None:
+    early = DeliveryFactory.create(delivered=True)
+    late = ConsumerFactory.create(channel=early.channel)
+    (open_one,) = make_messages(late, 1)
+    take_back(early.message)
+
+    wanted = replay.parse({}, kind="missing").within(late.channel.slug, late.client_id)
+    job = replay.create(wanted, [late], BOB, now=clock.now())
+    assert job.matched_count == 1
+    replay.run_due(clock.now(), 0)
+
+    assert list(Delivery.objects.filter(consumer=late).values_list("message_id", flat=True)) == [
+        open_one.id
+    ]
+
+
+def test_an_older_version_is_not_cancelled() -> None:
+    row = DeliveryFactory.create()
+
+    with pytest.raises(Stale):
+        take_back(row.message, condition=conditions.parse('"7"'))
+    assert take_back(row.message, condition=conditions.parse('"1"')).cancelled_count == 1
+    with pytest.raises(NotFound):
+        cancel.cancel_message(new_id(), BOB, now=clock.now())
+
+
+# -- a removed consumer ------------------------------------------------------------------------
+
+
+def test_a_removed_consumers_pile_is_cancelled_in_batches() -> None:
+    removed, active = ConsumerFactory.create(retired=True), ConsumerFactory.create()
+    make_deliveries(removed, 25, state="queued", reason="accepted", due_at=clock.now())
+    make_deliveries(active, 3, state="queued", reason="accepted", due_at=clock.now())
+    DeliveryFactory.create(consumer=removed, delivered=True)
+
+    sizes = [cancel.cancel_retired(clock.now(), 3, 10) for _ in range(4)]
+
+    assert sizes == [10, 10, 5, 0]
+    assert set(
+        Delivery.objects.filter(consumer=removed).values_list("state", "reason").distinct()
+    ) == {("cancelled", "retired"), ("delivered", "delivered")}
+    assert Delivery.objects.filter(consumer=active, state="queued").count() == 3
+    assert_counters_are_true()
+
+
+def test_what_a_removed_consumers_worker_left_open_comes_to_an_end() -> None:
+    removed, active = ConsumerFactory.create(retired=True), ConsumerFactory.create()
+    past = clock.now() - timedelta(seconds=1)
+    lapsed = DeliveryFactory.create(consumer=removed, in_flight=True, due_at=past)
+    waiting = DeliveryFactory.create(consumer=removed, state="awaiting_ack", due_at=past)
+    held = DeliveryFactory.create(consumer=removed, in_flight=True)
+    others = DeliveryFactory.create(consumer=active, in_flight=True, due_at=past)
+
+    assert cancel.cancel_retired(clock.now(), 0, 10) == 2
+    assert (reload(lapsed).reason, reload(waiting).reason) == ("lease_expired", "ack_timeout")
+    assert_counters_are_true()
+    assert cancel.cancel_retired(clock.now(), 0, 10) == 2
+    assert cancel.cancel_retired(clock.now(), 0, 10) == 0
+
+    for row in (lapsed, waiting):
+        assert (reload(row).state, reload(row).reason) == ("cancelled", "retired")
+    assert (reload(held).state, reload(others).state) == ("in_flight", "in_flight")
+    attempt = Attempt.objects.get()
+    assert (attempt.delivery_id, attempt.number, attempt.outcome) == (
+        lapsed.id,
+        1,
+        "lease_expired",
+    )
+    assert_counters_are_true()
+
+
+def test_without_removed_consumers_there_is_nothing_to_sweep() -> None:
+    DeliveryFactory.create()
+
+    assert cancel.cancel_retired(clock.now(), 0, 10) == 0
+
+
+# -- reschedule --------------------------------------------------------------------------------
+
+
+def move(message: Message, **changes: Any) -> Message:
+    return reschedule.reschedule(message.id, BOB, now=clock.now(), **changes)
+
+
+def test_a_message_and_all_that_waits_of_it_move_together() -> None:
+    message = MessageFactory.create(dispatched=True)
+    first, retry, done = (
+        DeliveryFactory.create(
+            message=message, consumer=ConsumerFactory.create(channel=message.channel), **traits
+        )
+        for traits in ({}, {"retrying": True}, {"delivered": True})
+    )
+    later = clock.now() + timedelta(hours=1)
+
+    moved = move(message, priority=9, due_at=later)
+
+    assert (moved.priority, moved.due_at, moved.version) == (9, later, 2)
+    for row in (first, retry):
+        assert (reload(row).priority, reload(row).due_at) == (9, later)
+        assert reload(row).version == row.version + 1
+    assert (reload(done).priority, reload(done).due_at) == (4, None)
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.before and entry.before["priority"]) == ("message.reschedule", 4)
+    assert entry.after is not None
+    assert entry.after["priority"] == 9
+
+
+def test_an_accepted_message_takes_its_new_place_into_the_fan_out() -> None:
+    consumer = ConsumerFactory.create()
+    message = MessageFactory.create(channel=consumer.channel)
+    later = clock.now() + timedelta(hours=1)
+    directory.refresh(now=True)
+
+    move(message, priority=0, due_at=later)
+    dispatch.dispatch(10, 0)
+
+    row = Delivery.objects.get()
+    assert (row.priority, row.due_at) == (0, later)
+
+
+def test_the_past_means_now() -> None:
+    row = DeliveryFactory.create(retrying=True)
+    before = clock.now()
+
+    move(row.message, due_at=before - timedelta(days=1))
+
+    due_at = reload(row).due_at
+    assert due_at is not None
+    assert before <= due_at <= clock.now()
+
+
+@pytest.mark.parametrize(
+    ("traits", "code"),
+    [
+        ({"in_flight": True}, "in_flight"),
+        ({"state": "awaiting_ack"}, "in_flight"),
+        ({"delivered": True}, "nothing_waits"),
+        ({"dead": True}, "nothing_waits"),
+    ],
+)
+def test_what_is_in_flight_or_finished_does_not_move(traits: dict[str, Any], code: str) -> None:
+    row = DeliveryFactory.create(**traits)
+
+    with pytest.raises(Conflict) as caught:
+        move(row.message, priority=5)
+    assert caught.value.code == code
+    assert Message.objects.get().version == 1
+
+
+def test_one_delivery_in_flight_holds_the_whole_message() -> None:
+    waiting = DeliveryFactory.create()
+    DeliveryFactory.create(
+        message=waiting.message,
+        consumer=ConsumerFactory.create(channel=waiting.channel),
+        in_flight=True,
+    )
+
+    with pytest.raises(Conflict, match="right now"):
+        move(waiting.message, priority=5)
+    assert reload(waiting).priority == 4
+
+
+def test_a_move_stays_within_its_limits() -> None:
+    producer = ProducerFactory.create(max_priority=6)
+    now = clock.now()
+    message = MessageFactory.create(producer=producer, expires_at=now + timedelta(hours=1))
+
+    assert move(message, priority=6).priority == 6
+    with pytest.raises(Invalid, match="up to 6"):
+        move(message, priority=7)
+    with pytest.raises(Invalid, match="expires"):
+        move(message, due_at=now + timedelta(hours=1))
+    with pytest.raises(Stale):
+        move(message, priority=1, condition=conditions.parse('"1"'))
+    with pytest.raises(NotFound):
+        reschedule.reschedule(new_id(), BOB, now=now, priority=1)
+    take_back(message)
+    with pytest.raises(Conflict, match="cancelled"):
+        move(message, priority=1)
+
+
+def test_consumers_stay_as_they_are() -> None:
+    row = DeliveryFactory.create()
+    version = Consumer.objects.get().version
+
+    take_back(row.message)
+
+    assert Consumer.objects.get().version == version

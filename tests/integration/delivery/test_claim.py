@@ -1,0 +1,220 @@
+"""Claiming: in index order, under a lease, fenced, and blind to what it may not take."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import DatabaseError, connection
+
+from channels_app import clock
+from channels_app.models import Consumer, new_id
+from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.claimed import Claimed
+from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason, Transition
+from delivery.rules.outcome import Outcome
+from delivery.steps import claim, dispatch, release, settle
+from delivery.steps.claim import Want
+from delivery.steps.settle import Result
+from tests.support import pumping
+from tests.support.pumping import make_channel, make_consumer, publish
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
+NOWHERE = "http://127.0.0.1:9/"
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return make_consumer(make_channel(), NOWHERE)
+
+
+def queue(consumer: Consumer, count: int, **options: object) -> None:
+    publish(consumer.channel, *[b"x"] * count, **options)
+    dispatch.dispatch(1000, slot=0)
+
+
+def take(consumer: Consumer, limit: int = 100, **options: object) -> claim.Claim:
+    owner = int(str(options.get("owner", 1)))
+    want = Want(consumer.id, limit, 30_000, owner, oldest_first=bool(options.get("oldest")))
+    now = options.get("now") or clock.now()
+    assert isinstance(now, datetime)
+    return claim.claim([want], now=now, slot=0)
+
+
+def result(row: Claimed) -> Result:
+    return Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), "test", status=200)
+
+
+def close(row: Claimed) -> int:
+    return settle.settle([result(row)], now=clock.now(), slot=0)
+
+
+def test_a_claim_leases_the_row_and_counts_the_attempt(consumer: Consumer) -> None:
+    queue(consumer, 3)
+    now = clock.now()
+    taken = take(consumer, now=now)
+    assert len(taken.rows) == 3
+    assert {row.attempt for row in taken.rows} == {1}
+    row = Delivery.objects.first()
+    assert row is not None
+    assert (row.state, row.attempt_count, row.lease_owner) == ("in_flight", 1, 1)
+    assert row.due_at == now + timedelta(seconds=30)
+    assert take(consumer).rows == []
+    assert Counter.totals() == pumping.recounted()
+
+
+@pytest.mark.trap("a lease shorter than the timeout")
+def test_a_lapsed_lease_is_taken_again_and_the_late_worker_is_fenced_out(
+    consumer: Consumer,
+) -> None:
+    queue(consumer, 1)
+    (late,) = take(consumer).rows
+    later = clock.now() + timedelta(seconds=31)
+    (again,) = take(consumer, now=later, owner=2).rows
+    assert again.attempt == 2
+    assert close(late) == 0
+    assert Delivery.objects.get().state == "in_flight"
+    assert close(again) == 1
+    assert close(again) == 0
+    delivery = Delivery.objects.get()
+    assert (delivery.state, delivery.failure_count) == ("delivered", 0)
+    outcomes = dict(Attempt.objects.values_list("number", "outcome"))
+    assert outcomes == {1: "lease_expired", 2: "delivered"}
+    assert Counter.totals() == pumping.recounted()
+
+
+def test_an_overtaken_result_among_others_changes_nothing_and_holds_up_nobody(
+    consumer: Consumer,
+) -> None:
+    queue(consumer, 3)
+    late, first, second = take(consumer).rows
+    Delivery.objects.filter(id=late.id).update(due_at=clock.now() - timedelta(seconds=1))
+    (again,) = take(consumer, owner=2).rows
+    now = clock.now()
+    rows = [result(row) for row in (first, late, second, second)]
+    assert settle.settle(rows, now=now, slot=0) == 2
+    states = dict(Delivery.objects.values_list("id", "state"))
+    assert states == {first.id: "delivered", second.id: "delivered", late.id: "in_flight"}
+    assert Attempt.objects.filter(outcome="delivered").count() == 2
+    assert Counter.totals() == pumping.recounted()
+    assert close(again) == 1
+
+
+def test_a_delivery_that_is_gone_leaves_neither_an_attempt_nor_a_count(consumer: Consumer) -> None:
+    queue(consumer, 2)
+    gone, kept = take(consumer).rows
+    Delivery.objects.filter(id=gone.id).delete()
+    before = Counter.totals()
+    rows = [result(gone), result(kept)]
+    assert settle.settle(rows, now=clock.now(), slot=0) == 1
+    assert list(Attempt.objects.values_list("delivery_id", flat=True)) == [kept.id]
+    assert Counter.totals() == {**before, "in_flight": 1, "delivered": 1}
+
+
+@pytest.mark.trap("poisoned rows starve the others")
+def test_what_keeps_killing_its_worker_ends_dead(consumer: Consumer) -> None:
+    queue(consumer, 1)
+    now = clock.now()
+    for round_number in range(FREE_ATTEMPTS + 1):
+        taken = take(consumer, now=now + timedelta(minutes=round_number))
+        assert len(taken.rows) == 1
+    assert take(consumer, now=now + timedelta(hours=2)).rows == []
+    delivery = Delivery.objects.get()
+    assert (delivery.state, delivery.outcome) == ("dead", "interrupted")
+    assert Counter.totals() == pumping.recounted()
+
+
+def test_a_dead_owners_rows_come_back_at_once(consumer: Consumer) -> None:
+    queue(consumer, 5)
+    take(consumer, limit=3, owner=7)
+    take(consumer, owner=8)
+    assert release.release_owner(7, now=clock.now(), slot=0) == 3
+    assert len(take(consumer, owner=9).rows) == 3
+    assert Counter.totals() == pumping.recounted()
+
+
+@pytest.mark.trap("done before it is written down")
+def test_a_transaction_that_fails_leaves_rows_and_counters_alike(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue(consumer, 3)
+    rows = take(consumer).rows
+
+    broken = [("UPDATE no_such_table SET count = 1", list[object]())]
+    monkeypatch.setattr(Counter, "adding", lambda *changes: broken)
+    with pytest.raises(DatabaseError):
+        settle.settle([result(row) for row in rows], now=clock.now(), slot=0)
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"in_flight"}
+    assert not Attempt.objects.exists()
+
+
+def test_a_key_that_another_process_made_too_is_replaced(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(consumer.channel, b"1", b"2")
+    dispatch.dispatch(1, slot=0)
+    taken = Delivery.objects.get().id
+    made = iter([taken])
+    monkeypatch.setattr(dispatch, "new_id", _Colliding(made))
+    dispatch.dispatch(10, slot=0)
+    assert Delivery.objects.count() == 2
+
+
+class _Colliding:
+    """Makes one key that exists already, then real ones."""
+
+    def __init__(self, first: object) -> None:
+        self._first = iter(first)  # type: ignore[call-overload]  # what has a first one
+
+    def __call__(self) -> int:
+        return next(self._first, 0) or new_id()
+
+    def reseed(self) -> None:
+        new_id.reseed()
+
+
+@pytest.mark.trap("two workers take the same row")
+@pytest.mark.mariadb
+def test_two_claimers_share_without_waiting(consumer: Consumer) -> None:
+    queue(consumer, 200)
+    barrier = threading.Barrier(2)
+    shares: list[list[int]] = []
+
+    def worker(owner: int) -> None:
+        mine: list[int] = []
+        barrier.wait()
+        while rows := take(consumer, limit=20, owner=owner).rows:
+            mine += [row.id for row in rows]
+        shares.append(mine)
+        connection.close()
+
+    threads = [threading.Thread(target=worker, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not set(shares[0]) & set(shares[1])
+    assert len(shares[0]) + len(shares[1]) <= 200
+    assert Delivery.objects.filter(attempt_count__gt=1).count() == 0
+    assert Counter.totals() == pumping.recounted()
+
+
+@pytest.mark.trap("two workers take the same row")
+@pytest.mark.mariadb
+def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> None:
+    queue(consumer, 300)
+    rows = [row for batch in range(3) for row in take(consumer, limit=90).rows]
+    settle.settle([result(row) for row in rows], now=clock.now(), slot=0)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE TABLE {claim.TABLE}")
+        sql, values = claim.candidates_sql([Want(consumer.id, 10, 1000, owner=1)], clock.now())
+        cursor.execute("EXPLAIN " + sql, values)
+        names = [column[0] for column in cursor.description]
+        plan = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    reads = [row for row in plan if row["table"] == claim.TABLE]
+    assert len(reads) == len(claim.LEVELS)
+    assert {row["key"] for row in reads} == {"delivery_claim"}
+    assert {row["type"] for row in reads} <= {"range", "ref"}
+    assert not any("filesort" in (row["Extra"] or "") for row in reads)
+    # Read one after the other, and not stored first.
+    assert not any((row["table"] or "").startswith("<derived") for row in plan)

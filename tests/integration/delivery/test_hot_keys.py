@@ -1,0 +1,226 @@
+"""Hot keys: one that gets more than can go is told of by name, once; the others go on (S3-32)."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from channels_app import clock
+from channels_app.models import Consumer
+from channels_app.steps import switch_consumer
+from delivery.conf import conf
+from delivery.models import Delivery, Lane, Notice, Standing
+from delivery.rules.asker import Asker
+from delivery.rules.notices import Told, text
+from delivery.rules.standing import Kind
+from delivery.steps import dispatch, hot_keys, lanes
+from tests.support import console
+from tests.support.factories import TeamFactory
+from tests.support.laning import end, lane_of, say, take, words
+from tests.support.pumping import make_channel, make_consumer
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOWHERE = "http://127.0.0.1:9/"
+MINUTE = timedelta(minutes=1)
+Allow = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def allow(monkeypatch: pytest.MonkeyPatch) -> Allow:
+    """Changes the installation's two limits; at first five may wait, however long."""
+
+    def change(waiting: int = 5, after: timedelta = timedelta()) -> None:
+        new = dataclasses.replace(conf(), hot_key_waiting=waiting, hot_key_after=after)
+        monkeypatch.setattr(hot_keys, "conf", lambda: new)
+
+    change()
+    return change
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return make_consumer(make_channel(), NOWHERE, ordering=True, team=TeamFactory.create())
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now() + timedelta(seconds=5)
+
+
+def crowd(consumer: Consumer, text: str) -> None:
+    say(consumer, text)
+    while dispatch.dispatch(100, slot=0).message_count:
+        pass
+
+
+def look(now: datetime) -> list[str]:
+    """What one more look has to tell."""
+    before = Notice.objects.count()
+    assert sum(hot_keys.look(now)) == Notice.objects.count() - before
+    return list(Notice.objects.order_by("id").values_list("reason", flat=True)[before:])
+
+
+def drain(consumer: Consumer, now: datetime) -> None:
+    while rows := take(consumer, now):
+        end(rows, "delivered", now)
+
+
+@pytest.mark.seed("S3-32")
+def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
+    consumer: Consumer, now: datetime
+) -> None:
+    others = [f"{key}1" for key in "BCDEFGH"]
+    crowd(consumer, " ".join(f"A{n} {other}" for n, other in enumerate(others)))
+    rows = take(consumer, now)
+    assert words(rows) == " ".join(["A0", *others]), "the others wait for nothing"
+    end([row for row in rows if row.ordering_key != "A"], "delivered", now)
+    (told,) = look(now)
+    assert told.startswith("6 wait in the key A, whose head stands since ")
+    notice = Notice.objects.get()
+    assert notice.kind == "hot_key"
+    assert notice.mail_due_at
+    (found,) = hot_keys.crowds()
+    assert (found.key, found.waiting, found.count) == ("A", 6, 1)
+
+
+def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime) -> None:
+    assert look(now) == []
+    assert not Standing.objects.exists()
+    crowd(consumer, "A0 " * 5)
+    assert look(now) == [], "four wait, five would be hot"
+    crowd(consumer, "A0 B0 B0 B0 B0 B0 B0 B0")
+    (told,) = look(now)
+    assert "6 wait in the key B" in told
+    assert told.endswith("; 1 more keys are hot.")
+    for minute in range(1, 90):
+        assert look(now + minute * MINUTE) == []
+    crowd(consumer, "C0 " * 9)
+    assert look(now + 90 * MINUTE) == [], "its owners know of hot keys"
+    drain(consumer, now + 91 * MINUTE)
+    assert look(now + 91 * MINUTE) == []
+    assert hot_keys.crowds() == []
+    crowd(consumer, "A0 " * 9)
+    assert len(look(now + 92 * MINUTE)) == 1
+
+
+def test_a_key_that_wavers_is_told_of_once_an_hour(consumer: Consumer, now: datetime) -> None:
+    told = 0
+    for minute in range(0, 180, 10):
+        crowd(consumer, "A0 " * 9)
+        told += len(look(now + minute * MINUTE))
+        drain(consumer, now + minute * MINUTE)
+        told += len(look(now + (minute + 5) * MINUTE))
+    assert told == 3
+
+
+def test_a_head_that_stands_makes_its_key_hot(
+    consumer: Consumer, now: datetime, allow: Allow
+) -> None:
+    allow(waiting=0, after=30 * MINUTE)
+    crowd(consumer, "A0 A1 B0")
+    end(take(consumer, now), "retry", now)
+    assert look(now + 29 * MINUTE) == []
+    (told,) = look(now + 31 * MINUTE)
+    assert told.startswith("1 wait in the key A"), "behind B nobody waits"
+    allow(waiting=0)
+    assert look(now + 32 * MINUTE) == []
+    assert hot_keys.crowds() == []
+
+
+def test_who_was_told_to_wait_is_not_hot(consumer: Consumer, now: datetime, allow: Allow) -> None:
+    allow(waiting=0, after=30 * MINUTE)
+    say(consumer, "A0", due_at=now + timedelta(days=1))
+    crowd(consumer, "A1")
+    assert look(now + 40 * MINUTE) == [], "a producer wants the head to go tomorrow"
+    allow(waiting=1)
+    lanes.park(lane_of(consumer, "A").id, Asker("user:olga"), now=now)
+    assert look(now) == []
+    lanes.resume(lane_of(consumer, "A").id, Asker("user:olga"), now=now)
+    switch_consumer.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    assert look(now) == []
+    switch_consumer.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    Standing.objects.create(consumer=consumer, state="failing", since=now, looked_at=now)
+    assert look(now) == [], "its owners know why it waits"
+    Standing.objects.update(state="healthy")
+    assert len(look(now)) == 1
+
+
+def test_every_slice_is_looked_at(
+    consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hot_keys, "SLICE", 2)
+    crowd(consumer, " ".join(f"{key}0" for key in "ABCDEFG" for _ in range(7)))
+    assert len(look(now)) == 1
+    assert hot_keys.totals() == (7, 6)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_of_several_that_look_at_once_one_tells(
+    consumer: Consumer, now: datetime, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_known:
+        Standing.objects.create(consumer=consumer, since=now, looked_at=now)
+    crowd(consumer, "A0 " * 9)
+    gate, errors, of = threading.Barrier(4), list[BaseException](), Standing.of
+
+    def together(consumer: Consumer) -> Standing:
+        """Nobody writes before all have read."""
+        known = of(consumer)
+        gate.wait(30)
+        return known
+
+    monkeypatch.setattr(Standing, "of", together)
+
+    def race() -> None:
+        try:
+            list(hot_keys.look(now))
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=race) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert Notice.objects.count() == 1
+
+
+@pytest.mark.seed("S3-32")
+def test_the_console_and_the_metrics_say_so(consumer: Consumer, now: datetime) -> None:
+    operator, page = console.operator(), reverse("admin:index")
+    assert 'id="hot-keys"' not in console.look(operator, console.list_url(Lane))
+    crowd(consumer, "A0 " * 9)
+    look(now)
+    name = f"{consumer.channel.slug}/{consumer.client_id}"
+    assert f"8 wait in A of {name}" in console.look(operator, page)
+    text = console.look(operator, console.list_url(Lane))
+    assert f'href="?q={name}/A"' in text
+    answer = operator.get(f"{console.list_url(Lane)}?q={name}/A")
+    assert list(answer.context["cl"].result_list) == [lane_of(consumer, "A")]
+    scrape = Client().get("/metrics").content.decode()
+    assert "hookstation_hot_keys 1.0" in scrape
+    assert "hookstation_hot_key_waiting 8.0" in scrape
+    assert consumer.client_id not in scrape, "no series for a key or its consumer"
+    drain(consumer, now)
+    look(now + MINUTE)
+    assert "ordering keys that get more than can go" in console.look(operator, page)
+    assert "hookstation_hot_keys 0.0" in Client().get("/metrics").content.decode()
+
+
+def test_owners_read_what_to_do(consumer: Consumer, now: datetime) -> None:
+    crowd(consumer, "A0 " * 9)
+    look(now)
+    reason = Notice.objects.get().reason
+    told = text(Told(Kind.HOT_KEY, now, "rooms", "sender", "shop", reason, ""))
+    assert "Your webhook sender on the channel rooms has a hot key" in told
+    assert reason in told
+    assert "keys of their own" in told
+    assert Delivery.objects.filter(state="queued").count() == 9

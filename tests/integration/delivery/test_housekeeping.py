@@ -1,0 +1,374 @@
+"""Retention, recounting, sweeps and slots: what keeps the house in order while nobody looks."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.core.cache import cache
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+from django_q.models import Schedule
+
+from channels_app import clock
+from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
+from channels_app.rules import ids
+from channels_app.steps import accept
+from delivery.models import Attempt, Counter, Delivery, PumpSlot, Replay, SweepRun
+from delivery.runtime import rounds, schedules, slots, sweeps, tasks
+from delivery.steps import claim, dispatch, recount, retention
+from delivery.steps.claim import Want
+from tests.support import pumping
+from tests.support.books import assert_counters_are_true, key_at, make_deliveries, make_messages
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    view_of,
+)
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOWHERE = "http://127.0.0.1:9/"
+
+
+def age(delivery: Delivery, days: int, state: str = "delivered") -> None:
+    """Make a delivery, and its message, as old as if it had been accepted days ago."""
+    then = clock.now() - timedelta(days=days)
+    old = ids.first_id_at(int(then.timestamp() * 1000))
+    message = Message.objects.get(id=delivery.message_id)
+    body = MessageBody.objects.get(message_id=message.id)
+    Message.objects.filter(id=message.id).update(id=old, accepted_at=then)
+    MessageBody.objects.filter(message_id=body.message_id).update(message_id=old)
+    Delivery.objects.filter(id=delivery.id).update(
+        id=old, message_id=old, accepted_at=then, finished_at=then, state=state, due_at=None
+    )
+
+
+def ripen(rows: list[Delivery], then: datetime) -> None:
+    """Give deliveries the keys that they would have been given at an instant."""
+    for row in rows:
+        Delivery.objects.filter(id=row.id).update(id=key_at(then))
+
+
+@pytest.mark.seed("S4-R7")
+def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, NOWHERE)
+    publish(channel, *[b"x"] * 5)
+    dispatch.dispatch(100, slot=0)
+    delivered, dead, old_dead, waiting, fresh = Delivery.objects.order_by("id")
+    age(delivered, 31)
+    age(dead, 32, "dead")
+    age(old_dead, 91, "dead")
+    Delivery.objects.filter(id=fresh.id).update(
+        state="delivered", finished_at=clock.now(), due_at=None
+    )
+    recount.recount(consumer.id)
+    assert sum(retention.prune(clock.now(), slot=0)) == 4  # two deliveries and their messages
+    left = set(Delivery.objects.values_list("state", flat=True))
+    assert left == {"dead", "queued", "delivered"}
+    assert Delivery.objects.filter(id=waiting.id).exists()
+    assert Message.objects.count() == MessageBody.objects.count() == 3
+    assert Counter.totals() == pumping.recounted()
+    assert recount.gap() == 0
+
+
+def test_a_channels_own_retention_counts() -> None:
+    channel = make_channel(retention_days=3)
+    make_consumer(channel, NOWHERE)
+    publish(channel, b"x")
+    dispatch.dispatch(100, slot=0)
+    age(Delivery.objects.get(), 4)
+    assert sum(retention.prune(clock.now(), slot=0)) == 2
+    assert not Message.objects.exists()
+
+
+@pytest.mark.trap("a clean-up that never ends")
+def test_each_old_message_is_looked_at_once() -> None:
+    """What a dead letter holds goes with it; until then no run reads it again."""
+    channel = make_channel()
+    consumer = make_consumer(channel, NOWHERE)
+    then = clock.now() - timedelta(days=40)
+    held = make_deliveries(consumer, 7, accepted_at=then, finished_at=then)
+    make_messages(consumer, 3, accepted_at=then)  # nobody wanted them
+    ripen(held, then)
+    assert sum(retention.prune(clock.now(), slot=0)) == 3
+    with CaptureQueriesContext(connection) as captured:
+        assert sum(retention.prune(clock.now(), slot=0)) == 0
+    assert not [query for query in captured.captured_queries if "EXISTS" in query["sql"]]
+    later = clock.now() + timedelta(days=60)
+    assert sum(retention.prune(later, slot=0)) == 14
+    assert not Message.objects.exists()
+    assert_counters_are_true()
+
+
+def test_a_longer_retention_does_not_keep_messages_for_ever() -> None:
+    """Dead letters may go before their messages: those are looked at when their own time comes."""
+    channel = make_channel(retention_days=10, dead_retention_days=20)
+    consumer = make_consumer(channel, NOWHERE)
+    then = clock.now() - timedelta(days=15)
+    ripen(make_deliveries(consumer, 2, accepted_at=then, finished_at=then), then)
+    assert sum(retention.prune(clock.now(), slot=0)) == 0  # dead letters hold them
+    Channel.objects.update(retention_days=30)
+    assert sum(retention.prune(clock.now(), slot=0)) == 0
+    assert sum(retention.prune(clock.now() + timedelta(days=6), slot=0)) == 2
+    assert Message.objects.count() == 2
+    assert sum(retention.prune(clock.now() + timedelta(days=16), slot=0)) == 2
+
+
+def test_old_replays_go_and_running_ones_stay() -> None:
+    then = clock.now() - timedelta(days=100)
+    for state in ("finished", "running"):
+        Replay.objects.create(
+            id=key_at(then),
+            state=state,
+            filter={},
+            requested_by="command",
+            upper_id=1,
+            next_due_at=then,
+            created_at=then,
+            finished_at=then if state == "finished" else None,
+        )
+    assert sum(retention.forget_replays(clock.now())) == 1
+    assert Replay.objects.get().state == "running"
+
+
+def test_a_closed_idempotency_window_is_forgotten_and_can_be_used_again() -> None:
+    channel = make_channel()
+    (first,) = publish(channel, b"x", idempotency_key="k")
+    IdempotencyRecord.objects.update(expires_at=clock.now() - timedelta(seconds=1))
+    (second,) = publish(channel, b"y", idempotency_key="k")
+    assert first != second
+    assert sum(retention.forget_keys(clock.now() + timedelta(days=2))) == 1
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_wrong_books_are_noticed_and_mended() -> None:
+    consumer = make_consumer(make_channel(), NOWHERE)
+    publish(consumer.channel, *[b"x"] * 4)
+    dispatch.dispatch(100, slot=0)
+    assert recount.gap() == 0
+    Counter.add({(consumer.id, "queued"): 3}, slot=5)
+    assert recount.gap() == -3
+    assert recount.mend() == 1
+    assert recount.gap() == 0
+    assert Counter.totals() == pumping.recounted()
+
+
+@pytest.mark.seed("S0-33")
+def test_the_sweep_fans_out_what_nobody_took() -> None:
+    channel = make_channel()
+    make_consumer(channel, NOWHERE)
+    publish(channel, *[b"x"] * 3)
+    assert sweeps.undispatched() == 0  # too young: the pumps have them
+    Message.objects.update(accepted_at=clock.now() - timedelta(seconds=5))
+    assert sweeps.undispatched() == 3
+    assert Delivery.objects.filter(state="queued").count() == 3
+
+
+def test_fanning_out_twice_makes_no_second_delivery() -> None:
+    channel = make_channel()
+    make_consumer(channel, NOWHERE)
+    publish(channel, b"x")
+    assert dispatch.dispatch(10, slot=0).message_count == 1
+    assert dispatch.dispatch(10, slot=0).message_count == 0
+    assert Delivery.objects.count() == 1
+
+
+def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "QUIET_S", 0.0)
+    consumer = make_consumer(make_channel(), NOWHERE)
+    publish(consumer.channel, *[b"x"] * 3)
+    dispatch.dispatch(10, slot=0)
+    held = slots.acquire("gone", "pump", 1)
+    assert held is not None
+    want = Want(consumer.id, 10, 30_000, held.generation)
+    claim.claim([want], now=clock.now(), slot=0)
+    assert sweeps.orphans() == 0  # it beats
+    PumpSlot.objects.update(heartbeat_at=clock.now() - timedelta(seconds=slots.STALE_S + 1))
+    assert sweeps.orphans() == 3
+    assert set(Delivery.objects.values_list("state", "reason")) == {("queued", "interrupted")}
+    assert Attempt.objects.filter(outcome="interrupted").count() == 3
+    assert not PumpSlot.objects.exists()
+
+
+def test_a_sweep_runs_once_per_rhythm_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now)  # the shortest rhythm is half a second
+    sweeps.run_due()  # makes the clocks
+    first = sweeps.run_due()
+    assert first == len(sweeps.SWEEPS)
+    assert sweeps.run_due() == 0
+    assert not SweepRun.objects.exclude(last_error="").exists()
+    SweepRun.objects.filter(name="orphans").update(next_at=now - timedelta(seconds=1))
+    assert sweeps.run_due() == 1
+
+
+def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[int] = []
+    work = [False]
+
+    def step() -> Iterator[int]:
+        begun.append(1)
+        yield 0
+
+    mine = rounds.Rounds([rounds.Sweep("quick", 0.0, step, has_work=lambda: work[0])])
+    for _ in range(4):  # the first one makes its row
+        mine.turn()
+    assert len(begun) == 1
+    work[0] = True
+    assert mine.turn() == 1
+    assert len(begun) == 2
+    work[0] = False
+    assert mine.turn() == 0
+    monkeypatch.setattr(rounds, "TOLD_S", 0.0)
+    assert mine.turn() == 1
+
+
+def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that waited longest goes first; a failing one holds nobody up."""
+    done: list[str] = []
+
+    def long() -> Iterator[int]:
+        for _ in range(5):
+            done.append("long")
+            yield 1
+
+    def short() -> Iterator[int]:
+        done.append("short")
+        yield 0
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OperationalError("away")
+
+    works = {"long": long, "broken": broken, "short": short}
+    mine = rounds.Rounds([rounds.Sweep(name, 60.0, work) for name, work in works.items()])
+    monkeypatch.setattr(rounds, "SLICE_S", 0.0)
+    mine.turn()  # makes the clocks
+    assert mine.turn() == 3
+    assert mine.is_busy
+    assert mine.rest_s() == 0.0
+    while mine.is_busy:
+        assert mine.turn() == 0
+    assert done == ["long", "short", *["long"] * 4]
+    assert 50.0 < mine.rest_s() <= 60.0
+    assert mine.turn() == 0
+    told = SweepRun.objects.values_list("name", "last_count", "last_error")
+    assert set(told) == {
+        ("long", 5, ""), ("short", 0, ""), ("broken", 1, "OperationalError: away"),
+    }  # fmt: skip
+
+
+def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
+    """Each still once: a rival who comes at that moment finds their clocks moved."""
+    names = ("now", "soon", "later")
+    some = [rounds.Sweep(name, 60.0, lambda: iter([0])) for name in names]
+    for name, seconds in zip(names, (0.0, rounds.SOON_S, 5.0), strict=True):
+        SweepRun.objects.create(name=name, next_at=clock.now() + timedelta(seconds=seconds))
+    mine, rival = rounds.Rounds(some), rounds.Rounds(some)
+    assert mine.turn() == 2
+    assert rival.turn() == mine.turn() == 0
+    assert set(SweepRun.objects.exclude(last_started_at=None)) == set(
+        SweepRun.objects.filter(name__in=("now", "soon"))
+    )
+
+
+def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock is moved on for as long as it runs."""
+    monkeypatch.setattr(rounds, "SLICE_S", 0.0)
+    endless = rounds.Sweep("long", 0.2, lambda: itertools.repeat(1))
+    mine, rival = rounds.Rounds([endless]), rounds.Rounds([endless])
+    mine.turn()
+    assert mine.turn() == 1
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        mine.turn()
+        assert rival.turn() == 0
+        time.sleep(0.01)
+
+
+@pytest.mark.trap("a sweep that nobody scheduled")
+def test_the_second_belt_is_scheduled() -> None:
+    schedules.ensure()
+    schedules.ensure()
+    assert sorted(Schedule.objects.values_list("func", "minutes")) == [
+        ("delivery.runtime.tasks.pipeline", 1),
+        ("delivery.runtime.tasks.sweep", 1),
+    ]
+
+
+def test_a_place_is_held_by_one_and_taken_over_from_the_dead() -> None:
+    first = slots.acquire("c", "pump", 1)
+    assert first is not None
+    assert slots.acquire("c", "pump", 1) is None
+    PumpSlot.objects.update(pid=2**22 + 1)  # no process has this number
+    second = slots.acquire("c", "pump", 1)
+    assert second is not None
+    assert second.predecessor == first.generation
+    assert not slots.beat(first, 0)
+    assert slots.beat(second, 0)
+
+
+@pytest.mark.seed("S0-27")
+def test_without_any_hint_everything_is_still_delivered(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/ok"))
+    with pumping.pumping() as pump:
+        pump.accepted_hint = False
+        accept.accept(view_of(channel), None, [accept.Publication(b"x")])
+        pump_until(pump, all_finished)
+    assert len(receiver.requests()) == 1
+
+
+def test_the_watch_notices_missing_pumps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = slots.acquire("c", "pump", 1)
+    watch = slots.Watch("c", 1)
+    assert watch()
+    assert held is not None
+    slots.leave(held)
+    assert watch()  # a gap between two pumps
+    monkeypatch.setattr(slots, "STANDSTILL_S", 0.0)
+    assert not watch()
+
+
+def test_the_watch_notices_a_queue_that_runs_no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = slots.acquire("c", "pump", 1)
+    assert held is not None
+    watch = slots.Watch("c", 1)
+    monkeypatch.setattr(slots, "STANDSTILL_S", 0.01)
+    time.sleep(0.02)
+    assert not watch()
+    tasks.sweep()
+    monkeypatch.setattr(slots, "STANDSTILL_S", 0.02)
+    assert watch()
+
+
+def test_sessions_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    now = clock.now()
+    for number in range(4):
+        ends = now + timedelta(seconds=number - 3)
+        Session.objects.create(session_key=f"s{number}", session_data="", expire_date=ends)
+
+    assert list(retention.forget_sessions(now)) == [2, 1]
+    assert Session.objects.get().session_key == "s3"
+
+
+def test_tries_that_do_not_count_any_more_are_deleted() -> None:
+    cache.clear()
+    cache.set("over", 1, timeout=1)
+    cache.set("counts", 1, timeout=300)
+
+    assert retention.forget_tries(clock.now() + timedelta(seconds=60)) == 1
+    assert cache.get("counts") == 1
+    assert retention.forget_tries(clock.now() + timedelta(seconds=400)) == 1

@@ -1,0 +1,77 @@
+"""Order from outside: configuration alone, and one sender for each room."""
+
+import time
+from collections import defaultdict
+
+import pytest
+
+from delivery.models import Attempt, Lane
+from delivery.runtime.slots import Held
+from tests.support import pumping
+from tests.support.calling import Api
+from tests.support.laning import check, say
+from tests.support.pumping import all_finished, make_channel, make_consumer, pump_until
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.seed("S3-12", "S3-40")
+def test_an_ordered_chat_sender_is_configuration(receiver: Receiver) -> None:
+    """A channel, a consumer that says `ordering`, a header at each message: no code of its own."""
+    admin, publisher = Api(admin=True), Api(scopes=["publish"])
+    assert admin.call("PUT", "/channels/chat", {}).status_code == 201
+    sender = {"url": receiver.url("/flaky"), "ordering": True, "retry": [0.01]}
+    answer = admin.call("PUT", "/channels/chat/consumers/sender", sender | {"max_attempts": 20})
+    assert answer.status_code == 201, answer.content
+    receiver.script("/flaky", [Reply(200), Reply(500), Reply(200), Reply(200)] * 10)
+    rooms = [f"room-{n}" for n in range(5)]
+    for number in range(4):
+        for room in rooms:
+            body = f"{room}:{number}".encode()
+            path = "/channels/chat/messages"
+            answer = publisher.post(path, body, hookstation_ordering_key=room)
+            assert answer.status_code == 202
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished, seconds=60)
+    heard: dict[str, list[str]] = defaultdict(list)
+    for request in receiver.requests():
+        room, _, digit = request.body.decode().partition(":")
+        heard[room].append(digit)
+    assert heard.keys() == set(rooms)
+    for numbers in heard.values():
+        assert numbers == sorted(numbers), "a later one went before a repeat"
+        assert set(numbers) == set("0123")
+    assert not Lane.objects.exists()
+
+
+@pytest.mark.seed("S3-10")
+def test_all_of_a_room_is_sent_by_one_pump_while_the_pumps_stay(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both live in this process and would have one name.
+    monkeypatch.setattr(Held, "worker", property(lambda held: f"pump {held.generation}"))
+    channel = make_channel()
+    consumers = 20  # so many that it is no chance that both pumps have some
+    for _ in range(consumers):
+        make_consumer(channel, receiver.url("/ok"), ordering=True)
+    with pumping.pumping() as one, pumping.pumping() as other:
+        for pump in (one, other):
+            pump.roster.refresh()
+        (first, *_) = channel.consumers.all()
+        for number in range(3):
+            say(first, f"A{number} B{number}")
+        end = time.monotonic() + 60
+        while not all_finished():
+            assert time.monotonic() < end
+            for pump in (one, other):
+                pump.next_poll = 0.0
+                pump.round()
+    senders = defaultdict(set)
+    for attempt in Attempt.objects.select_related("delivery"):
+        row = attempt.delivery
+        senders[row.consumer_id, row.ordering_key].add(attempt.worker)
+    assert len(senders) == consumers * 2
+    assert {len(workers) for workers in senders.values()} == {1}
+    assert len(set().union(*senders.values())) == 2, "one of them sent everything"
+    check()

@@ -1,0 +1,180 @@
+"""Probe: one signed sample on a real connection, and the consumer's answer as it came."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from channels_app import clock
+from channels_app.directory import ConsumerView, directory
+from channels_app.errors import Busy, Conflict
+from channels_app.models import Consumer, ConsumerSecret
+from delivery.models import Attempt, Delivery
+from delivery.rules.outcome import Outcome
+from delivery.runtime import probe
+from tests.support.factories import ConsumerFactory, EventTypeFactory, secret_of
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db
+
+
+def view_of(consumer: Consumer) -> ConsumerView:
+    return directory.consumers()[consumer.id]
+
+
+def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/hook"))
+    receiver.script("/hook", [Reply(202, b"thanks")])
+
+    found = probe.probe(view_of(consumer), team_id=None)
+
+    (request,) = receiver.wait_for(1)
+    assert request.method == "POST"
+    assert request.header("hookstation-test") == "true"
+    assert request.header("content-type") == "application/json"
+    assert request.header("webhook-id") == found.webhook_id
+    assert found.webhook_id.startswith("msg_test_")
+    assert "." not in found.webhook_id
+    Webhook(secret_of(consumer)).verify(request.body, dict(request.headers))
+    assert request.body == found.body
+    assert (found.answer.outcome, found.answer.status) == (Outcome.DELIVERED, 202)
+    assert found.answer.excerpt == b"thanks"
+    assert not Delivery.objects.exists()
+    assert not Attempt.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "outcome", "status"),
+    [
+        ("/status/503", Outcome.UNAVAILABLE, 503),
+        ("/redirect", Outcome.REDIRECT, 302),
+        ("/reset", Outcome.CONNECTION_RESET, None),
+        ("/hang", Outcome.TIMEOUT, None),
+    ],
+)
+def test_a_bad_answer_is_shown_as_it_is(
+    receiver: Receiver, path: str, outcome: Outcome, status: int | None
+) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url(path), timeout_ms=300)
+
+    answer = probe.probe(view_of(consumer), team_id=None).answer
+
+    assert (answer.outcome, answer.status) == (outcome, status)
+    assert answer.error
+
+
+def test_an_address_that_may_not_be_called_is_not_called() -> None:
+    consumer = ConsumerFactory.create(url="http://10.0.0.1/hook")
+
+    assert probe.probe(view_of(consumer), team_id=None).answer.outcome is Outcome.BLOCKED_ADDRESS
+
+
+def test_a_paused_consumer_is_tested_too(receiver: Receiver) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/hook"), paused=True)
+
+    assert probe.probe(view_of(consumer), team_id=None).answer.outcome is Outcome.DELIVERED
+
+
+def test_a_pull_consumer_and_one_with_unreadable_secrets_cannot_be_tested() -> None:
+    with pytest.raises(Conflict, match="pulls"):
+        probe.probe(view_of(ConsumerFactory.create(pull=True)), team_id=None)
+    broken = ConsumerFactory.create()
+    ConsumerSecret.objects.filter(consumer=broken).update(sealed=b"\x01nonsense")
+    with pytest.raises(Conflict, match="secrets"):
+        probe.probe(view_of(broken), team_id=None)
+
+
+@pytest.mark.parametrize(
+    ("wants", "event_type", "body"),
+    [
+        (["order.*"], "order.paid", {"order": 7}),
+        ([], "order.paid", {"order": 7}),
+        (["user.*"], "user.old", {"user": 1}),
+        (["order.created"], "order.created", None),
+        (["invoice.*"], "", None),
+    ],
+)
+def test_the_sample_is_the_example_of_a_type_that_the_consumer_wants(
+    wants: list[str], event_type: str, body: dict[str, Any] | None
+) -> None:
+    consumer = ConsumerFactory.create(event_types=wants)
+    EventTypeFactory.create(channel=consumer.channel, name="order.created")
+    EventTypeFactory.create(channel=consumer.channel, name="order.paid", example={"order": 7})
+    EventTypeFactory.create(
+        channel=consumer.channel, name="user.old", example={"user": 1}, deprecated=True
+    )
+    EventTypeFactory.create(name="elsewhere.a", example={"no": "no"})
+
+    name, text = probe.sample(view_of(consumer), clock.now())
+
+    assert name == event_type
+    assert json.loads(text) == body or json.loads(text)["type"] == (event_type or "test")
+
+
+@contextmanager
+def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.Probed]]:
+    """Tries of these teams, under way at once at an address that does not answer."""
+    view = view_of(ConsumerFactory.create(url=receiver.url("/hang")))
+    channel = directory.channel(view.channel_slug)
+    assert channel is not None
+    done = list[probe.Probed]()
+
+    def knock(team_id: int | None) -> Callable[[], None]:
+        return lambda: done.append(probe.knock(view.url, channel, "a", team_id=team_id))
+
+    before = len(receiver.requests("/hang"))
+    threads = [threading.Thread(target=knock(team_id)) for team_id in teams]
+    for thread in threads:
+        thread.start()
+    receiver.wait_for(before + len(teams), path="/hang")
+    yield done
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for an answer."""
+    monkeypatch.setattr(probe, "LONGEST_MS", 1500)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.django_db(transaction=True)
+def test_few_wait_at_once_and_others_are_refused_at_once(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/ok"))
+    with hanging(receiver, [None] * probe.AT_ONCE) as done:
+        began = time.monotonic()
+        with pytest.raises(Busy, match="try again in a moment"):
+            probe.probe(view_of(consumer), team_id=None)
+        assert time.monotonic() - began < 0.5
+        assert done == []
+    assert len(done) == probe.AT_ONCE
+    assert probe.probe(view_of(consumer), team_id=None).answer.status == 200
+
+    def breaks(*_: object) -> None:
+        raise RuntimeError("no socket")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(probe, "_send", breaks)
+        for _ in range(probe.AT_ONCE + 1):
+            with pytest.raises(RuntimeError):
+                probe.probe(view_of(consumer), team_id=7)
+    assert probe.probe(view_of(consumer), team_id=7).answer.status == 200
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.django_db(transaction=True)
+def test_a_team_waits_for_one_answer_at_a_time(receiver: Receiver) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/ok"))
+    with hanging(receiver, [7]):
+        with pytest.raises(Busy):
+            probe.probe(view_of(consumer), team_id=7)
+        assert probe.probe(view_of(consumer), team_id=8).answer.status == 200
+    assert probe.probe(view_of(consumer), team_id=7).answer.status == 200

@@ -1,0 +1,469 @@
+"""What may happen between two steps: a database that goes away, clocks that jump, pumps that go."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from channels_app import clock
+from channels_app.models import Consumer, IdempotencyRecord, Message
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot, SweepRun
+from delivery.runtime import pump as pump_module
+from delivery.runtime import slots, sweeps
+from delivery.runtime.agenda import FEW
+from delivery.runtime.recorder import patiently
+from delivery.steps import claim, dispatch, recount, retention
+from delivery.steps.claim import Want
+from tests.support import books, pumping
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    view_of,
+)
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOWHERE = "http://127.0.0.1:9/"
+
+
+@contextmanager
+def database_away(matching: str = "") -> Iterator[None]:
+    """Statements that contain the text fail as they do when the server is gone."""
+
+    def refuse(execute: Callable[..., Any], sql: str, *more: Any) -> Any:
+        if matching in sql:
+            raise OperationalError(2006, "Server has gone away")
+        return execute(sql, *more)
+
+    with connection.execute_wrapper(refuse):
+        yield
+
+
+@contextmanager
+def clock_ahead(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
+    """The database's clock, set forward or back."""
+    real = clock.now
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "now", lambda: real() + timedelta(seconds=seconds))
+        yield
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    """Started, on a connection of its own that is closed at the end."""
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+# -- a pump that goes ----------------------------------------------------------------------------
+
+
+def test_a_pump_that_waits_for_its_last_answers_is_not_taken_for_dead(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "STALE_S", 0.4)
+    monkeypatch.setattr(slots, "BEAT_S", 0.05)
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/slow?ms=1500"))
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: bool(pump.open))
+        stop = threading.Event()
+
+        def steward() -> None:
+            while not stop.wait(0.1):
+                sweeps.orphans()
+
+        thread = in_thread(steward)
+        pump.drain(5.0)
+        stop.set()
+        thread.join()
+    delivery = Delivery.objects.get()
+    assert (delivery.state, delivery.attempt_count) == ("delivered", 1)
+
+
+def test_a_pump_that_leaves_hands_its_consumers_over_at_once() -> None:
+    channel = make_channel()
+    made = {make_consumer(channel, NOWHERE).id for _ in range(10)}
+    with pumping.pumping() as one, pumping.pumping() as other:
+        one._beat()
+        assert set(one.roster.lines) != made
+        other.drain(0.0)
+        one.roster.refresh()
+        assert set(one.roster.lines) == made
+
+
+def test_a_pump_that_could_not_beat_for_a_while_is_not_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "QUIET_S", 0.1)
+    held = slots.acquire("stalled", "pump", 1)
+    assert held is not None
+    # All stood still, the database perhaps; the steward is the first who can write again.
+    PumpSlot.objects.update(heartbeat_at=clock.now() - timedelta(seconds=slots.STALE_S + 1))
+    sweeps.orphans()
+    assert slots.beat(held, 0)
+    time.sleep(0.15)
+    sweeps.orphans()
+    assert slots.beat(held, 0)
+
+
+def test_a_process_of_another_container_with_our_host_name_is_not_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "QUIET_S", 0.5)
+    held = slots.acquire("elsewhere", "pump", 1)
+    assert held is not None
+    PumpSlot.objects.update(pid=2**22 + 1)  # no process here can have that number
+    for _ in range(7):
+        assert slots.beat(held, 0)
+        time.sleep(0.1)
+        sweeps.orphans()
+    time.sleep(0.5)
+    sweeps.orphans()
+    assert not slots.beat(held, 0)
+
+
+def test_a_consumer_that_comes_back_to_its_pump_is_not_sent_more_than_its_cap(
+    receiver: Receiver,
+) -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/slow?ms=600"), max_in_flight=1)
+    publish(channel, b"1", b"2", b"3")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: bool(pump.open))
+        for state in ("paused", "retired", "active"):  # as if another pump had owned it meanwhile
+            consumer.state = Consumer.State(state)
+            consumer.save()
+            pump.roster.refresh()
+        pump_until(pump, all_finished)
+    assert len(receiver.requests()) == 3
+    assert receiver.max_concurrency == 1
+
+
+def test_a_consumer_that_is_given_up_with_messages_waiting_is_not_asked_for_more(
+    receiver: Receiver,
+) -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/slow?ms=50"), max_in_flight=2)
+    publish(channel, *[b"x"] * 20)
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: bool(receiver.requests()))
+        consumer.state = Consumer.State.RETIRED
+        consumer.save()
+        pump.roster.refresh()
+        pump_until(pump, lambda: not (pump.open or pump.recorder.results))
+        started = Attempt.objects.count()
+        for _ in range(5):
+            pump.round()
+        assert Attempt.objects.count() == started < 20
+
+
+@pytest.mark.trap("a sweep that queues the waiting once more")
+def test_what_a_pump_remembers_of_the_future_does_not_grow() -> None:
+    consumer = make_consumer(make_channel(), NOWHERE)
+    with pumping.pumping() as pump:
+        pump.roster.refresh()
+        line, agenda, now = pump.roster.lines[consumer.id], pump.roster.agenda, clock.now()
+        for second in range(2 * FEW):
+            for due_at in (now + timedelta(hours=1), now + timedelta(seconds=second)):
+                line.next_due = due_at
+                agenda.note(line)
+                agenda.rest(line)
+            assert line in agenda.awake(due_at)
+        assert len(agenda._asleep) < FEW + 10
+
+
+# -- a database that goes away -------------------------------------------------------------------
+
+
+def test_answers_are_kept_when_the_clock_cannot_ask_the_database(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/slow?ms=50"), max_in_flight=3)
+    publish(channel, b"1", b"2", b"3")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: len(pump.open) == 3)
+        for _ in range(6):
+            pump._wait(0.05)  # the answers are here, and nobody has taken them
+        with monkeypatch.context() as patch:
+
+            def away() -> datetime:
+                raise OperationalError(2006, "Server has gone away")
+
+            patch.setattr(clock, "RESYNC_S", 0.0)
+            patch.setattr(clock, "_ask", away)
+            for _ in range(10):
+                with database_away():
+                    pump._wait(0.05)
+                    patiently(pump._record)
+        pump_until(pump, all_finished)
+        assert not pump.open
+        assert [line.in_flight for line in pump.roster.lines.values()] == [0]
+    assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 1)}
+
+
+def test_what_is_claimed_is_sent_once_the_secrets_can_be_read(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/ok"), max_in_flight=3)
+    publish(channel, b"1", b"2", b"3")
+    with pumping.pumping() as pump:
+        pump._beat()
+        with database_away("channels_app_consumersecret"), pytest.raises(OperationalError):
+            pump_until(pump, all_finished)
+        pump_until(pump, all_finished)
+        assert not pump.open
+    assert len(receiver.requests()) == 3
+    assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 1)}
+
+
+def test_a_consumer_that_was_deleted_does_not_stop_the_pump(receiver: Receiver) -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/ok"))
+    publish(channel, b"1")
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+        publish(channel, b"2")  # its news waits for its turn
+        pump_until(pump, all_finished)
+        pump_until(pump, lambda: bool(pump.roster._news))
+        ConsumerHealth.objects.all().delete()
+        Delivery.objects.all().delete()
+        Consumer.objects.filter(id=consumer.id).delete()
+        pump.roster._saved.clear()
+        pump.round()
+
+
+def test_410_disables_even_if_the_database_fails_in_between(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/status/410"))
+    publish(channel, b"1")
+    with pumping.pumping() as pump:
+        with database_away("channels_app_auditentry"), pytest.raises(OperationalError):
+            pump_until(pump, lambda: False)
+        for _ in range(3):
+            pump.round()
+    assert Consumer.objects.get().state == "disabled"
+
+
+# -- clocks that jump ----------------------------------------------------------------------------
+
+
+def test_a_lease_that_a_clock_step_ends_is_not_the_pumps_end(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/flaky"), timeout_ms=4000, max_in_flight=5)
+    receiver.script("/flaky", [Reply(500, delay_ms=1000), Reply(200, delay_ms=100)])
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: len(receiver.requests()) == 1)
+        with clock_ahead(monkeypatch, 60):
+            pump_until(pump, lambda: len(receiver.requests()) == 2)
+            pump_until(pump, lambda: not pump.open)
+            pump.round()
+    assert Delivery.objects.get().state == "delivered"
+    outcomes = dict(Attempt.objects.values_list("number", "outcome"))
+    assert outcomes == {1: "lease_expired", 2: "delivered"}
+
+
+def test_sweeps_go_on_after_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        sweeps.run_due()
+    before = clock.now()
+    with clock_ahead(monkeypatch, -2 * max(sweep.every_s for sweep in sweeps.SWEEPS)):
+        assert sweeps.run_due() == len(sweeps.SWEEPS)
+        assert set(SweepRun.objects.filter(next_at__gt=before)) == set()
+
+
+# -- rows that nobody would take -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["retired", "paused", "disabled"])
+def test_a_lapsed_lease_of_a_consumer_that_is_switched_off_is_given_back(state: str) -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, NOWHERE)
+    publish(channel, b"x")
+    dispatch.dispatch(10, slot=0)
+    then = clock.now() - timedelta(minutes=5)
+    Delivery.objects.update(due_at=then)
+    claim.claim([Want(consumer.id, 10, 1000, owner=1)], now=then, slot=0)
+    consumer.state = Consumer.State(state)
+    consumer.save()
+    for _ in range(4):
+        SweepRun.objects.update(next_at=then)
+        sweeps.run_due()
+    delivery = Delivery.objects.get()
+    assert delivery.state == ("cancelled" if state == "retired" else "queued")
+    assert Attempt.objects.get().outcome == "lease_expired"
+    assert Counter.totals() == pumping.recounted()
+
+
+# -- amounts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.mariadb
+def test_a_wide_fan_out_fits_into_the_servers_packets() -> None:
+    channel = make_channel()
+    Consumer.objects.bulk_create(
+        Consumer(channel=channel, client_id=f"c{n}", url=NOWHERE) for n in range(100)
+    )
+    channel.save()
+    publish(channel, *[b"x"] * 150, ordering_key="\N{TRUMPET}" * 255)
+    made = dispatch.dispatch(200, slot=0)
+    assert made.more
+    while made.more:
+        made = dispatch.dispatch(200, slot=0)
+    assert Delivery.objects.count() == 100 * 150
+    assert Counter.totals()["queued"] == 100 * 150
+
+
+@pytest.mark.mariadb
+def test_a_batch_of_the_largest_size_fits_into_the_servers_packets() -> None:
+    view = view_of(make_channel(encrypt_bodies=False))
+    body = b"\0" * (1 << 20)  # twice as long once it is quoted
+    stored = accept.accept(view, None, [Publication(body=body) for _ in range(16)])
+    assert len(stored) == Message.objects.count() == 16
+
+
+def test_an_item_that_repeats_another_of_its_batch_is_told_when_it_is_due() -> None:
+    later = clock.now() + timedelta(hours=1)
+    item = Publication(body=b"x", idempotency_key="k", due_at=later)
+    first, again = accept.accept(view_of(make_channel()), None, [item, item])
+    assert (again.message_id, again.duplicate) == (first.message_id, True)
+    assert again.due_at == first.due_at == later
+
+
+@pytest.mark.mariadb
+def test_batches_with_the_same_keys_store_each_once_whatever_their_order() -> None:
+    view = view_of(make_channel())
+    items = [Publication(body=b"x", idempotency_key=f"k{number}") for number in range(20)]
+    barrier = threading.Barrier(4)
+    kept: list[set[int]] = []
+
+    def send(mine: list[Publication]) -> None:
+        barrier.wait()
+        kept.append({result.message_id for result in accept.accept(view, None, mine)})
+
+    orders = (items, items[::-1], items, items[::-1])
+    threads = [in_thread(lambda order=order: send(order)) for order in orders]  # type: ignore[misc]  # a lambda with a default
+    for thread in threads:
+        thread.join()
+    assert len(kept) == 4
+    assert kept[0] == kept[1] == kept[2] == kept[3]
+    assert Message.objects.count() == IdempotencyRecord.objects.count() == 20
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("count", [24, accept.SHARED_MESSAGES + 1])
+def test_headers_that_outweigh_the_bodies_break_no_packet(count: int) -> None:
+    view = view_of(make_channel())
+    headers = {f"x-{number}": "\xff" * 4000 for number in range(32)}
+    barrier = threading.Barrier(4)
+
+    def send(items: list[Publication]) -> None:
+        barrier.wait()
+        assert len(accept.accept(view, None, items)) == len(items)
+
+    heavy, light = [Publication(body=b"x", headers=headers)] * count, [Publication(body=b"x")]
+    threads = [in_thread(partial(send, items)) for items in (heavy, light, light, light)]
+    for thread in threads:
+        thread.join()
+    assert Message.objects.count() == count + 3
+
+
+@pytest.mark.trap("a clean-up that never ends")
+def test_one_channels_retention_does_not_keep_the_next_ones_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = clock.now() - timedelta(days=60)
+    for channel in (make_channel(), make_channel(), make_channel()):
+        books.make_messages(make_consumer(channel, NOWHERE), 40, accepted_at=old)
+    monkeypatch.setattr(retention, "BATCH", 1)
+    served = set[int]()
+    for _ in range(40):
+        before = set(Message.objects.values_list("id", "channel_id"))
+        # Whoever runs it ends after the first step that finds something.
+        assert next(count for count in retention.prune(clock.now(), slot=0) if count) == 1
+        ((_, channel_id),) = before - set(Message.objects.values_list("id", "channel_id"))
+        served.add(channel_id)
+    assert len(served) == 3
+
+
+# -- books ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.mariadb
+def test_a_fan_out_during_a_recount_is_counted_once() -> None:
+    channel = make_channel()
+    consumer = make_consumer(channel, NOWHERE)
+    publish(channel, b"1")
+    dispatch.dispatch(10, slot=0)
+    Counter.objects.filter(state="queued").update(count=5)
+    publish(channel, b"2")
+    threads: list[threading.Thread] = []
+
+    def in_between(execute: Callable[..., Any], sql: str, *more: Any) -> Any:
+        answer = execute(sql, *more)
+        if not threads and "delivery_counter" in sql and "SELECT" in sql:
+            threads.append(in_thread(lambda: dispatch.dispatch(10, slot=3)))
+            threads[0].join(2.0)  # waits for us, or is done
+        return answer
+
+    with connection.execute_wrapper(in_between):
+        recount.recount(consumer.id)
+    threads[0].join()
+    assert Counter.totals() == pumping.recounted()
+
+
+# -- consumers that are switched on again --------------------------------------------------------
+
+
+def test_days_of_failure_before_it_was_switched_on_again_do_not_count(receiver: Receiver) -> None:
+    channel = make_channel()
+    consumer = make_consumer(
+        channel, receiver.url("/status/500"), state_changed_at=clock.now() - timedelta(hours=1)
+    )
+    long_ago = clock.now() - timedelta(days=30)
+    ConsumerHealth.objects.create(consumer=consumer, failing_since=long_ago)
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+        pump.round()
+        assert Consumer.objects.get().state == "active"
+        Consumer.objects.update(state_changed_at=clock.now() - timedelta(days=20))
+        pump.roster._saved.clear()
+        publish(channel, b"x")
+        pump_until(pump, lambda: Consumer.objects.get().state == "disabled")
+
+
+def test_a_pump_whose_time_is_up_ends_when_nothing_is_open(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/slow?ms=300"))
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: bool(pump.open))
+        past = time.monotonic() - 1.0
+        assert not pump._may_leave(past)
+        assert pump._may_leave(past - pump_module.SPARE_S)
+        pump_until(pump, all_finished)
+        assert pump._may_leave(past)
+        assert not pump._may_leave(time.monotonic() + 1.0)

@@ -1,0 +1,641 @@
+"""Pull consumers over the API: receive, acknowledge, reject, extend and give back, by leases."""
+
+import threading
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from channels_app import clock
+from channels_app.api.places import Places
+from channels_app.models import Consumer, MessageBody
+from channels_app.rules import times
+from delivery.models import Attempt, Counter, Delivery, PullWorker
+from delivery.rules.lifecycle import FREE_ATTEMPTS
+from delivery.runtime import leasing, receiving
+from delivery.steps import leases as steps
+from delivery.steps import release
+from tests.support import calling
+from tests.support.api import LeanClient
+from tests.support.books import assert_counters_are_true
+from tests.support.calling import Api, problem
+from tests.support.factories import ApiKeyFactory, ConsumerFactory, TeamFactory
+from tests.support.pulling import Worker, bring, lapse, row_of, waiting
+from tests.support.pumping import make_channel, make_consumer, pump_until, pumping
+
+pytestmark = pytest.mark.django_db
+SOON = timedelta(seconds=5)
+
+
+@pytest.fixture(params=["short", "long"], autouse=True)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receiving has a short way around its views; all of this holds on both."""
+    if request.param == "short":
+        monkeypatch.setattr(calling, "Client", LeanClient)
+
+
+def until(row: Delivery) -> timedelta:
+    """How long it is until it may be taken."""
+    assert row.due_at is not None
+    return row.due_at - clock.now()
+
+
+# -- receiving ---------------------------------------------------------------------------------
+
+
+@pytest.mark.seed("S2-08")
+@pytest.mark.seed("S2-61")
+def test_a_message_is_received_with_all_that_it_came_with() -> None:
+    consumer = waiting()
+    (message_id,) = bring(
+        consumer,
+        b'{"n": 1}',
+        content_type="application/json",
+        event_type="order.created",
+        ordering_key="customer-1",
+        priority=7,
+        headers={"X-Tenant": "acme"},
+    )
+    (one,) = Worker(consumer).receive(worker_id="w1", lease_s=60)
+    row = row_of(consumer)
+    assert row.message_id == message_id
+    assert one["body"] == '{"n": 1}'
+    assert one["content_type"] == "application/json"
+    assert one["headers"] == {"X-Tenant": "acme"}
+    assert (one["event_type"], one["ordering_key"]) == ("order.created", "customer-1")
+    assert (one["priority"], one["attempt"], one["max_attempts"]) == (7, 1, 10)
+    assert one["replay"] is False
+    assert (row.state, row.attempt_count) == ("in_flight", 1)
+    assert row.due_at is not None
+    assert one["lease_expires_at"] == times.text(row.due_at)
+    assert timedelta(seconds=50) < until(row) < timedelta(seconds=61)
+    assert PullWorker.objects.get(id=row.lease_owner or 0).name == "w1"
+    assert_counters_are_true()
+
+
+def test_what_is_no_text_comes_in_base64_and_what_is_too_large_by_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiving, "MOST_BYTES", 150_000)
+    consumer = waiting(b"\xff\x00", b"a" * 100_000, b"b" * 100_000)
+    binary, fits, other = Worker(consumer).receive()
+    assert binary["body_base64"] == "/wA="
+    assert fits["body"] == "a" * 100_000
+    assert "body" not in other
+    # Who may receive may fetch what it was given.
+    path = other["body_url"].partition("/api/v1")[2]
+    key = ApiKeyFactory.create(scopes=["receive"], producer=None)
+    fetched = Api(key).get(path)
+    assert fetched.content == b"b" * 100_000
+
+
+def test_line_ends_that_only_some_readers_know_come_escaped() -> None:
+    worker = Worker(waiting("a\u2028b\u2029c".encode()))
+    answer = worker.api.post(f"{worker.path}/receive", {})
+    assert rb"a\u2028b\u2029c" in answer.content
+    assert answer.json()["messages"][0]["body"] == "a\u2028b\u2029c"
+
+
+def test_a_receivers_key_reads_no_body_that_was_not_sent_to_it() -> None:
+    other = make_consumer(make_channel(), "http://127.0.0.1:9/", team=TeamFactory.create())
+    (message_id,) = bring(other, b"theirs")
+    body = Delivery.objects.get(message_id=message_id)
+    name = Api(scopes=["admin"]).get(f"/deliveries/{body}").json()["message_id"]
+    key = ApiKeyFactory.create(scopes=["receive"], producer=None)
+    assert problem(Api(key).get(f"/messages/{name}/body"))[0] == 404
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_as_many_as_asked_for_the_most_urgent_first(most: int) -> None:
+    consumer = waiting()
+    for priority in (1, 9, 5):
+        bring(consumer, b"x", b"y", priority=priority)
+    received = Worker(consumer).receive(max=most)
+    assert [one["priority"] for one in received] == [9, 9, 5, 5, 1, 1][:most]
+
+
+def test_nothing_is_an_answer_too() -> None:
+    assert Worker(waiting()).receive() == []
+
+
+def test_what_is_due_later_is_not_received_before() -> None:
+    consumer = waiting()
+    bring(consumer, b"later", delay_ms=60_000)
+    assert Worker(consumer).receive() == []
+
+
+def test_what_has_expired_is_cancelled_and_the_rest_received() -> None:
+    consumer = waiting(b"first", b"second")
+    oldest = Delivery.objects.order_by("id")[:1]
+    Delivery.objects.filter(id__in=[row.id for row in oldest]).update(
+        expires_at=clock.now() - timedelta(seconds=1)
+    )
+    (one,) = Worker(consumer).receive(max=1)
+    assert one["body"] == "second"
+    assert Counter.read([consumer.id])[consumer.id]["cancelled"] == 1
+
+
+@pytest.mark.parametrize("what", ["consumer", "channel"])
+def test_a_paused_one_gets_nothing_until_it_is_resumed(what: str) -> None:
+    consumer = waiting(b"x")
+    row: Any = consumer if what == "consumer" else consumer.channel
+    name, value = ("state", "paused") if what == "consumer" else ("paused", True)
+    was = getattr(row, name)
+    setattr(row, name, value)
+    row.save()
+    assert Worker(consumer).receive() == []
+    assert Worker(consumer).receive(wait_s=0.2) == []
+    setattr(row, name, was)
+    row.save()
+    assert len(Worker(consumer).receive()) == 1
+
+
+def test_a_body_that_cannot_be_opened_makes_it_dead_and_does_not_stop_the_others() -> None:
+    consumer = waiting(b"broken", b"whole")
+    broken = Delivery.objects.order_by("id").values_list("message_id", flat=True)[0]
+    MessageBody.objects.filter(message_id=broken).update(data=b"\x01damaged")
+    (one,) = Worker(consumer).receive()
+    assert one["body"] == "whole"
+    row = Delivery.objects.get(message_id=broken)
+    assert (row.state, row.reason, row.outcome) == ("dead", "unreadable", "body_unreadable")
+    assert_counters_are_true()
+
+
+def test_a_push_consumer_receives_nothing() -> None:
+    consumer = make_consumer(make_channel(), "http://127.0.0.1:9/")
+    answer = Api(scopes=["receive"]).post(f"{Worker(consumer).path}/receive", {})
+    assert problem(answer) == (409, "not_pull", "")
+
+
+def test_a_pump_leaves_pull_consumers_alone() -> None:
+    consumer = waiting()
+    with pumping() as pump:
+        bring(consumer, b"x")
+        for _ in range(5):
+            pump.next_poll = 0.0
+            pump.round()
+        assert row_of(consumer).state == "queued"
+        assert len(Worker(consumer).receive()) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"max": 0},
+        {"max": 101},
+        {"wait_s": 21},
+        {"lease_s": 0},
+        {"lease_s": 43_201},
+        {"worker_id": "x" * 65},
+        {"worker_id": 5},
+        {"auto_ack": 1},
+        {"visibility_timeout": 5},
+    ],
+)
+def test_wishes_that_cannot_be_met(body: dict[str, Any]) -> None:
+    consumer = waiting(b"x")
+    answer = Api(scopes=["receive"]).post(f"{Worker(consumer).path}/receive", body)
+    assert problem(answer) == (422, "invalid_fields", next(iter(body)))
+    assert row_of(consumer).state == "queued"
+
+
+def test_only_its_own_team_receives() -> None:
+    consumer = waiting(b"x", team=TeamFactory.create())
+    for key in (
+        ApiKeyFactory.create(scopes=["receive"], team=TeamFactory.create()),
+        ApiKeyFactory.create(scopes=["receive"], producer=None),
+    ):
+        answer = Api(key).post(f"{Worker(consumer).path}/receive", {})
+        assert answer.status_code == 404
+    assert row_of(consumer).state == "queued"
+    without = Api(scopes=["read", "publish", "register", "replay"])
+    answer = without.post(f"{Worker(consumer).path}/receive", {})
+    assert problem(answer)[:2] == (403, "missing_scope")
+
+
+# -- settling ----------------------------------------------------------------------------------
+
+
+@pytest.mark.seed("S2-54")
+def test_what_is_acknowledged_is_delivered_and_does_not_come_again() -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive(worker_id="w1")
+    assert worker.say("ack", one["lease"]) == ([one["lease"]], {})
+    row = row_of(consumer)
+    assert (row.state, row.reason, row.outcome) == ("delivered", "acknowledged", "delivered")
+    assert (row.due_at, row.lease_owner, row.failure_count) == (None, None, 0)
+    attempt = Attempt.objects.get(delivery=row)
+    assert (attempt.number, attempt.outcome, attempt.worker) == (1, "delivered", "w1")
+    assert attempt.started_at <= clock.now()
+    lapse(consumer)
+    assert worker.receive() == []
+    assert_counters_are_true()
+
+
+def test_who_did_not_hear_the_answer_says_it_again() -> None:
+    consumer = waiting(b"x", b"y", b"z")
+    worker = Worker(consumer)
+    a, b, c = (one["lease"] for one in worker.receive())
+    for what, lease in (("ack", a), ("nack", b), ("release", c)):
+        for _ in range(2):
+            assert worker.say(what, lease) == ([lease], {})
+    assert Attempt.objects.count() == 3
+    # But a different word comes too late.
+    assert worker.say("nack", a) == ([], {a: "expired"})
+    assert worker.say("extend", a) == ([], {a: "expired"})
+    assert_counters_are_true()
+
+
+def test_each_lease_has_its_own_result() -> None:
+    consumer = waiting(b"x", b"y", b"z")
+    worker = Worker(consumer)
+    mine, late, _ = (one["lease"] for one in worker.receive())
+    second = Delivery.objects.order_by("id")[1]
+    Delivery.objects.filter(id=second.id).update(due_at=clock.now() - timedelta(seconds=1))
+    assert len(Worker(consumer).receive()) == 1  # somebody else has it now
+    forged = mine[:-4] + ("aaaa" if not mine.endswith("aaaa") else "bbbb")
+    done, failed = worker.say("ack", mine, late, forged, "lse_", "msg_1", "lse_é")
+    assert done == [mine]
+    assert failed == {
+        late: "expired",
+        **dict.fromkeys((forged, "lse_", "msg_1", "lse_é"), "unknown"),
+    }
+    assert_counters_are_true()
+
+
+@pytest.mark.seed("S4-R4")
+def test_one_that_died_and_is_back_gets_first_what_it_holds() -> None:
+    consumer = waiting(b"1", b"2", b"3")
+    worker = Worker(consumer)
+    before = worker.receive(max=2, worker_id="w1", lease_s=60)
+    assert Worker(consumer).receive(max=1, worker_id="w2", resume=True)[0]["body"] == "3"
+    again = worker.receive(worker_id="w1", resume=True, lease_s=600)
+    assert [one["id"] for one in again] == [one["id"] for one in before]
+    assert [one["attempt"] for one in again] == [1, 1]
+    rows = Delivery.objects.order_by("id")
+    assert [row.attempt_count for row in rows] == [1, 1, 1]
+    shown = [times.text(row.due_at) for row in rows[:2] if row.due_at]
+    assert shown == [one["lease_expires_at"] for one in again]
+    assert until(rows[0]) > timedelta(seconds=590)
+    leases = [one["lease"] for one in again]
+    assert worker.say("ack", *leases)[0] == leases
+    assert worker.receive(worker_id="w1", resume=True) == []
+    assert_counters_are_true()
+
+
+@pytest.mark.seed("S4-R4")
+def test_what_it_holds_counts_and_what_lapsed_is_taken_anew() -> None:
+    consumer = waiting(b"1", b"2", b"3")
+    worker = Worker(consumer)
+    (first,) = worker.receive(max=1, worker_id="w1")
+    both = worker.receive(max=2, worker_id="w1", resume=True)
+    assert [one["body"] for one in both] == ["1", "2"]
+    assert worker.receive(max=2, worker_id="w1", resume=True) != []
+    lapse(consumer)
+    taken = worker.receive(max=3, worker_id="w1", resume=True)
+    assert sorted(one["body"] for one in taken) == ["1", "2", "3"]
+    counts = Delivery.objects.order_by("id").values_list("attempt_count", flat=True)
+    assert list(counts) == [2, 2, 1]
+    assert worker.say("ack", first["lease"])[1] == {first["lease"]: "expired"}
+    answer = worker.api.post(f"{worker.path}/receive", {"resume": True})
+    assert problem(answer) == (422, "invalid_fields", "worker_id")
+    assert_counters_are_true()
+
+
+@pytest.mark.seed("S4-14")
+def test_a_lapsed_lease_comes_back_to_whoever_asks() -> None:
+    consumer = waiting(b"x")
+    first, second = Worker(consumer), Worker(consumer)
+    (one,) = first.receive()
+    assert second.receive() == []
+    lapse(consumer)
+    (again,) = second.receive()
+    assert (again["id"], again["attempt"]) == (one["id"], 1)
+    # The first one has lost it, and can do no harm.
+    for what in ("ack", "nack", "extend", "release"):
+        assert first.say(what, one["lease"]) == ([], {one["lease"]: "expired"})
+    row = row_of(consumer)
+    assert (row.state, row.attempt_count, row.interruption_count) == ("in_flight", 2, 1)
+    assert second.say("ack", again["lease"])[0] == [again["lease"]]
+    outcomes = Attempt.objects.order_by("number").values_list("outcome", flat=True)
+    assert list(outcomes) == ["lease_expired", "delivered"]
+    assert row_of(consumer).failure_count == 0
+    assert_counters_are_true()
+
+
+def test_a_late_acknowledgement_counts_while_nobody_else_has_it() -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    lapse(consumer)
+    assert worker.say("ack", one["lease"])[0] == [one["lease"]]
+    assert row_of(consumer).state == "delivered"
+
+
+def test_a_sweep_leaves_a_lapsed_lease_to_its_holder_unless_the_consumer_is_off() -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    lapse(consumer)
+    assert release.release_lapsed(now=clock.now(), slot=0) == 0
+    consumer.state = Consumer.State.PAUSED
+    consumer.save()
+    assert release.release_lapsed(now=clock.now(), slot=0) == 1
+    assert worker.say("ack", one["lease"])[1] == {one["lease"]: "expired"}
+    assert_counters_are_true()
+
+
+def test_what_lapses_again_and_again_is_dead_in_the_end() -> None:
+    """A message that ends every worker must not go round for ever."""
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    for _ in range(FREE_ATTEMPTS + 1):
+        assert len(worker.receive()) == 1
+        lapse(consumer)
+    assert worker.receive() == []
+    row = row_of(consumer)
+    assert (row.state, row.reason) == ("dead", "exhausted")
+    assert_counters_are_true()
+
+
+@pytest.mark.seed("S2-58")
+def test_rejected_messages_come_again_until_their_attempts_are_used_up() -> None:
+    consumer = waiting(b"x", retry=[60, 600], max_attempts=3)
+    worker = Worker(consumer)
+    for attempt, wait_s in ((1, 60), (2, 600), (3, None)):
+        (one,) = worker.receive()
+        assert one["attempt"] == attempt
+        assert worker.say("nack", one["lease"], error="no such customer")[0] == [one["lease"]]
+        row = row_of(consumer)
+        assert (row.failure_count, row.outcome) == (attempt, "rejected")
+        if wait_s:
+            wait = until(row)
+            assert timedelta(seconds=wait_s * 0.5) < wait < timedelta(seconds=wait_s * 1.5)
+            assert (row.state, row.reason) == ("queued", "retry")
+            Delivery.objects.update(due_at=clock.now() - timedelta(seconds=1))
+    assert (row.state, row.reason, row.due_at) == ("dead", "exhausted", None)
+    errors = Attempt.objects.order_by("number").values_list("number", "outcome", "error")
+    assert list(errors) == [(n, "rejected", "no such customer") for n in (1, 2, 3)]
+    assert_counters_are_true()
+
+
+@pytest.mark.parametrize(("delay_s", "at_once"), [(0, True), (300, False)])
+def test_a_rejection_may_say_when(delay_s: int, at_once: bool) -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    worker.say("nack", one["lease"], delay_s=delay_s)
+    row = row_of(consumer)
+    wait = until(row)
+    assert timedelta(seconds=delay_s) - SOON < wait <= timedelta(seconds=delay_s)
+    assert len(worker.receive()) == at_once
+    assert row.failure_count == 1
+
+
+@pytest.mark.seed("S4-R3")
+@pytest.mark.parametrize("delay_s", [None, 300])
+def test_what_is_given_back_costs_no_attempt(delay_s: int | None) -> None:
+    consumer = waiting(b"x", max_attempts=1)
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    more = {} if delay_s is None else {"delay_s": delay_s}
+    assert worker.say("release", one["lease"], **more)[0] == [one["lease"]]
+    row = row_of(consumer)
+    assert (row.state, row.reason, row.failure_count) == ("queued", "interrupted", 0)
+    assert len(Worker(consumer).receive()) == (delay_s is None)
+    assert_counters_are_true()
+
+
+def test_a_lease_is_made_to_last_as_long_as_the_work() -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive(lease_s=1)
+    lapse(consumer)
+    assert worker.say("extend", one["lease"], lease_s=600)[0] == [one["lease"]]
+    assert worker.receive() == []
+    row = row_of(consumer)
+    assert timedelta(seconds=590) < until(row) <= timedelta(seconds=600)
+    assert worker.say("ack", one["lease"])[0] == [one["lease"]]
+
+
+def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    monkeypatch.setattr(leasing, "LONGEST", timedelta(seconds=60))
+    assert worker.say("extend", one["lease"], lease_s=600)[0] == [one["lease"]]
+    assert until(row_of(consumer)) <= timedelta(seconds=60)
+    monkeypatch.setattr(leasing, "LONGEST", timedelta(seconds=-1))
+    assert worker.say("extend", one["lease"], lease_s=600)[1] == {one["lease"]: "too_long"}
+
+
+def test_another_teams_lease_is_unknown() -> None:
+    consumer = waiting(b"x", team=TeamFactory.create())
+    (one,) = Worker(consumer, Api(scopes=["admin"])).receive()
+    stranger = Worker(consumer, Api(ApiKeyFactory.create(scopes=["receive"], producer=None)))
+    for what in ("ack", "nack", "extend", "release"):
+        assert stranger.say(what, one["lease"]) == ([], {one["lease"]: "unknown"})
+    assert row_of(consumer).state == "in_flight"
+
+
+def test_a_removed_consumers_lease_is_unknown() -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    consumer.state = Consumer.State.RETIRED
+    consumer.save()
+    assert worker.say("ack", one["lease"])[1] == {one["lease"]: "unknown"}
+
+
+def test_leases_of_several_consumers_and_workers_are_settled_together() -> None:
+    channel = make_channel()
+    consumers = [waiting(channel=channel) for _ in range(2)]
+    bring(consumers[0], b"x", b"y")
+    found = [
+        Worker(consumer).receive(max=1, worker_id=name)[0]["lease"]
+        for consumer in consumers
+        for name in ("a", "b")
+    ]
+    done, failed = Worker(consumers[0]).say("ack", *found)
+    assert (sorted(done), failed) == (sorted(found), {})
+    assert sorted(Attempt.objects.values_list("worker", flat=True)) == ["a", "a", "b", "b"]
+    assert_counters_are_true()
+
+
+@pytest.mark.parametrize("auto_ack", [True, False])
+def test_an_ordered_consumer_receives_one_message_of_a_key_after_the_other(auto_ack: bool) -> None:
+    consumer = waiting(ordering=True)
+    bring(consumer, b"1", b"2", b"3", ordering_key="room")
+    worker, got = Worker(consumer), []
+    while found := worker.receive(auto_ack=auto_ack):
+        (one,) = found
+        got.append(one["body"])
+        if not auto_ack:
+            assert worker.receive() == []
+            assert worker.say("ack", one["lease"])[0] == [one["lease"]]
+    assert got == ["1", "2", "3"]
+    assert_counters_are_true()
+
+
+@pytest.mark.seed("S2-57")
+def test_at_most_once_is_settled_before_it_is_handed_out() -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    (one,) = worker.receive(auto_ack=True)
+    assert (one["lease"], one["lease_expires_at"]) == (None, None)
+    row = row_of(consumer)
+    assert (row.state, row.reason) == ("delivered", "acknowledged")
+    lapse(consumer)
+    assert worker.receive(auto_ack=True) == []
+    assert_counters_are_true()
+
+
+# -- from one kind to the other ----------------------------------------------------------------
+
+
+def test_what_waits_goes_along_when_a_consumer_is_switched(receiver: Any) -> None:
+    """Nothing is lost and nothing comes twice; a lease that is out is settled all the same."""
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/ok"))
+    consumer.state = Consumer.State.PAUSED
+    consumer.save()
+    bring(consumer, b"1", b"2", b"3")
+    api = Api(scopes=["admin"])
+    path = Worker(consumer).path
+    assert api.patch(path, {"mode": "pull"}).status_code == 200
+    assert api.post(f"{path}/resume").status_code == 200
+    worker = Worker(consumer)
+    held, lost = worker.receive(max=2)
+    url = receiver.url("/ok")
+    assert api.patch(path, {"mode": "push", "url": url}).status_code == 200
+    assert problem(worker.api.post(f"{path}/receive", {}))[1] == "not_pull"
+    with pumping() as pump:
+        pump_until(pump, lambda: Counter.read([consumer.id])[consumer.id]["delivered"] == 1)
+        # What is out is the worker's until its lease ends.
+        assert worker.say("ack", held["lease"])[0] == [held["lease"]]
+        lapse(consumer)
+        pump_until(pump, lambda: Counter.read([consumer.id])[consumer.id]["delivered"] == 3)
+    assert worker.say("ack", lost["lease"])[1] == {lost["lease"]: "expired"}
+    assert sorted(request.body for request in receiver.requests("/ok")) == [b"2", b"3"]
+    assert_counters_are_true()
+
+
+def test_what_a_pump_holds_is_not_received_until_it_is_given_back(receiver: Any) -> None:
+    consumer = make_consumer(make_channel(), receiver.url("/slow?ms=300"))
+    with pumping() as pump:
+        bring(consumer, b"x")
+        pump_until(pump, lambda: len(receiver.requests()) == 1)
+        Consumer.objects.get(id=consumer.id)
+        consumer.refresh_from_db()
+        consumer.mode, consumer.url = Consumer.Mode.PULL, ""
+        consumer.save()
+        assert Worker(consumer).receive() == []
+        pump.roster.refresh()
+        pump_until(pump, lambda: row_of(consumer).state == "delivered")
+    assert len(receiver.requests()) == 1
+    assert_counters_are_true()
+
+
+# -- waiting -----------------------------------------------------------------------------------
+
+
+def test_who_finds_no_place_to_wait_is_told_when_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiving, "polls", Places(0))
+    consumer = waiting()
+    path = f"{Worker(consumer).path}/receive"
+    answer = Api(scopes=["receive"]).post(path, {"wait_s": 5})
+    assert problem(answer) == (503, "too_many_polls", "")
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert Worker(consumer).receive() == []  # without waiting it goes on
+    bring(consumer, b"x")
+    assert len(Worker(consumer).receive(wait_s=5)) == 1
+
+
+def test_a_place_is_given_back() -> None:
+    consumer = waiting()
+    for _ in range(3):
+        assert Worker(consumer).receive(wait_s=0.01) == []
+    assert receiving.watch._waiting == {}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.seed("S2-61")
+def test_who_waits_gets_the_message_when_it_comes() -> None:
+    consumer = waiting()
+    worker = Worker(consumer)
+    received: list[dict[str, Any]] = []
+
+    def wait() -> None:
+        received.extend(worker.receive(wait_s=20))
+        connection.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    bring(consumer, b"x")
+    thread.join(15)
+    assert not thread.is_alive()
+    assert [one["body"] for one in received] == ["x"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [("DELETE", None), ("PATCH", {"mode": "push", "url": "http://127.0.0.1:9/"})],
+)
+def test_who_waits_for_what_will_never_come_gives_the_place_back(method: str, change: Any) -> None:
+    consumer = waiting()
+    worker = Worker(consumer)
+    received: list[Any] = []
+
+    def wait() -> None:
+        received.append(worker.receive(wait_s=20))
+        connection.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not receiving.watch._waiting:
+        assert thread.is_alive()
+    assert Api(scopes=["admin"]).call(method, worker.path, change).status_code < 300
+    thread.join(15)
+    assert not thread.is_alive()
+    assert received == [[]]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.seed("S2-04")
+def test_workers_of_one_consumer_share_its_messages() -> None:
+    """Each message goes to exactly one of them."""
+    consumer = waiting(*[str(n).encode() for n in range(60)])
+    got: list[list[str]] = [[] for _ in range(4)]
+
+    def work(mine: list[str]) -> None:
+        worker = Worker(consumer)
+        while found := worker.receive(max=3):
+            mine.extend(one["body"] for one in found)
+            done, failed = worker.say("ack", *(one["lease"] for one in found))
+            assert (len(done), failed) == (len(found), {})
+        connection.close()
+
+    threads = [threading.Thread(target=work, args=[mine]) for mine in got]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    # Who finds only rows that others hold gives up early: the rest is this one's.
+    work(got[0])
+    assert sorted(int(body) for mine in got for body in mine) == list(range(60))
+    assert Counter.read([consumer.id])[consumer.id]["delivered"] == 60
+    assert_counters_are_true()
+
+
+def test_workers_are_forgotten_when_they_have_long_been_silent() -> None:
+    consumer = ConsumerFactory.create(pull=True)
+    now: datetime = clock.now()
+    steps.note_worker(-1, consumer.id, "old", now - steps.KEPT - timedelta(hours=1))
+    steps.note_worker(-2, consumer.id, "new", now)
+    assert steps.forget_workers(now) == 1
+    assert [worker.name for worker in PullWorker.objects.all()] == ["new"]

@@ -1,0 +1,356 @@
+"""Recurring messages: each occurrence is one message, whoever fires it and whoever dies."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from channels_app import clock, sealing
+from channels_app.directory import directory
+from channels_app.errors import Conflict
+from channels_app.models import (
+    AuditEntry,
+    Channel,
+    IdempotencyRecord,
+    Message,
+    MessageBody,
+    Schedule,
+    ScheduleBody,
+)
+from channels_app.rules import ids
+from channels_app.steps import register_producer, register_schedule
+from channels_app.steps.register_schedule import Order
+from delivery.models import Delivery
+from delivery.runtime import recurring, sweeps
+from delivery.runtime.clockwork import Clockwork
+from delivery.steps import erase, firing
+from tests.support.broker import wait_until
+from tests.support.factories import (
+    ConsumerFactory,
+    DeliveryFactory,
+    EventTypeFactory,
+    ProducerFactory,
+    ScheduleFactory,
+)
+from tests.support.pumping import all_finished, pump_until, pumping
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SECOND = timedelta(seconds=1)
+
+
+def due(late_s: float = 0.5, **values: Any) -> Schedule:
+    """A schedule whose next occurrence was so long ago, to the millisecond."""
+    at = clock.now() - timedelta(seconds=late_s)
+    at = at.replace(microsecond=at.microsecond // 1000 * 1000)
+    return ScheduleFactory.create(start_at=at, next_at=at, **values)
+
+
+def order(schedule: Schedule, actor: str = "test", reason: str = "") -> Order:
+    """A call on it."""
+    return Order(schedule.channel.slug, schedule.name, actor, reason=reason)
+
+
+def all_fired() -> None:
+    """Fire until nothing is due."""
+    while recurring.fire_due():
+        pass
+
+
+def fresh(schedule: Schedule) -> Schedule:
+    """As it is stored now."""
+    return Schedule.objects.get(pk=schedule.pk)
+
+
+def keys() -> list[str]:
+    """Of all messages, in their order."""
+    return list(Message.objects.order_by("id").values_list("idempotency_key", flat=True))
+
+
+@pytest.mark.seed("S4-06")
+def test_a_due_schedule_becomes_a_message_and_moves_on() -> None:
+    producer = ProducerFactory.create(default_priority=7)
+    schedule = due(
+        producer=producer,
+        event_type="report.due",
+        ordering_key="room-7",
+        headers={"X-Report": "daily"},
+        body=b"exactly this",
+    )
+    assert schedule.start_at is not None
+    assert recurring.fire_due() == 1
+    message = Message.objects.get()
+    assert (message.channel_id, message.producer) == (schedule.channel_id, producer)
+    assert (message.event_type, message.ordering_key) == ("report.due", "room-7")
+    assert (message.priority, message.headers) == (7, {"X-Report": "daily"})
+    occurrence_ms = round(schedule.start_at.timestamp() * 1000)
+    assert message.idempotency_key == f"schedule:{schedule.name}:{occurrence_ms}"
+    stored = MessageBody.objects.get()
+    assert sealing.open_body(message.id, bytes(stored.data)) == b"exactly this"
+    assert stored.key_id
+    moved = fresh(schedule)
+    assert moved.next_at == schedule.start_at + timedelta(minutes=1)
+    assert (moved.fired_count, moved.last_message_id) == (1, message.id)
+    (line,) = moved.recent
+    assert (line["result"], line["message"]) == ("fired", ids.to_public(ids.MESSAGE, message.id))
+    assert moved.version == schedule.version
+    assert recurring.fire_due() == 0
+
+
+def test_it_is_delivered(receiver: Receiver) -> None:
+    schedule = due(body=b"tick")
+    ConsumerFactory.create(channel=schedule.channel, url=receiver.url("/ok"))
+    with pumping() as pump:
+        assert recurring.fire_due() == 1
+        pump_until(pump, lambda: Message.objects.exists() and all_finished())
+    (heard,) = receiver.requests("/ok")
+    assert heard.body == b"tick"
+
+
+def test_many_that_are_due_share_a_transaction() -> None:
+    channel = due(name="first").channel
+    for number in range(recurring.MOST + 5):
+        due(channel=channel, name=f"more-{number}", producer=None)
+    assert recurring.fire_due() == recurring.MOST
+    all_fired()
+    assert len(set(keys())) == recurring.MOST + 6
+
+
+@pytest.mark.seed("S4-06")
+@pytest.mark.parametrize(
+    ("misfire", "fired", "missed"), [("fire_once", 2, 8), ("fire_all", 10, 0), ("skip", 1, 9)]
+)
+def test_what_was_missed(misfire: str, fired: int, missed: int) -> None:
+    schedule = due(late_s=9 * 60 + 30, misfire=misfire)
+    all_fired()
+    moved = fresh(schedule)
+    assert (moved.fired_count, moved.skipped_count) == (fired, missed)
+    assert moved.next_at is not None
+    assert moved.next_at > clock.now()
+    assert len(keys()) == len(set(keys())) == fired
+    assert ("missed" in {line["result"] for line in moved.recent}) == bool(missed)
+
+
+def test_overlap() -> None:
+    schedule = due(late_s=10, every_ms=4000, overlap="skip_if_undelivered")
+    consumer = ConsumerFactory.create(channel=schedule.channel)
+    assert recurring.fire_due() == 1
+    first = Message.objects.get()
+    assert recurring.fire_due() == 1  # not fanned out yet
+    assert fresh(schedule).recent[0]["result"] == "overlapped"
+    Message.objects.update(state="dispatched")
+    delivery = DeliveryFactory.create(consumer=consumer, message=first)
+    assert recurring.fire_due() == 1  # not delivered yet
+    assert (Message.objects.count(), fresh(schedule).skipped_count) == (1, 2)
+    Delivery.objects.filter(pk=delivery.pk).update(state="dead", due_at=None)
+    Schedule.objects.update(next_at=clock.now())
+    assert recurring.fire_due() == 1
+    assert Message.objects.count() == 2
+
+
+def test_a_limit_ends_it() -> None:
+    schedule = due(late_s=10, every_ms=1000, limit=3)
+    all_fired()
+    moved = fresh(schedule)
+    assert (moved.state, moved.next_at, moved.fired_count) == ("ended", None, 3)
+    assert len(keys()) == 3
+
+
+def test_an_end_ends_it() -> None:
+    schedule = due(late_s=10, every_ms=4000)
+    assert schedule.start_at is not None
+    Schedule.objects.update(end_at=schedule.start_at + timedelta(seconds=4))
+    all_fired()
+    assert (fresh(schedule).state, len(keys())) == ("ended", 2)
+
+
+def strict(schedule: Schedule) -> None:
+    EventTypeFactory.create(
+        channel=schedule.channel, name="a.b", schema={"type": "object", "required": ["order"]}
+    )
+    Schedule.objects.update(event_type="a.b")
+
+
+def smaller(schedule: Schedule) -> None:
+    schedule.channel.max_body_bytes = 3
+    schedule.channel.save()
+
+
+def disabled(schedule: Schedule) -> None:
+    assert schedule.producer is not None
+    register_producer.patch(schedule.producer.slug, {"disabled": True}, actor="test")
+
+
+def humbled(schedule: Schedule) -> None:
+    assert schedule.producer is not None
+    Schedule.objects.update(priority=9)
+    register_producer.patch(schedule.producer.slug, {"max_priority": 5}, actor="test")
+
+
+def keyless(schedule: Schedule) -> None:
+    ScheduleBody.objects.update(data=b"\x01" + b"x" * 40)
+
+
+@pytest.mark.parametrize("spoil", [strict, smaller, disabled, humbled, keyless])
+def test_what_the_channel_would_refuse_by_now_is_not_published(
+    spoil: Callable[[Schedule], None],
+) -> None:
+    schedule = due(producer=ProducerFactory.create())
+    spoil(schedule)
+    directory.refresh(now=True)
+    assert recurring.fire_due() == 1
+    moved = fresh(schedule)
+    assert (moved.recent[0]["result"], moved.skipped_count, moved.state) == ("refused", 1, "active")
+    assert " " in moved.recent[0]["detail"]
+    assert not Message.objects.exists()
+    with pytest.raises(Conflict):
+        recurring.run_now(order(schedule))
+    assert not AuditEntry.objects.filter(action="schedule.run").exists()
+
+
+def test_a_zone_that_is_no_more_ends_it() -> None:
+    schedule = due(every_ms=None, cron="* * * * *", timezone="Mars/Phobos")
+    recurring.fire_due()
+    moved = fresh(schedule)
+    assert (moved.state, moved.recent[0]["result"]) == ("ended", "refused")
+    assert recurring.fire_due() == 0
+
+
+def test_a_paused_channel_takes_messages_and_a_paused_schedule_makes_none() -> None:
+    schedule = due()
+    schedule.channel.paused = True
+    schedule.channel.save()
+    assert recurring.fire_due() == 1
+    Schedule.objects.update(next_at=clock.now())
+    register_schedule.pause(order(schedule))
+    assert recurring.fire_due() == 0
+    register_schedule.resume(order(schedule))
+    next_at = fresh(schedule).next_at
+    assert next_at is not None
+    assert next_at > clock.now()  # what the pause took is gone
+
+
+def test_a_channel_takes_its_schedules_along() -> None:
+    schedule = due()
+    going = erase.census(schedule.channel)
+    assert going.schedules == 1
+    erase.close(schedule.channel, actor="test", reason="", counted=going)
+    assert recurring.fire_due() == 0
+    assert erase.finish(schedule.channel, actor="test", reason="")
+    assert not Channel.objects.exists()
+    assert not ScheduleBody.objects.exists()
+
+
+def test_by_hand() -> None:
+    schedule = ScheduleFactory.create(paused=True)
+    shown = recurring.run_now(order(schedule, actor="user:mia", reason="why"))
+    again = recurring.run_now(order(schedule, actor="user:mia"))
+    assert shown["id"] != again["id"]
+    moved = fresh(schedule)
+    assert (moved.fired_count, moved.state, moved.next_at) == (0, "paused", None)
+    assert [line["message"] for line in moved.recent] == [again["id"], shown["id"]]
+    entry = AuditEntry.objects.filter(action="schedule.run").order_by("id")[0]
+    assert (entry.actor, entry.reason, entry.after) == ("user:mia", "why", {"message": shown["id"]})
+
+
+def test_whoever_changes_it_meanwhile_wins() -> None:
+    """The fence: a round that was judged by other settings is not kept."""
+    schedule = due()
+    Schedule.objects.update(version=99)
+    with pytest.raises(firing.Lost):
+        firing.move(schedule, [], next_at=None, message_id=1, skipped=0)
+    assert fresh(schedule).state == "active"
+
+
+def rivals(number: int, work: Callable[[], object]) -> None:
+    """The same work in so many threads with a connection of each."""
+    barrier = threading.Barrier(number)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            barrier.wait()
+            work()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+
+
+@pytest.mark.mariadb
+@pytest.mark.seed("S4-06")
+def test_rivals_fire_each_occurrence_once() -> None:
+    schedules = [due(late_s=20, every_ms=1000 + 100 * number) for number in range(6)]
+    before = clock.now()
+
+    def fire() -> None:
+        for _ in range(60):
+            recurring.fire_due()
+
+    rivals(3, fire)
+    all_fired()
+    for schedule in schedules:
+        moved = fresh(schedule)
+        assert schedule.start_at is not None
+        assert schedule.every_ms is not None
+        table = schedule.timetable
+        assert moved.next_at is not None
+        expected, at = [], table.after(schedule.start_at - SECOND)
+        while at is not None and at < moved.next_at:
+            expected.append(f"schedule:{schedule.name}:{round(at.timestamp() * 1000)}")
+            at = table.after(at)
+        assert [key for key in keys() if f":{schedule.name}:" in key] == expected
+        assert moved.fired_count == len(expected)
+        assert moved.next_at > before
+    assert IdempotencyRecord.objects.count() == len(keys())
+
+
+@pytest.mark.mariadb
+@pytest.mark.seed("S4-06")
+def test_two_clockworks_fire_at_the_instant_each_once() -> None:
+    """As two nodes have them; the lateness is that of a machine that has much else to do."""
+    start = clock.now() + SECOND
+    start = start.replace(microsecond=0)
+    schedule = ScheduleFactory.create(every_ms=200, start_at=start, next_at=start, limit=15)
+    works = [Clockwork(lambda seconds: threading.Event().wait(seconds)) for _ in range(2)]
+    for work in works:
+        work.start()
+    try:
+        wait_until(lambda: fresh(schedule).state == "ended", 60, "it does not end")
+    finally:
+        for work in works:
+            work.stop()
+    assert len(keys()) == len(set(keys())) == 15
+    for message in Message.objects.all():
+        occurrence = int(message.idempotency_key.rpartition(":")[2]) / 1000
+        assert message.accepted_at.timestamp() >= occurrence  # never before
+
+
+@pytest.mark.mariadb
+def test_a_clockwork_sees_what_is_new_at_once() -> None:
+    work = Clockwork(lambda seconds: threading.Event().wait(seconds))
+    work.start()
+    try:
+        at = datetime.now(UTC)
+        schedule = due()
+        wait_until(lambda: fresh(schedule).fired_count > 0, 30, "it was not seen")
+        assert datetime.now(UTC) > at
+    finally:
+        work.stop()
+    assert not work.is_alive()
+
+
+def test_the_sweep_fires_what_no_clockwork_did() -> None:
+    young, old = due(late_s=1), due(late_s=recurring.LATE.total_seconds() + 1)
+    assert sweeps.overdue() == 1
+    assert (fresh(young).fired_count, fresh(old).fired_count) == (0, 1)

@@ -1,0 +1,744 @@
+"""Replay: each matching delivery once, in bounded slices, whatever happens on the way."""
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.db.models import Q
+
+from channels_app import clock
+from channels_app.errors import Conflict, Invalid, NotFound
+from channels_app.models import AuditEntry, Consumer, Message, new_id
+from channels_app.rules import ids
+from channels_app.rules.tenants import Tenant
+from delivery.models import Counter, Delivery, Replay
+from delivery.rules.asker import Asker
+from delivery.steps import replay
+from delivery.steps.replay import filters, requeue, scope, slices, windows
+from tests.support.books import (
+    assert_counters_are_true,
+    database_url,
+    make_deliveries,
+    make_messages,
+    public,
+)
+from tests.support.factories import ChannelFactory, ConsumerFactory, DeliveryFactory, TeamFactory
+
+pytestmark = pytest.mark.django_db
+ALICE = Asker("user:alice", "after the outage")
+
+
+def start(
+    data: dict[str, Any], *, rate: float | None = None, now: datetime | None = None
+) -> Replay:
+    wanted = replay.parse(data)
+    consumers = replay.consumers_of(wanted)
+    return replay.create(wanted, consumers, ALICE, now=now or clock.now(), rate_per_second=rate)
+
+
+def of(consumer: Consumer, **more: Any) -> dict[str, Any]:
+    return {"channel": consumer.channel.slug, "consumer": consumer.client_id, **more}
+
+
+def run(job: Replay, budget: int = 1000) -> int:
+    """Slices until it has ended; returns how many deliveries were queued."""
+    total = 0
+    while True:
+        total += replay.run_slice(job, clock.now(), budget)
+        job.refresh_from_db()
+        if job.state != "running":
+            return total
+
+
+def queued(consumer: Consumer) -> int:
+    return Delivery.objects.filter(consumer=consumer, state="queued").count()
+
+
+# -- one row -----------------------------------------------------------------------------------
+
+
+@pytest.mark.trap("dead letters that are counted wrong or slowly")
+def test_a_replayed_delivery_begins_afresh_and_keeps_its_history() -> None:
+    consumer = ConsumerFactory.create()
+    (row,) = make_deliveries(consumer, 1, lease_owner=7)
+    now = clock.now()
+
+    after = replay.replay_one(row.id, ALICE, now=now)
+
+    assert (after.state, after.reason, after.due_at) == ("queued", "replayed", now)
+    assert (after.failure_count, after.interruption_count, after.lease_owner) == (0, 0, None)
+    assert (after.attempt_count, after.outcome, after.status_code) == (3, "server_error", 500)
+    assert after.finished_at is None
+    assert after.version == row.version + 1
+    job = Replay.objects.get()
+    assert after.replay_id == job.id
+    assert (job.state, job.matched_count, job.replayed_count) == ("finished", 1, 1)
+    entry = AuditEntry.objects.get(target=f"delivery:{public(row)}")
+    assert (entry.actor, entry.action) == ("user:alice", "delivery.replay")
+    assert entry.reason == "after the outage"
+    assert_counters_are_true()
+
+
+@pytest.mark.parametrize("trait", ["dead", "delivered", "cancelled"])
+def test_every_finished_delivery_can_be_replayed(trait: str) -> None:
+    row = DeliveryFactory.create(**{trait: True})
+
+    assert replay.replay_one(row.id, ALICE, now=clock.now()).state == "queued"
+    assert_counters_are_true()
+
+
+@pytest.mark.parametrize("traits", [{}, {"in_flight": True}, {"retrying": True}])
+def test_an_open_delivery_cannot_be_replayed(traits: dict[str, bool]) -> None:
+    row = DeliveryFactory.create(**traits)
+
+    with pytest.raises(Conflict, match="on its way"):
+        replay.replay_one(row.id, ALICE, now=clock.now())
+    assert not Replay.objects.exists()
+
+
+def test_nothing_is_replayed_to_a_removed_consumer_or_after_the_last_instant() -> None:
+    now = clock.now()
+    removed = DeliveryFactory.create(dead=True, consumer=ConsumerFactory.create(retired=True))
+    expired = DeliveryFactory.create(dead=True, expires_at=now)
+
+    with pytest.raises(Conflict, match="removed"):
+        replay.replay_one(removed.id, ALICE, now=now)
+    with pytest.raises(Conflict, match="last instant"):
+        replay.replay_one(expired.id, ALICE, now=now)
+    with pytest.raises(NotFound):
+        replay.replay_one(new_id(), ALICE, now=now)
+
+
+# -- many rows ---------------------------------------------------------------------------------
+
+
+@pytest.mark.trap("a bulk job without bounds")
+def test_five_thousand_rows_in_slices_with_a_cancel_half_way() -> None:
+    consumer, neighbour = ConsumerFactory.create(), ConsumerFactory.create()
+    make_deliveries(consumer, 5000)
+    make_deliveries(neighbour, 3)
+    job = start(of(consumer))
+    assert job.matched_count == 5000
+
+    sizes = [replay.run_slice(job, clock.now(), 500) for _ in range(5)]
+    assert sizes == [500] * 5
+    replay.cancel(job.id, ALICE, now=clock.now())
+    assert replay.run_slice(job, clock.now(), 500) == 0
+
+    job.refresh_from_db()
+    assert (job.state, job.replayed_count, queued(consumer)) == ("cancelled", 2500, 2500)
+    assert_counters_are_true()
+
+    rest = start(of(consumer))
+    assert rest.matched_count == 2500
+    assert run(rest) == 2500
+    assert queued(consumer) == 5000
+    assert queued(neighbour) == 0
+    assert_counters_are_true()
+
+
+def test_the_oldest_rows_go_first() -> None:
+    consumer = ConsumerFactory.create()
+    rows = make_deliveries(consumer, 10)
+
+    replay.run_slice(start(of(consumer)), clock.now(), 4)
+
+    assert set(Delivery.objects.filter(state="queued").values_list("id", flat=True)) == {
+        row.id for row in rows[:4]
+    }
+
+
+def test_the_oldest_rows_go_first_whatever_their_state() -> None:
+    consumer = ConsumerFactory.create()
+    rows = []
+    for state in ("dead", "delivered", "cancelled", "dead", "delivered", "cancelled"):
+        rows += make_deliveries(consumer, 2, state=state)
+    job = start(of(consumer, states=["dead", "delivered", "cancelled"]))
+
+    for size in (5, 3):
+        replay.run_slice(job, clock.now(), size)
+
+    assert set(Delivery.objects.filter(state="queued").values_list("id", flat=True)) == {
+        row.id for row in rows[:8]
+    }
+
+
+def test_only_rows_that_still_are_in_their_state_are_queued_and_only_once() -> None:
+    consumer = ConsumerFactory.create()
+    dead, taken, known = make_deliveries(consumer, 3)
+    Delivery.objects.filter(id=taken.id).update(state="in_flight", due_at=clock.now())
+    Delivery.objects.filter(id=known.id).update(replay_id=5)
+    Counter.add({(consumer.id, "dead"): -1, (consumer.id, "in_flight"): 1}, 0)
+
+    count = requeue.requeue(
+        [dead.id, taken.id, known.id],
+        states=["dead"],
+        replay_id=5,
+        pace=requeue.Pace(clock.now(), None),
+        first_place=0,
+        slot=0,
+    )
+
+    assert count == 1
+    assert set(Delivery.objects.values_list("id", "state")) == {
+        (dead.id, "queued"),
+        (taken.id, "in_flight"),
+        (known.id, "dead"),
+    }
+    assert_counters_are_true()
+
+
+def test_a_stretch_begins_behind_its_place_and_ends_with_its_limit() -> None:
+    consumer = ConsumerFactory.create()
+    rows = [row.id for row in make_deliveries(consumer, 5)]
+
+    def look(after: int, upper: int, limit: int) -> windows.Stretch:
+        return windows.deliveries(
+            consumer.id, ["dead", "delivered"], Q(), after=after, upper=upper, limit=limit
+        )
+
+    assert look(rows[0], rows[4], 2) == windows.Stretch(rows[1:3], rows[2], False)
+    assert look(rows[2], rows[3], 2) == windows.Stretch(rows[3:4], rows[3], True)
+    assert look(rows[4], rows[4], 2) == windows.Stretch([], rows[4], True)
+
+
+def test_a_row_that_dies_again_during_the_replay_is_not_taken_twice() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 10)
+    job = start(of(consumer))
+    replay.run_slice(job, clock.now(), 4)
+    Delivery.objects.filter(state="queued").update(state="dead", due_at=None)
+
+    assert run(job, 4) == 6
+    assert queued(consumer) == 6
+
+
+def test_two_replays_of_the_same_rows_share_them() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 30)
+    first, second = start(of(consumer)), start(of(consumer))
+    counts = {first.id: 0, second.id: 0}
+
+    for job in (first, second) * 4:
+        counts[job.id] += replay.run_slice(job, clock.now(), 5)
+
+    assert sum(counts.values()) == 30
+    assert set(Delivery.objects.values_list("version", flat=True)) == {2}
+    assert_counters_are_true()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_workers_on_the_same_replays_at_the_same_time_take_each_row_once() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 400)
+    jobs = [start(of(consumer)), start(of(consumer))]
+
+    def work(job: Replay) -> int:
+        try:
+            return sum(replay.run_slice(job, clock.now(), 20) for _ in range(30))
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        counts = list(pool.map(work, jobs * 2))
+
+    assert sum(counts) + sum(replay.run_slice(job, clock.now(), 1000) for job in jobs) == 400
+    assert set(Delivery.objects.values_list("state", "version")) == {("queued", 2)}
+    assert sum(Replay.objects.values_list("replayed_count", flat=True)) == 400
+    assert_counters_are_true()
+
+
+def test_what_dies_after_the_request_is_not_part_of_it() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 2)
+    job = start(of(consumer))
+    later = make_deliveries(consumer, 1)
+
+    assert run(job) == 2
+    later[0].refresh_from_db()
+    assert later[0].state == "dead"
+
+
+def test_a_slice_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 10)
+    job = start(of(consumer))
+
+    def die(*_: Any) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slices, "_keep", die)
+        with pytest.raises(RuntimeError):
+            replay.run_slice(job, clock.now(), 5)
+
+    assert queued(consumer) == 0
+    assert run(job, 5) == 10
+    job.refresh_from_db()
+    assert job.replayed_count == 10
+    assert_counters_are_true()
+
+
+@pytest.mark.trap("a bulk job without bounds")
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path) -> None:
+    (tmp_path / "failpoint").write_text("in_replay")
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 30)
+    job = start(of(consumer))
+    replay.run_slice(job, clock.now(), 10)
+    code = "from channels_app import clock; from delivery.steps import replay; "
+    environment = os.environ | {
+        "DATABASE_URL": database_url(),
+        "HOOKSTATION_FAILPOINT": str(tmp_path / "failpoint"),
+    }
+
+    died = subprocess.run(
+        [sys.executable, "manage.py", "shell", "-c", f"{code}replay.run_due(clock.now(), 0)"],
+        cwd=settings.BASE_DIR,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert queued(consumer) == 10
+    assert run(job, 10) == 20
+    assert set(Delivery.objects.values_list("state", "version")) == {("queued", 2)}
+    assert_counters_are_true()
+
+
+def test_several_consumers_and_states_are_worked_off_one_after_another() -> None:
+    channel = ChannelFactory.create()
+    consumers = [ConsumerFactory.create(channel=channel) for _ in range(3)]
+    for consumer in consumers:
+        make_deliveries(consumer, 3)
+        make_deliveries(consumer, 2, state="delivered", reason="delivered", outcome="delivered")
+        make_deliveries(consumer, 4, state="cancelled", reason="cancelled", outcome="")
+    gone = ConsumerFactory.create(channel=channel, retired=True)
+    make_deliveries(gone, 1)
+    job = start({"channel": channel.slug, "states": ["dead", "delivered"]})
+    assert job.matched_count == 15
+    consumers[1].state = Consumer.State.RETIRED
+    consumers[1].save()
+
+    assert run(job, 4) == 10
+    assert [queued(consumer) for consumer in (*consumers, gone)] == [5, 0, 5, 0]
+    assert_counters_are_true()
+
+
+def test_a_filter_that_matches_little_costs_bounded_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("delivery.steps.replay.windows.SCAN", 10)
+    monkeypatch.setattr(slices, "EFFORT", 10)
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 60)
+    make_deliveries(consumer, 1, outcome="timeout")
+    job = start(of(consumer, outcomes=["timeout"]))
+
+    assert replay.run_slice(job, clock.now(), 100) == 0
+    job.refresh_from_db()
+    assert job.state == "running"
+    assert job.cursor > 0
+    assert run(job) == 1
+
+
+def test_only_what_was_answered_so_is_replayed() -> None:
+    consumer = ConsumerFactory.create()
+    for status in (503, 404, None):
+        make_deliveries(consumer, 2, status_code=status)
+    wanted = replay.parse(of(consumer, status_codes=[503, 500]))
+    assert replay.count(wanted, [consumer], clock.now()).number == 2
+
+    assert run(start(of(consumer, status_codes=[503, 500]))) == 2
+
+    rows = Delivery.objects.filter(state="queued").values_list("status_code", flat=True)
+    assert list(rows) == [503, 503]
+
+
+def test_run_due_takes_one_slice_of_every_running_replay() -> None:
+    consumers = [ConsumerFactory.create(), ConsumerFactory.create()]
+    for consumer in consumers:
+        make_deliveries(consumer, 3)
+    jobs = [start(of(consumer)) for consumer in consumers]
+    replay.cancel(jobs[1].id, ALICE, now=clock.now())
+
+    assert replay.run_due(clock.now(), 3) == 3
+    assert replay.run_due(clock.now(), 3) == 0
+    assert_counters_are_true()
+
+
+def test_a_replay_that_cannot_be_read_does_not_hold_up_the_others() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 1)
+    broken, sound = start(of(consumer)), start(of(consumer))
+    Replay.objects.filter(id=broken.id).update(filter={"kind": "finished", "moon": "full"})
+
+    assert replay.run_due(clock.now(), 0) == 1
+    broken.refresh_from_db()
+    sound.refresh_from_db()
+    assert (broken.state, sound.state) == ("cancelled", "finished")
+
+
+# -- pace --------------------------------------------------------------------------------------
+
+
+def test_a_rate_spreads_the_rows_on_the_timeline_and_no_farther_than_a_minute() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 300)
+    now = clock.now()
+    job = start(of(consumer), rate=2, now=now)
+
+    assert replay.run_slice(job, now, 1000) == 121
+    due = list(Delivery.objects.filter(state="queued").order_by("id").values_list("due_at"))
+    offsets = [(instant - now).total_seconds() for (instant,) in due if instant]
+    assert offsets == [pytest.approx(place / 2, abs=0.11) for place in range(121)]
+    assert replay.run_slice(job, now, 1000) == 0
+    job.refresh_from_db()
+    assert job.version == 2
+
+    later = now + timedelta(seconds=30)
+    assert replay.run_slice(job, later, 1000) == 60
+    # Nobody ran it for an hour: it goes on at its pace and does not catch up.
+    much_later = now + timedelta(hours=1)
+    assert replay.run_slice(job, much_later, 1000) == 119
+    newest = Delivery.objects.filter(state="queued").latest("due_at").due_at
+    assert newest is not None
+    assert (newest - much_later).total_seconds() == pytest.approx(59, abs=0.11)
+    assert_counters_are_true()
+
+
+def test_a_fast_rate_shares_instants() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 500)
+    now = clock.now()
+
+    replay.run_slice(start(of(consumer), rate=1000, now=now), now, 500)
+
+    instants = set(Delivery.objects.filter(state="queued").values_list("due_at", flat=True))
+    assert len(instants) in {5, 6}
+    assert max(instants) < now + timedelta(seconds=0.5)  # type: ignore[type-var, operator]  # all of them are set
+
+
+# -- filters -----------------------------------------------------------------------------------
+
+
+def test_each_part_of_the_filter_restricts() -> None:
+    consumer = ConsumerFactory.create()
+    old = clock.now() - timedelta(hours=2)
+    wanted = make_deliveries(
+        consumer, 2, accepted_at=old, outcome="timeout", event_type="order.created"
+    )
+    make_deliveries(consumer, 1, outcome="timeout", event_type="order.created")
+    for near in (old - timedelta(seconds=1), old + timedelta(hours=1)):
+        make_deliveries(
+            consumer, 1, accepted_at=near, outcome="timeout", event_type="order.created"
+        )
+    make_deliveries(consumer, 1, accepted_at=old, event_type="order.created")
+    make_deliveries(consumer, 1, accepted_at=old, outcome="timeout", event_type="order")
+    make_deliveries(consumer, 1, accepted_at=old, outcome="timeout", event_type="orders.created")
+    make_deliveries(
+        consumer, 1, accepted_at=old, outcome="timeout", event_type="order.created", expires_at=old
+    )
+    data = of(
+        consumer,
+        outcomes=["timeout"],
+        event_types=["order.*"],
+        to=(old + timedelta(hours=1)).isoformat(),
+    )
+    data["from"] = old.isoformat()
+
+    job = start(data)
+    assert job.matched_count == 2
+    assert run(job) == 2
+    assert set(Delivery.objects.filter(state="queued").values_list("id", flat=True)) == {
+        row.id for row in wanted
+    }
+
+
+def test_event_types_are_compared_exactly() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 1, event_type="Order.Created")
+    make_deliveries(consumer, 1, event_type="order.created")
+
+    assert start(of(consumer, event_types=["order.created"])).matched_count == 1
+    assert start(of(consumer, event_types=["order.*"])).matched_count == 1
+    assert start(of(consumer, event_types=["*"])).matched_count == 2
+
+
+def test_ids_name_deliveries_one_by_one() -> None:
+    consumer, other = ConsumerFactory.create(), ConsumerFactory.create()
+    rows = make_deliveries(consumer, 3)
+    foreign = make_deliveries(other, 1)
+    data = {"ids": [public(rows[0]), public(rows[2]), public(foreign[0])]}
+
+    assert replay.consumers_of(replay.parse(data)) == [consumer, other]
+    assert run(start(data)) == 3
+    rows[1].refresh_from_db()
+    assert rows[1].state == "dead"
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ([], ""),
+        ("dead", ""),
+        ({"chanel": "a"}, "chanel"),
+        ({"\ud800": "a"}, "\\ud800"),
+        ({"channel": 5}, "channel"),
+        ({"channel": "No Such"}, "channel"),
+        ({"channel": "a" * 101}, "channel"),
+        ({"consumer": "a"}, "channel"),
+        ({"channel": "a", "consumer": ["a"]}, "consumer"),
+        ({"states": "dead"}, "states"),
+        ({"states": []}, "states"),
+        ({"states": ["queued"]}, "states"),
+        ({"states": ["dead", "dead"]}, "states"),
+        ({"outcomes": ["moon"]}, "outcomes"),
+        ({"outcomes": [None]}, "outcomes"),
+        ({"status_codes": ["503"]}, "status_codes"),
+        ({"status_codes": [99]}, "status_codes"),
+        ({"status_codes": []}, "status_codes"),
+        ({"event_types": ["a..b"]}, "event_types"),
+        ({"event_types": ["a" * 200]}, "event_types"),
+        ({"event_types": [f"a.b{n}" for n in range(101)]}, "event_types"),
+        ({"from": "yesterday"}, "from"),
+        ({"from": "2026-01-01T00:00:00"}, "from"),
+        ({"from": True}, "from"),
+        ({"from": "0001-01-01T00:00:00Z"}, "from"),
+        ({"to": "9999-12-31T23:59:59Z"}, "to"),
+        ({"to": {}}, "to"),
+        ({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "to"),
+        ({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "to"),
+        ({"ids": []}, "ids"),
+        ({"ids": ["msg_0000000000000"]}, "ids"),
+        ({"ids": ["dlv_1"]}, "ids"),
+        ({"ids": [7]}, "ids"),
+        ({"ids": [ids.to_public("dlv", n) for n in range(1001)]}, "ids"),
+    ],
+)
+def test_a_filter_is_read_strictly(data: object, field: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        replay.parse(data, at="filter")
+
+    assert caught.value.field == f"filter.{field}".rstrip(".")
+
+
+def test_null_is_the_same_as_absent() -> None:
+    empty = dict.fromkeys(filters.FIELDS)
+
+    assert replay.parse(empty) == replay.parse({}) == replay.ReplayFilter()
+
+
+def test_a_filter_survives_being_stored() -> None:
+    data = {
+        "channel": "a",
+        "consumer": "b",
+        "states": ["delivered", "dead"],
+        "outcomes": ["timeout"],
+        "status_codes": [503, 404],
+        "event_types": ["order.*"],
+        "from": "2026-01-01T00:00:00.5+02:00",
+        "to": 1767225600000,
+        "ids": [ids.to_public("dlv", 5)],
+    }
+
+    wanted = replay.parse(data)
+
+    assert replay.load(filters.store(wanted)) == wanted
+    assert replay.parse(wanted.to_json()) == wanted
+
+
+def test_a_replay_of_everything_there_is_is_refused() -> None:
+    with pytest.raises(Invalid, match="Name a channel"):
+        start({})
+
+
+def test_consumers_are_looked_for_within_the_callers_walls() -> None:
+    team = TeamFactory.create()
+    mine = ConsumerFactory.create(team=team)
+    theirs = ConsumerFactory.create(channel=mine.channel)
+    gone = ConsumerFactory.create(channel=mine.channel, retired=True, team=team)
+    tenant = Tenant(team_id=team.id)
+    whole = replay.parse({"channel": mine.channel.slug})
+
+    assert replay.consumers_of(whole) == [mine, theirs]
+    assert replay.consumers_of(whole, tenant=tenant) == [mine]
+    assert replay.consumers_of(replay.parse(of(mine)), tenant=tenant) == [mine]
+    for wanted, channels in (
+        (of(theirs), None),
+        (of(mine), ["elsewhere"]),
+        ({"channel": mine.channel.slug}, ["elsewhere"]),
+        ({"channel": "nowhere"}, None),
+        ({"channel": mine.channel.slug, "consumer": "nobody"}, None),
+    ):
+        with pytest.raises(NotFound):
+            replay.consumers_of(replay.parse(wanted), tenant=tenant, channels=channels)
+    with pytest.raises(Conflict, match="removed"):
+        replay.consumers_of(replay.parse(of(gone)), tenant=tenant)
+
+
+# -- counting ----------------------------------------------------------------------------------
+
+
+def test_counts_stop_looking_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope, "LOOK", 20)
+    channel = ChannelFactory.create()
+    small, large, last = (ConsumerFactory.create(channel=channel) for _ in range(3))
+    make_deliveries(small, 5, outcome="timeout")
+    make_deliveries(large, 40, outcome="timeout")
+    make_deliveries(last, 2, outcome="timeout")
+    now = clock.now()
+
+    def count(**data: Any) -> tuple[int, bool]:
+        wanted = replay.parse({"channel": channel.slug, **data})
+        found = replay.count(wanted, replay.consumers_of(wanted), now)
+        return found.number, found.exact
+
+    assert count() == (47, False)  # by the counters
+    assert count(outcomes=["timeout"]) == (5 + 16, False)
+    assert count(consumer=small.client_id, outcomes=["timeout"]) == (5, True)
+    assert count(consumer=large.client_id, outcomes=["gone"]) == (0, False)
+    wanted = replay.parse({"channel": channel.slug, "outcomes": ["timeout"]})
+    sample = replay.sample(wanted, replay.consumers_of(wanted), now)
+    assert [row.consumer_id for row in sample] == [small.id] * 5 + [large.id] * 5
+
+
+def test_a_tenant_has_a_limited_number_of_replays_under_way() -> None:
+    consumer = ConsumerFactory.create()
+    for _ in range(20):
+        start(of(consumer))
+
+    with pytest.raises(Conflict, match="are running"):
+        start(of(consumer))
+    replay.run_due(clock.now(), 0)
+    start(of(consumer))
+
+
+def test_the_request_and_its_cancellation_are_audited() -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 2)
+    job = start(of(consumer, outcomes=["server_error"]), rate=5)
+    replay.cancel(job.id, Asker("key:abc", "enough"), now=clock.now())
+
+    cancelled, created = AuditEntry.objects.order_by("-id")
+    assert (created.action, created.actor) == ("replay.create", "user:alice")
+    assert created.after == {
+        "filter": {"kind": "finished", **of(consumer, states=["dead"], outcomes=["server_error"])},
+        "matched": 2,
+        "rate_per_second": 5.0,
+    }
+    assert (cancelled.action, cancelled.actor, cancelled.reason) == (
+        "replay.cancel",
+        "key:abc",
+        "enough",
+    )
+    assert cancelled.before == {"state": "running", "replayed": None}
+    assert cancelled.after == {"state": "cancelled", "replayed": 0}
+    with pytest.raises(Conflict, match="cancelled already"):
+        replay.cancel(job.id, ALICE, now=clock.now())
+    with pytest.raises(NotFound):
+        replay.cancel(new_id(), ALICE, now=clock.now())
+
+
+# -- backfill ----------------------------------------------------------------------------------
+
+
+def backfill(consumer: Consumer, **data: Any) -> Replay:
+    wanted = replay.parse(data, names=replay.BACKFILL_FIELDS, kind="missing")
+    return replay.create(
+        wanted.within(consumer.channel.slug, consumer.client_id),
+        [consumer],
+        ALICE,
+        now=clock.now(),
+    )
+
+
+@pytest.mark.trap("a message that nobody wanted is gone")
+def test_a_consumer_that_came_late_is_given_what_it_missed() -> None:
+    early = ConsumerFactory.create()
+    make_deliveries(early, 25)
+    late = ConsumerFactory.create(channel=early.channel)
+    known = make_deliveries(late, 2)
+    job = backfill(late)
+    assert job.matched_count == 25
+
+    assert run(job, 10) == 25
+    assert Delivery.objects.filter(consumer=late).count() == 27
+    made = Delivery.objects.filter(consumer=late, state="queued").first()
+    assert made is not None
+    assert (made.reason, made.replay_id, made.attempt_count) == ("accepted", None, 0)
+    assert set(Delivery.objects.filter(id__in=[row.id for row in known]).values_list("state")) == {
+        ("dead",)
+    }
+    assert set(
+        Message.objects.filter(deliveries__consumer=early).values_list("consumer_count", flat=True)
+    ) == {2}
+    assert run(backfill(late)) == 0
+    assert_counters_are_true()
+
+
+def test_a_backfill_takes_only_what_the_consumer_would_have_got() -> None:
+    consumer = ConsumerFactory.create(event_types=["order.*"])
+    now = clock.now()
+    old = now - timedelta(hours=3)
+    make_messages(consumer, 1, event_type="order.created")
+    make_messages(consumer, 2, event_type="order.paid")
+    make_messages(consumer, 4, event_type="user.created")
+    make_messages(consumer, 8, event_type="order.paid", state="accepted")
+    make_messages(consumer, 16, event_type="order.paid", state="cancelled")
+    make_messages(consumer, 32, event_type="order.paid", expires_at=now)
+    make_messages(consumer, 64, event_type="order.paid", accepted_at=old)
+    make_messages(ConsumerFactory.create(), 128, event_type="order.paid")
+
+    recent = {"from": (now - timedelta(hours=1)).isoformat()}
+    assert backfill(consumer, **recent, event_types=["order.paid"]).matched_count == 2
+    assert backfill(consumer, **recent).matched_count == 3
+    assert backfill(consumer, to=(now - timedelta(hours=1)).isoformat()).matched_count == 64
+    job = backfill(consumer)
+    assert job.matched_count == 67
+    assert run(job, 5) == 67
+    assert_counters_are_true()
+
+
+def test_a_scheduled_message_waits_for_its_time_in_a_backfill_too() -> None:
+    consumer = ConsumerFactory.create()
+    later = clock.now() + timedelta(hours=1)
+    make_messages(consumer, 1, due_at=later, priority=8, ordering_key="k")
+
+    run(backfill(consumer))
+
+    row = Delivery.objects.get(consumer=consumer)
+    assert (row.due_at, row.priority, row.ordering_key) == (later, 8, "k")
+
+
+def test_a_fan_out_that_is_faster_with_one_message_undoes_and_repeats_the_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = ConsumerFactory.create()
+    messages = make_messages(consumer, 3)
+    job = backfill(consumer)
+    rivals = iter([messages[1]])
+    real = Delivery.objects.bulk_create
+
+    def rival_first(rows: list[Delivery], **options: Any) -> Any:
+        for message in rivals:
+            rival = copy(next(row for row in rows if row.message_id == message.id))
+            rival.id = new_id()
+            real([rival])
+        return real(rows, **options)
+
+    monkeypatch.setattr(Delivery.objects, "bulk_create", rival_first)
+
+    assert run(job) == 3
+    assert_counters_are_true()

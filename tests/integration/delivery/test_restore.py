@@ -1,0 +1,244 @@
+"""What the broker does with messages that the pipeline brings out of the lake."""
+
+import json
+from contextlib import suppress
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from standardwebhooks.webhooks import Webhook
+
+from channels_app import clock
+from channels_app.errors import Conflict, NotFound
+from channels_app.models import AuditEntry, Consumer, Message, MessageBody
+from delivery.models import Counter, Delivery, Replay, Restored, RestoredMessage
+from delivery.rules.asker import Asker
+from delivery.runtime import sweeps
+from delivery.steps import dispatch
+from delivery.steps.replay import restore
+from tests.support.books import assert_counters_are_true
+from tests.support.pumping import (
+    SECRET,
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    pumping,
+)
+from tests.support.receiver import Receiver
+from tests.support.restoring import MESSAGE_COLUMNS, bring, take_away
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OPERATOR = Asker("user:olga", "enough")
+
+
+def lived(receiver: Receiver, number: int = 3) -> Consumer:
+    """Messages that were delivered."""
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/hook"))
+    publish(
+        channel, *[b'{"number": %d}' % place for place in range(number)], event_type="order.paid"
+    )
+    with pumping() as pump:
+        pump_until(pump, all_finished)
+    return consumer
+
+
+def admit(seconds: float = 0.0) -> int:
+    return sum(restore.run_each(clock.now() + timedelta(seconds=seconds), 0))
+
+
+def keys() -> list[int]:
+    return list(Message.objects.order_by("id").values_list("id", flat=True))
+
+
+def books_are_in_order() -> None:
+    """But that nobody pumps."""
+    assert_counters_are_true()
+    out = StringIO()
+    with suppress(SystemExit):
+        call_command("audit", "--json", "--grace", "0s", stdout=out)
+    findings = json.loads(out.getvalue())["findings"]
+    assert [it for it in findings if it["check"] != "late"] == []
+
+
+def test_it_arrives_as_it_was(receiver: Receiver) -> None:
+    consumer = lived(receiver)
+    mine = keys()
+    row = bring(consumer, take_away(mine))
+    before = [(it.header("webhook-id"), it.body) for it in receiver.requests("/hook")]
+
+    assert admit() == 3
+    assert admit() == 0
+    row.refresh_from_db()
+    assert (row.state, row.queued_count, row.skipped_count) == ("finished", 3, 0)
+    assert keys() == mine
+    with pumping() as pump:
+        pump_until(pump, all_finished)
+    again = receiver.wait_for(6, path="/hook")[3:]
+    assert sorted((it.header("webhook-id"), it.body) for it in again) == sorted(before)
+    for request in again:
+        names = ("webhook-id", "webhook-timestamp", "webhook-signature")
+        headers = {name: request.header(name) or "" for name in names}
+        Webhook(SECRET).verify(request.body.decode(), headers)
+    assert set(RestoredMessage.objects.values_list("message_id", flat=True)) == set(mine)
+    (replay,) = Replay.objects.all()
+    assert set(Delivery.objects.values_list("replay_id", flat=True)) == {replay.id}
+    actions = AuditEntry.objects.filter(target=f"replay:{replay}").order_by("id")
+    assert list(actions.values_list("action", "actor", "reason")) == [
+        ("replay.restore", "olga on the command line", "lost"),
+        ("replay.finished", "broker", ""),
+    ]
+    assert (row.low, row.high) == (mine[0], mine[-1])
+    made = sorted(Delivery.objects.values_list("id", flat=True))
+    assert (row.first_key, row.last_key) == (made[0], made[-1])
+    books_are_in_order()
+
+
+def test_what_is_still_here_goes_again_and_what_is_on_its_way_stays(receiver: Receiver) -> None:
+    consumer = lived(receiver)
+    here, away, open_ = keys()
+    rows = take_away([away])
+    both = [here, open_]
+    rows += [
+        {name: getattr(it, name) for name in MESSAGE_COLUMNS} | {"message_id": it.id}
+        for it in Message.objects.filter(id__in=both)
+    ]
+    now = clock.now()
+    moved = Delivery.objects.filter(message_id=open_)
+    moved.update(state="queued", due_at=now + timedelta(hours=1), finished_at=None)
+    Counter.add({(consumer.id, "delivered"): -1, (consumer.id, "queued"): 1}, 0)
+    row = bring(consumer, rows)
+    assert admit() == 3
+    row.refresh_from_db()
+    assert (row.queued_count, row.skipped_count) == (2, 1)
+    (replay,) = Replay.objects.all()
+    found = dict(Delivery.objects.values_list("message_id", "replay_id"))
+    assert found == {here: replay.id, away: replay.id, open_: None}
+    assert set(RestoredMessage.objects.values_list("message_id", flat=True)) == {away}
+    books_are_in_order()
+
+
+def test_a_consumer_that_came_late_is_counted(receiver: Receiver) -> None:
+    consumer = lived(receiver)
+    mine = keys()
+    late = make_consumer(consumer.channel, receiver.url("/late"))
+    rows = take_away(mine[:2])
+    rows += [
+        {name: getattr(it, name) for name in MESSAGE_COLUMNS} | {"message_id": it.id}
+        for it in Message.objects.filter(id=mine[2])
+    ]
+    bring(late, [row | {"is_first": True} for row in rows])
+    assert admit() == 3
+    assert set(Message.objects.values_list("consumer_count", flat=True)) == {2}
+    books_are_in_order()
+
+
+def test_what_cannot_be_sent_is_left_out(receiver: Receiver) -> None:
+    consumer = lived(receiver, 4)
+    bare, expired, cancelled, good = keys()
+    soon = clock.now() + timedelta(milliseconds=1)
+    rows = take_away([bare, expired, good])
+    rows[0] |= {"body": None}
+    rows[1] |= {"expires_at": soon}
+    (message,) = Message.objects.all()
+    rows.append(
+        {name: getattr(message, name) for name in MESSAGE_COLUMNS} | {"message_id": cancelled}
+    )
+    Message.objects.update(state="cancelled")
+    row = bring(consumer, rows)
+    assert admit(1.0) == 4
+    row.refresh_from_db()
+    assert (row.queued_count, row.skipped_count) == (1, 3)
+    assert set(keys()) == {cancelled, good}
+
+
+def test_a_rate_lets_in_a_few_seconds_ahead(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = lived(receiver, 30)
+    row = bring(consumer, take_away(keys()), rate_per_second=2.0)
+    assert admit() == 11
+    assert admit() == 0
+    assert admit(2.0) == 4
+    restore.cancel(row.id, OPERATOR, now=clock.now())
+    assert admit(60.0) == 0
+    row.refresh_from_db()
+    assert (row.state, row.queued_count) == ("cancelled", 15)
+    due = sorted(row.due_at for row in Delivery.objects.all() if row.due_at)
+    assert (due[-1] - due[0]).total_seconds() == pytest.approx(7.0, abs=0.6)
+    assert sum(restore.forget()) == 15
+    assert not Restored.objects.exists()
+    with pytest.raises(Conflict):
+        restore.cancel(row.id, OPERATOR, now=clock.now())
+    with pytest.raises(NotFound):
+        restore.cancel(row.id + 1, OPERATOR, now=clock.now())
+
+
+def test_many_come_in_small_transactions(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "BATCH", 2)
+    consumer = lived(receiver, 5)
+    bring(consumer, take_away(keys()))
+    assert list(restore.run_each(clock.now(), 0)) == [2, 2, 1, 0]
+
+
+def test_bodies_of_unknown_keys_and_removed_consumers_are_refused(receiver: Receiver) -> None:
+    consumer = lived(receiver)
+    row = bring(consumer, take_away(keys()), key_ids=["0badc0de"])
+    assert admit() == 0
+    row.refresh_from_db()
+    assert row.state == "refused"
+    assert "0badc0de" in row.error
+    Consumer.objects.filter(id=consumer.id).update(state="retired")
+    other = bring(consumer, [])
+    assert admit() == 0
+    other.refresh_from_db()
+    assert (other.state, other.error) == ("refused", restore.GONE)
+    assert not Message.objects.exists()
+
+
+def test_it_goes_again_when_nobody_needs_it(receiver: Receiver) -> None:
+    consumer = lived(receiver)
+    mine = keys()
+    bring(consumer, take_away(mine))
+    admit()
+    assert sum(restore.forget()) == 0
+    Delivery.objects.filter(message_id=mine[0]).delete()
+    Message.objects.filter(id=mine[1])._raw_delete("default")
+    assert sum(restore.forget()) == 1
+    assert keys() == mine[2:]
+    assert list(RestoredMessage.objects.values_list("message_id", flat=True)) == mine[2:]
+    assert not MessageBody.objects.filter(message_id=mine[0]).exists()
+
+
+def test_two_restores_of_a_message_bring_it_once(receiver: Receiver) -> None:
+    consumer = lived(receiver)
+    other = make_consumer(consumer.channel, receiver.url("/other"))
+    rows = take_away(keys())
+    bring(consumer, rows)
+    bring(other, [row | {"is_first": True} for row in rows])
+    assert admit() == 6
+    assert Message.objects.count() == RestoredMessage.objects.count() == 3
+    assert Delivery.objects.count() == 6
+    books_are_in_order()
+
+
+def test_sweeps_do_it() -> None:
+    names = {sweep.name for sweep in sweeps.SWEEPS}
+    assert {"restores", "old restores"} <= names
+
+
+def test_a_message_that_was_not_fanned_out_yet_waits_for_that(receiver: Receiver) -> None:
+    consumer = lived(receiver, 1)
+    (message_id,) = publish(consumer.channel, b"new")
+    message = Message.objects.get(id=message_id)
+    row = {name: getattr(message, name) for name in MESSAGE_COLUMNS} | {"message_id": message_id}
+    bring(consumer, [row])
+    assert admit() == 1
+    assert not Delivery.objects.filter(message_id=message_id).exists()
+    dispatch.dispatch(10, 0)
+    assert Delivery.objects.filter(message_id=message_id).count() == 1

@@ -1,0 +1,235 @@
+"""Rivals in real threads on one database: whoever is first decides, and nobody half."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import requests
+from django.db import connection
+
+from channels_app import clock
+from channels_app.errors import Conflict
+from channels_app.models import Consumer, Message
+from channels_app.steps import switch_consumer
+from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.asker import Asker
+from delivery.rules.claimed import Claimed
+from delivery.rules.lifecycle import DeliveryState, Reason, Transition
+from delivery.rules.outcome import Outcome
+from delivery.steps import cancel, claim, dispatch, replay, settle
+from delivery.steps.claim import Want
+from delivery.steps.settle import Result
+from tests.support import pumping
+from tests.support.books import make_deliveries
+from tests.support.broker import fresh_database
+from tests.support.pumping import make_channel, make_consumer, publish
+from tests.support.wire import Web
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
+NOWHERE = "http://127.0.0.1:9/"
+ALICE = Asker("user:alice", "a test")
+DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
+ROWS = 60
+REVOKED_S = 1.0
+
+
+def at_once(*works: Callable[[], object]) -> None:
+    """Run each in a thread with a connection of its own, all from the same moment on."""
+    barrier = threading.Barrier(len(works))
+    failed: list[BaseException] = []
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            barrier.wait()
+            work()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return make_consumer(make_channel(), NOWHERE)
+
+
+def queue(consumer: Consumer) -> None:
+    publish(consumer.channel, *[b"x"] * ROWS)
+    dispatch.dispatch(1000, slot=0)
+
+
+def take(consumer: Consumer, limit: int, owner: int, now: datetime | None = None) -> list[Claimed]:
+    want = Want(consumer.id, limit, 30_000, owner)
+    return claim.claim([want], now=now or clock.now(), slot=owner).rows
+
+
+def close(row: Claimed, owner: int) -> int:
+    worker = f"worker {owner}"
+    result = Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), worker, status=200)
+    return settle.settle([result], now=clock.now(), slot=owner)
+
+
+def test_a_cancellation_and_a_claim_of_the_same_rows_never_both_succeed(
+    consumer: Consumer,
+) -> None:
+    queue(consumer)
+    ids = list(Delivery.objects.order_by("-id").values_list("id", flat=True))
+    taken: list[int] = []
+    cancelled: list[int] = []
+
+    def claimer() -> None:
+        while rows := take(consumer, 3, owner=1):
+            taken.extend(row.id for row in rows)
+
+    def canceller() -> None:
+        for key in ids:
+            with suppress(Conflict):
+                cancel.cancel_one(key, ALICE, now=clock.now(), slot=2)
+                cancelled.append(key)
+
+    at_once(claimer, canceller)
+    taken += [row.id for row in take(consumer, ROWS, owner=1)]
+    assert taken
+    assert cancelled
+    assert sorted(taken + cancelled) == sorted(ids)
+    assert Counter.totals() == pumping.recounted()
+
+
+def test_a_consumer_that_is_retired_during_the_fan_out_gets_all_of_a_message_or_nothing(
+    consumer: Consumer,
+) -> None:
+    other = make_consumer(consumer.channel, NOWHERE)
+    publish(consumer.channel, *[b"x"] * ROWS)
+    slug = consumer.channel.slug
+
+    def fan_out() -> None:
+        while dispatch.dispatch(4, slot=1).message_count:
+            pass
+
+    def retire() -> None:
+        while not Delivery.objects.exists():
+            pass
+        switch_consumer.retire(slug, consumer.client_id, actor="user:alice")
+
+    at_once(fan_out, retire)
+    while cancel.cancel_retired(clock.now(), slot=2, batch=1000):
+        pass
+    retired = Delivery.objects.filter(consumer=consumer)
+    assert 4 <= retired.count() <= ROWS
+    assert set(retired.values_list("state", flat=True)) == {"cancelled"}
+    assert Delivery.objects.filter(consumer=other, state="queued").count() == ROWS
+    made = sum(Message.objects.values_list("consumer_count", flat=True))
+    assert made == Delivery.objects.count()
+    assert Counter.totals() == pumping.recounted()
+
+
+def test_late_workers_and_those_who_took_their_rows_over_close_each_attempt_once(
+    consumer: Consumer,
+) -> None:
+    queue(consumer)
+    late = take(consumer, ROWS, owner=1)
+    later = clock.now() + timedelta(seconds=31)
+    closed = {1: 0, 2: 0}
+    again: list[Claimed] = []
+
+    def come_back() -> None:
+        closed[1] = sum(close(row, 1) for row in reversed(late))
+
+    def take_over() -> None:
+        while rows := take(consumer, 4, owner=2, now=later):
+            again.extend(rows)
+            closed[2] += sum(close(row, 2) for row in rows)
+
+    at_once(come_back, take_over)
+    assert closed[2] == len(again)
+    assert closed[1] + closed[2] == ROWS
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered"}
+    assert Attempt.objects.filter(outcome="delivered").count() == ROWS
+    assert Attempt.objects.filter(outcome="lease_expired").count() == len(again)
+    assert Counter.totals() == pumping.recounted()
+
+
+def test_a_replay_of_one_row_that_several_ask_for_happens_once(consumer: Consumer) -> None:
+    ids = [row.id for row in make_deliveries(consumer, 20)]
+    done: list[int] = []
+
+    def ask() -> None:
+        for key in ids:
+            with suppress(Conflict):
+                replay.replay_one(key, ALICE, now=clock.now())
+                done.append(key)
+
+    at_once(ask, ask, ask)
+    assert sorted(done) == sorted(ids)
+    assert set(Delivery.objects.values_list("state", "version")) == {("queued", 2)}
+    assert Counter.totals() == pumping.recounted()
+
+
+@pytest.fixture
+def webs(tmp_path: Path) -> Iterator[tuple[Web, Web]]:
+    """Two web servers that share a database and no folder, as on two hosts."""
+    with fresh_database(tmp_path) as url:
+        webs = []
+        for name in ("one", "other"):
+            folder = tmp_path / name
+            folder.mkdir()
+            webs.append(Web(folder, url, HOOKSTATION_WEB_WORKERS="1"))
+        one, other = webs
+        one.set_up()
+        other.http.headers.update(one.http.headers)
+        try:
+            for web in webs:
+                web.start("--role", "web")
+            yield one, other
+        finally:
+            for web in webs:
+                web.http.close()
+                if web.process is not None:
+                    web.stop()
+
+
+@pytest.mark.e2e
+def test_a_key_that_is_revoked_in_use_is_dead_everywhere_within_a_second(
+    webs: tuple[Web, Web],
+) -> None:
+    one, _ = webs
+    one.call("PUT", "/channels/orders", 201, json={})
+    one.call("PUT", "/producers/shop", 201, json={})
+    key = one.call("POST", "/producers/shop/keys", 201, json={})
+    answers: list[list[tuple[float, int]]] = [[], []]
+    stopped = threading.Event()
+
+    def use(place: int) -> None:
+        headers = {"Authorization": f"Bearer {key['key']}"}
+        url = f"{webs[place].base}/channels/orders/messages"
+        while not stopped.is_set():
+            began = time.monotonic()
+            status = requests.post(url, data=b"x", headers=headers, timeout=20).status_code
+            answers[place].append((began, status))
+
+    users = [threading.Thread(target=use, args=(place,)) for place in (0, 1)]
+    for user in users:
+        user.start()
+    try:
+        time.sleep(1.0)
+        one.call("DELETE", f"/producers/shop/keys/{key['key_id']}", 204)
+        revoked_at = time.monotonic()
+        time.sleep(REVOKED_S + 1.0)
+    finally:
+        stopped.set()
+        for user in users:
+            user.join()
+    for place in answers:
+        assert 202 in {status for began, status in place if began < revoked_at}
+        assert {status for began, status in place if began > revoked_at + REVOKED_S} == {401}

@@ -1,0 +1,166 @@
+"""Keys that stay with one worker of a pull consumer, and go to others when it is gone (S2-66)."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from channels_app import clock
+from channels_app.models import Consumer
+from delivery.models import PullWorker
+from delivery.runtime.circles import circles
+from delivery.steps import dispatch, leases, sharing
+from tests.support.calling import problem
+from tests.support.laning import check
+from tests.support.pulling import Worker, bring, waiting
+from tests.support.pumping import publish
+
+pytestmark = pytest.mark.django_db
+KEYS = [f"room-{n}" for n in range(60)]
+
+
+@pytest.fixture(autouse=True)
+def books() -> Iterator[None]:
+    circles.forget()
+    yield
+    check()
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return waiting(ordering=True)
+
+
+def bring_all(consumer: Consumer, text: bytes) -> None:
+    """A message of each key."""
+    for key in KEYS:
+        publish(consumer.channel, text, ordering_key=key)
+    while dispatch.dispatch(100, slot=0).message_count:
+        pass
+
+
+def take(consumer: Consumer, name: str, **asked: object) -> set[str]:
+    """Keys of which a worker got something; it acknowledges."""
+    worker = Worker(consumer)
+    got = worker.receive(**{"worker_id": name, "keys": "sticky", "max": 100} | asked)
+    if got:
+        worker.say("ack", *(one["lease"] for one in got))
+    return {one["ordering_key"] for one in got}
+
+
+def leave(name: str) -> None:
+    """It has not asked for so long that nobody waits for it."""
+    PullWorker.objects.filter(name=name).update(keys_until=clock.now())
+    circles.forget()
+
+
+@pytest.mark.seed("S2-66")
+def test_each_key_has_its_worker_while_all_of_them_ask(consumer: Consumer) -> None:
+    names = ("a", "b", "c", "d")
+    for name in names:
+        assert take(consumer, name) == set()
+    rounds = []
+    for text in (b"1", b"2"):
+        bring_all(consumer, text)
+        got = {name: take(consumer, name) for name in reversed(names)}
+        assert sum(map(len, got.values())) == len(KEYS), "a key came to two of them, or to none"
+        assert set[str]().union(*got.values()) == set(KEYS)
+        assert all(got.values()), "one of them got nothing"
+        rounds.append(got)
+    assert rounds[0] == rounds[1]
+
+
+@pytest.mark.seed("S2-66")
+def test_who_joins_takes_only_what_becomes_its_own(consumer: Consumer) -> None:
+    for name in ("a", "b"):
+        take(consumer, name)
+    bring_all(consumer, b"1")
+    before = {name: take(consumer, name) for name in ("a", "b")}
+    assert take(consumer, "c") == set()
+    bring_all(consumer, b"2")
+    after = {name: take(consumer, name) for name in ("a", "b", "c")}
+    assert after["a"] < before["a"]
+    assert after["b"] < before["b"]
+    assert after["c"] == (before["a"] | before["b"]) - after["a"] - after["b"]
+
+
+def test_keys_of_one_that_is_gone_go_to_the_others_at_once(consumer: Consumer) -> None:
+    for name in ("a", "b"):
+        take(consumer, name)
+    bring_all(consumer, b"1")
+    mine = take(consumer, "a")
+    assert take(consumer, "a") == set(), "the others are left to b"
+    leave("b")
+    assert take(consumer, "a") == set(KEYS) - mine
+
+
+def test_a_key_in_the_hands_of_one_that_left_waits_for_it(consumer: Consumer) -> None:
+    """Order before all: who takes a key over begins behind what its former worker still has."""
+    take(consumer, "a")
+    for text in (b"1", b"2"):
+        bring(consumer, text, ordering_key="room")
+    old = Worker(consumer)
+    (first,) = old.receive(worker_id="a", keys="sticky")
+    leave("a")
+    assert take(consumer, "b") == set()
+    old.say("ack", first["lease"])
+    assert take(consumer, "b") == {"room"}
+
+
+def test_what_has_no_key_is_for_anybody(consumer: Consumer) -> None:
+    for name in ("a", "b"):
+        take(consumer, name)
+    for name in ("a", "b", "a"):
+        bring(consumer, b"x")
+        assert take(consumer, name) == {""}
+
+
+def test_without_the_wish_anything_is_received(consumer: Consumer) -> None:
+    take(consumer, "a")
+    bring_all(consumer, b"1")
+    assert take(consumer, "other", keys="any") == set(KEYS)
+    assert PullWorker.objects.get(name="other").keys_until is None
+
+
+def test_the_oldest_are_helped_with_when_a_worker_does_not_keep_up(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        take(consumer, name)
+    bring_all(consumer, b"1")
+    mine = take(consumer, "a")
+    assert take(consumer, "a") == set()
+    monkeypatch.setattr(sharing, "LOOK", len(KEYS) - len(mine))
+    assert len(take(consumer, "a", max=2)) == 2
+
+
+def test_one_alone_has_all_the_most_urgent_first(consumer: Consumer) -> None:
+    bring(consumer, b"later", ordering_key="x", priority=1)
+    bring(consumer, b"sooner", ordering_key="y", priority=9)
+    got = Worker(consumer).receive(worker_id="a", keys="sticky", max=1)
+    assert [one["body"] for one in got] in (["sooner"], ["later"]), "one call in ten: the oldest"
+
+
+def test_who_waits_is_not_given_what_is_anothers(consumer: Consumer) -> None:
+    for name in ("a", "b"):
+        take(consumer, name)
+    bring_all(consumer, b"1")
+    take(consumer, "a")
+    assert take(consumer, "a", wait_s=0.5) == set()
+
+
+def test_a_worker_that_shares_keys_has_a_name(consumer: Consumer) -> None:
+    answer = Worker(consumer).api.post(f"{Worker(consumer).path}/receive", {"keys": "sticky"})
+    assert problem(answer) == (422, "invalid_fields", "worker_id")
+    answer = Worker(consumer).api.post(f"{Worker(consumer).path}/receive", {"keys": "mine"})
+    assert problem(answer) == (422, "invalid_fields", "keys")
+
+
+def test_it_stays_as_long_as_its_leases_and_not_for_ever(consumer: Consumer) -> None:
+    for name, lease_s, least, most in (("a", 1, 28, 30), ("b", 60, 58, 60), ("c", 3600, 298, 300)):
+        take(consumer, name, lease_s=lease_s)
+        until = PullWorker.objects.get(name=name).keys_until
+        assert until is not None
+        stay = (until - clock.now()).total_seconds()
+        assert least - 20 < stay <= most, "the clock goes on while this is read"
+    assert leases.forget_workers(clock.now() + timedelta(days=8)) == 3

@@ -1,0 +1,155 @@
+"""Mistakes that other brokers have made, each of them provoked here (docs/traps.md)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django_q.models import OrmQ
+
+from channels_app import clock
+from channels_app.models import Message, MessageBody
+from channels_app.steps import switch_consumer
+from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, SweepRun
+from delivery.runtime import sweeps
+from delivery.steps import dispatch
+from tests.support import pumping
+from tests.support.api import Api
+from tests.support.factories import ApiKeyFactory, ChannelFactory
+from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@contextmanager
+def losing_the_connection(after: int) -> Iterator[None]:
+    """The database is gone after so many statements of a fan-out."""
+    left = [after]
+
+    def refuse(execute: Callable[..., Any], sql: str, *more: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OperationalError(2013, "Lost connection during query")
+        return execute(sql, *more)
+
+    with connection.execute_wrapper(refuse):
+        yield
+
+
+@pytest.mark.trap("repeat of a message that never set out")
+def test_what_a_repeat_is_told_to_be_stored_is_delivered(receiver: Receiver) -> None:
+    """The process that stored it died before the fan-out: the repeat stores nothing, it arrives."""
+    channel = ChannelFactory.create(slug="orders")
+    make_consumer(channel, receiver.url("/ok"))
+    api = Api(ApiKeyFactory.create(scopes=["publish"]))
+    path, key = "/api/v1/channels/orders/messages", {"Idempotency_Key": "order-7"}
+    first = api.call("POST", path, b"7", **key)
+    repeat = api.call("POST", path, b"7", **key)
+    assert (first.status, repeat.status, repeat.json["duplicate"]) == (202, 200, True)
+    assert not Delivery.objects.exists()
+
+    Message.objects.update(accepted_at=clock.now() - timedelta(minutes=1))
+    assert sweeps.undispatched() == 1
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+    assert [request.header("webhook-id") for request in receiver.requests()] == [first.json["id"]]
+
+
+@pytest.mark.trap("retries of one message overwrite each other")
+def test_each_consumer_of_a_message_is_retried_by_itself(receiver: Receiver) -> None:
+    channel = make_channel()
+    for name in ("one", "two", "three"):
+        receiver.script(f"/{name}", [Reply(500), Reply(503), Reply(200)])
+        make_consumer(channel, receiver.url(f"/{name}"), client_id=name)
+    publish(channel, b"x")
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished, 20.0)
+    assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 3)}
+    for name in ("one", "two", "three"):
+        assert len(receiver.requests(f"/{name}")) == 3
+    assert Attempt.objects.count() == 9
+
+
+@pytest.mark.trap("a disabled consumer eats messages")
+def test_what_comes_for_a_disabled_consumer_is_kept_for_it(receiver: Receiver) -> None:
+    channel = make_channel()
+    receiver.script("/hook", [Reply(410), Reply(200)])
+    consumer = make_consumer(channel, receiver.url("/hook"))
+    publish(channel, b"1")
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+        consumer.refresh_from_db()
+        assert consumer.state == "disabled"
+        publish(channel, b"2", b"3")
+        pump_until(pump, lambda: consumer.deliveries.filter(state="queued").count() == 2)
+        switch_consumer.resume(channel.slug, consumer.client_id, actor="test")
+        pump_until(pump, all_finished)
+    assert sorted(one.body for one in receiver.requests()) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.trap("a restart forgets how often a consumer failed")
+def test_failures_are_counted_on_by_the_next_pump(receiver: Receiver) -> None:
+    consumer = make_consumer(make_channel(), receiver.url("/status/500"), max_attempts=1)
+    since = []
+    for count in (1, 2, 3):
+        publish(consumer.channel, b"x")
+        dispatch.dispatch(10, slot=0)
+        with pumping.pumping() as pump:
+            pump_until(pump, all_finished)
+        health = ConsumerHealth.objects.get()
+        assert health.consecutive_failures == count
+        since.append(health.failing_since)
+    assert since[0] is not None
+    assert set(since) == {since[0]}
+
+
+@pytest.mark.trap("a list of consumers that was read in part")
+@pytest.mark.parametrize("after", range(8))
+def test_a_fan_out_that_breaks_off_leaves_all_or_nothing(after: int) -> None:
+    channel = make_channel()
+    for _ in range(3):
+        make_consumer(channel, "http://127.0.0.1:9/")
+    publish(channel, b"x", b"y")
+    pumping.view_of(channel)
+    with losing_the_connection(after), suppress(OperationalError):
+        dispatch.dispatch(100, slot=0)
+    states = set(Message.objects.values_list("state", flat=True))
+    assert (states, Delivery.objects.count()) in [({"accepted"}, 0), ({"dispatched"}, 6)]
+
+    dispatch.dispatch(100, slot=0)
+    assert Delivery.objects.count() == 6
+    assert set(Message.objects.values_list("state", "consumer_count")) == {("dispatched", 3)}
+    assert Counter.totals() == pumping.recounted()
+
+
+@pytest.mark.trap("poisoned rows starve the others")
+def test_a_hundred_rows_that_cannot_be_sent_hold_up_nobody(receiver: Receiver) -> None:
+    poisoned, healthy = make_channel(), make_channel()
+    broken = make_consumer(poisoned, receiver.url("/never"))
+    fine = make_consumer(healthy, receiver.url("/ok"))
+    publish(poisoned, *[b"x"] * 100, priority=9)
+    MessageBody.objects.update(data=b"\x01 what nobody can open")
+    publish(healthy, b"1", b"2", b"3", priority=0)
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished, 20.0)
+    assert set(fine.deliveries.values_list("state", flat=True)) == {"delivered"}
+    ends = set(broken.deliveries.values_list("state", "reason", "attempt_count"))
+    assert ends == {("dead", "unreadable", 1)}
+    assert receiver.requests("/never") == []
+
+
+@pytest.mark.trap("a sweep that queues the waiting once more")
+def test_sweeps_make_no_copies_of_what_waits() -> None:
+    consumer = make_consumer(make_channel(), "http://127.0.0.1:9/")
+    publish(consumer.channel, *[b"x"] * 200)
+    dispatch.dispatch(1000, slot=0)
+    before = list(Delivery.objects.values_list("id", "due_at"))
+    sweeps.run_due()  # makes the clocks
+    for _ in range(5):
+        SweepRun.objects.update(next_at=clock.now() - timedelta(seconds=1))
+        assert sweeps.run_due() == len(sweeps.SWEEPS)
+    assert list(Delivery.objects.values_list("id", "due_at")) == before
+    assert OrmQ.objects.count() == 0

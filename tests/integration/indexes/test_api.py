@@ -1,0 +1,130 @@
+"""Every list and page of the API, with each filter, forwards and backwards."""
+
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from channels_app import clock
+from channels_app.rules import ids, times
+from delivery.api.pages import SHOWN_STATES
+from delivery.models import Lane, Replay
+from delivery.rules.lanes import lane_id
+from tests.integration.indexes.judge import judging
+from tests.integration.indexes.world import World
+from tests.support.books import public
+from tests.support.calling import BASE, Api, document
+from tests.support.factories import (
+    ApiKeyFactory,
+    EventTypeFactory,
+    ProducerFactory,
+    ScheduleFactory,
+)
+
+# Statistics are committed: a rollback would leave the rows to other tests.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MOMENTS = ["2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z"]
+VALUES: dict[str, list[str]] = {
+    "event_type": ["a.b", "x.y", "a.*"],
+    "from": MOMENTS,
+    "to": MOMENTS,
+    "outcome": ["timeout", "gone"],
+    "reason": [],
+    "width_s": ["3600"],
+    "ordering_key": ["room-7"],
+}
+"""What filters are tried with. A new filter fails here until it has values too."""
+STATES = {
+    "channels/{channel}/consumers": ["active", "retired"],
+    "channels/{channel}/consumers/{client_id}/deliveries": list(SHOWN_STATES),
+    "channels/{channel}/consumers/{client_id}/lanes": ["open", "parked", "blocked"],
+    "channels/{channel}/messages": ["accepted", "dispatched", "cancelled", "scheduled"],
+    "channels/{channel}/schedules": ["active", "ended"],
+    "replays": ["running", "finished", "cancelled"],
+}
+TURNS = 3
+"""Pages that are turned forwards, and then back."""
+
+
+def test_every_address_that_is_read(large: World) -> None:
+    operator, reader = Api(scopes=["admin"]), Api(scopes=["read"])
+    names = addresses_of(large, operator)
+    with judging() as judge:
+        for path, query in requests(large):
+            judge.where = path.format(**names) + query
+            answer = operator.get(judge.where)
+            assert answer.status_code == 200, (judge.where, answer.content)
+            if answer.headers["Content-Type"] == "application/json" and "next" in answer.json():
+                turn_pages(operator, judge.where, answer.json())
+            # What a key without a team sees is another query.
+            assert reader.get(judge.where).status_code in {200, 403, 404}
+    judge.accept()
+
+
+def requests(large: World) -> Iterator[tuple[str, str]]:
+    """Every documented GET without a filter, with each of its filters, and with two of them."""
+    for template, operations in sorted(document()["paths"].items()):
+        if "get" not in operations:
+            continue
+        path = template.removeprefix(BASE)
+        known = [
+            parameter["name"]
+            for parameter in operations["get"].get("parameters", ())
+            if parameter["in"] == "query" and parameter["name"] not in {"limit", "cursor"}
+        ]
+        filters = [[(name, value) for value in values(large, path, name)] for name in known]
+        yield path, "?limit=5" if known else ""
+        for choices in filters:
+            yield from ((path, f"?limit=5&{name}={value}") for name, value in choices)
+        for one, other in itertools.combinations(filters, 2):
+            (name, value), (second, also) = one[0], other[-1]
+            yield path, f"?limit=5&{name}={value}&{second}={also}"
+
+
+def values(large: World, path: str, name: str) -> list[str]:
+    """What to ask a filter for."""
+    if name == "state":
+        return STATES[path.lstrip("/")]
+    if name == "after":
+        return [ids.to_public(ids.MESSAGE, large.rows["dead"][0].message_id), "msg_0000000000000"]
+    if path.endswith("/histogram") and name == "to":
+        return [times.text(clock.now() + timedelta(hours=10))]  # farther needs wider stretches
+    return VALUES[name]
+
+
+def turn_pages(api: Api, address: str, found: dict[str, Any]) -> None:
+    """A few pages on, and the way back."""
+    place = address.partition("?")[0]
+    for direction in ("next", "previous"):
+        for _ in range(TURNS):
+            if found.get(direction) is None:
+                break
+            found = api.get(f"{place}?cursor={found[direction]}").json()
+
+
+def addresses_of(large: World, api: Api) -> dict[str, str]:
+    """An object for each word of an address; the delivery is the one with most attempts."""
+    assert api.key is not None
+    producer = api.key.producer or ProducerFactory.create()
+    dead, channel = large.rows["dead"][0], large.consumer.channel
+    lane, _ = Lane.objects.get_or_create(
+        id=lane_id(large.consumer.id, "room-7"),
+        consumer=large.consumer,
+        ordering_key="room-7",
+        head_at=clock.now(),
+    )
+    return {
+        "channel": channel.slug,
+        "client_id": large.consumer.client_id,
+        "name": EventTypeFactory.create(channel=channel).name,
+        "schedule": ScheduleFactory.create(channel=channel).name,
+        "producer": producer.slug,
+        "key_id": ApiKeyFactory.create(producer=producer).key_id,
+        "message_id": ids.to_public(ids.MESSAGE, dead.message_id),
+        "delivery_id": public(dead),
+        "replay_id": ids.to_public(ids.REPLAY, Replay.objects.order_by("id")[5].id),
+        "lane_id": ids.to_public(ids.LANE, lane.id),
+    }

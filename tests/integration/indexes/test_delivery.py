@@ -1,0 +1,252 @@
+"""What the pump, the repairs of people, replays and the operators' pages ask the tables."""
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from channels_app import clock
+from channels_app.models import Consumer
+from channels_app.rules import ids
+from delivery.lanes import expired
+from delivery.models import Delivery, LaneWaiter, Replay
+from delivery.rules.acks import Bounds
+from delivery.rules.asker import Asker
+from delivery.rules.claimed import Claimed
+from delivery.rules.correlation import Word
+from delivery.rules.leases import Lease
+from delivery.rules.lifecycle import DeliveryState, Reason, Transition
+from delivery.rules.outcome import Outcome
+from delivery.steps import (
+    cancel,
+    claim,
+    correlate,
+    dispatch,
+    erase,
+    health,
+    horizon,
+    lanes,
+    leases,
+    parcels,
+    patience,
+    release,
+    replay,
+    reschedule,
+    settle,
+    sharing,
+)
+from delivery.steps.claim import Want
+from delivery.steps.settle import Result
+from tests.integration.indexes import judge as judge_module
+from tests.integration.indexes.judge import LARGE, Judge, judging
+from tests.integration.indexes.world import MOST, World, analyze, earlier
+from tests.support.books import make_deliveries
+from tests.support.factories import ConsumerFactory
+from tests.support.pumping import publish
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
+LATER = Transition(DeliveryState.QUEUED, Reason.RETRY, 60.0, True)
+ASKER = Asker("command", "test")
+
+
+def test_the_path_of_a_message(large: World) -> None:
+    """Fan-out, horizon, claim of one, forty and a hundred consumers, contents, results, release."""
+    now = clock.now()
+    many = [large.consumer.id, *(_waiting(large) for _ in range(99))]
+    analyze()
+    with judging() as judge:
+        judge.where = "dispatch"
+        assert dispatch.dispatch(20, slot=0).message_count == 20
+        judge.where = "horizon"
+        assert len(horizon.next_due(many)) == 100
+        for count in (1, 40, 100):
+            judge.where = f"claim of {count}"
+            wants = [Want(key, 5, 30_000, 7, oldest_first=key == many[0]) for key in many[:count]]
+            rows = claim.claim(wants, now=now + timedelta(hours=2), slot=0).rows
+            assert len(rows) >= count
+            judge.where = "parcels"
+            parcels.load(row.message_id for row in rows)
+            judge.where = f"settle of {count}"
+            results = [_result(row, number) for number, row in enumerate(rows[:-2])]
+            assert settle.settle(results, now=now, slot=0) == len(results)
+        judge.where = "release"
+        assert release.release_owner(7, now=now, slot=0) == 6
+        judge.where = "health"
+        health.load(many)
+        judge.where = "patience"
+        patience.wait_ms(large.consumer.id, Bounds(100, 60_000))
+        judge.where = "callback"
+        assert correlate.find(large.consumer.id, [Word("wamid.1", ok=True)], now)
+    judge.accept()
+
+
+@pytest.mark.seed("S3-07", "S3-24")
+def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fan-out, results and a sweep beside a key with thousands behind its head."""
+    now = clock.now()
+    consumer = ConsumerFactory.create(ordering=True)
+    publish(consumer.channel, *[b"x"] * MOST, ordering_key="crowded")
+    soon = now + timedelta(hours=1)
+    publish(consumer.channel, *[b"x"] * MOST, ordering_key="stale", expires_at=soon)
+    for n in range(60):
+        publish(consumer.channel, b"x", ordering_key=f"room {n}")
+    while dispatch.dispatch(500, slot=0).message_count:
+        pass
+    for n in range(60):
+        publish(consumer.channel, b"x", ordering_key=f"room {n}")
+    monkeypatch.setattr(judge_module, "LARGE", LARGE | {LaneWaiter._meta.db_table})
+    analyze()
+    with judging() as judge:
+        judge.where = "fan-out into lanes"
+        assert dispatch.dispatch(100, slot=0).message_count == 60
+        judge.where = "claim of heads"
+        want = Want(consumer.id, 100, 30_000, owner=7)
+        made = claim.claim([want], now=now + timedelta(hours=2), slot=0)
+        assert (len(made.rows), made.expired_count) == (61, 1 + expired.MOST)
+        rows = made.rows
+        judge.where = "settle of heads"
+        results = [Result(row, DELIVERED, Outcome.DELIVERED, now, "test") for row in rows]
+        assert settle.settle(results, now=now, slot=0) == 61
+        judge.where = "sweep"
+        assert list(lanes.mend(now)) == []
+        judge.where = "cancel"
+        behind = Delivery.objects.filter(consumer=consumer, state="queued").latest("id")
+        cancel.cancel_one(behind.id, ASKER, now=now)
+    judge.accept()
+
+
+def test_what_pull_consumers_ask(large: World) -> None:
+    """The claim is that of the pumps; here is what comes with it."""
+    now = clock.now()
+    want = Want(large.consumer.id, 20, 30_000, owner=-7)
+    rows = claim.claim([want], now=now + timedelta(hours=2), slot=0).rows
+    assert len(rows) > 2
+    held = [
+        Lease(row.id, row.consumer_id, row.attempt, 0, 0, row.accepted_at, now, "worker")
+        for row in rows
+    ]
+    with judging() as judge:
+        judge.where = "receive"
+        claim.claim([want], now=now + timedelta(hours=2), slot=0)
+        judge.where = "receive of shared keys"
+        later = now + timedelta(hours=2)
+        found = sharing.choose(want.consumer_id, 20, -7, [-7, -8], later, oldest_first=False)
+        assert len(found) == 20
+        judge.where = "what a worker holds"
+        assert leases.held(want.consumer_id, -7, 20, now) != []
+        judge.where = "extend"
+        assert leases.extend({one: now + timedelta(hours=3) for one in held}) == set(held)
+        judge.where = "ended"
+        assert leases.ended_so(held, Outcome.DELIVERED) == set()
+        judge.where = "give back"
+        assert release.release_lease(rows[0].id, ASKER, now=now).state == "queued"
+    judge.accept()
+
+
+def test_what_people_repair(large: World) -> None:
+    now = clock.now()
+    dead, queued = large.rows["dead"], large.rows["queued"]
+    with judging() as judge:
+        judge.where = "cancel"
+        cancel.cancel_one(queued[0].id, ASKER, now=now)
+        cancel.cancel_message(queued[1].message_id, ASKER, now=now)
+        judge.where = "reschedule"
+        reschedule.reschedule(queued[2].message_id, ASKER, now=now, priority=9)
+        judge.where = "replay one"
+        replay.replay_one(dead[0].id, ASKER, now=now)
+        judge.where = "census"
+        erase.census(large.consumer.channel)
+    # The one that counts every message says so; it is asked for before a channel is deleted.
+    judge.faults = [fault for fault in judge.faults if not fault.startswith("census:")]
+    judge.accept()
+
+
+FORMS: list[dict[str, object]] = [
+    {"outcomes": ["gone"], "states": ["dead", "delivered"]},
+    {"status_codes": [503]},
+    {"event_types": ["x.*"]},
+    {"kind": "missing"},
+    {"from": "2026-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z"},
+    {"states": ["dead", "delivered"]},
+    {},
+]
+"""Those that take least come first: they find what the others will have queued."""
+
+
+def test_replays(large: World) -> None:
+    """Counts, samples and slices of each kind of filter."""
+    names = {"channel": large.consumer.channel.slug, "consumer": large.consumer.client_id}
+    Replay.objects.all().delete()
+    with judging() as judge:
+        for form in FORMS:
+            kind = form.get("kind")
+            wanted = replay.parse({} if kind else {**names, **form})
+            if kind:
+                wanted = replay.parse({}, kind="missing").within(*names.values())
+            look_and_leap(judge, wanted)
+    # Somebody looks before they leap: what a count may look at, the sample may sort.
+    judge.faults = [fault for fault in judge.faults if not _sorts_sample(fault)]
+    judge.accept()
+
+
+def look_and_leap(judge: Judge, wanted: replay.ReplayFilter) -> None:
+    """All that a person or a program does with one filter."""
+    now = clock.now()
+    consumers = replay.consumers_of(wanted)
+    judge.where = "count"
+    replay.count(wanted, consumers, now)
+    judge.where = "sample"
+    replay.sample(wanted, consumers, now)
+    if wanted.kind == "missing":
+        replay.message_sample(wanted, consumers, now)
+    judge.where = "create"
+    job = replay.create(wanted, consumers, ASKER, now=now)
+    judge.where = "slice"
+    for _ in range(15):
+        replay.run_slice(job, now, 20)
+    judge.where = "stop"
+    if Replay.objects.get(id=job.id).state == "running":
+        replay.cancel(job.id, ASKER, now=now)
+
+
+def _sorts_sample(fault: str) -> bool:
+    return fault.startswith("sample:") and ("filesort" in fault or "TEMP B-TREE" in fault)
+
+
+def test_single_deliveries_by_their_ids(large: World) -> None:
+    names = [ids.to_public(ids.DELIVERY, row.id) for row in large.rows["dead"][:50]]
+    with judging() as judge:
+        wanted = replay.parse({"ids": names})
+        job = replay.create(wanted, replay.consumers_of(wanted), ASKER, now=clock.now())
+        assert replay.run_slice(job, clock.now(), 100) == 50
+    judge.accept()
+
+
+def test_what_operators_scrape(large: World) -> None:
+    _waiting(large)
+    with judging() as judge:
+        for judge.where in ("/readyz", "/metrics"):
+            assert Client().get(judge.where).status_code in {200, 503}
+    judge.accept()
+
+
+def _waiting(large: World) -> int:
+    """A further consumer with a few rows that are due."""
+    consumer: Consumer = ConsumerFactory.create(channel=large.others[1].channel)
+    rows = make_deliveries(
+        consumer,
+        30,
+        state="queued",
+        due_at=clock.now(),
+        finished_at=None,
+        interruption_count=0,
+        accepted_at=earlier(),
+    )
+    assert isinstance(rows[0], Delivery)
+    return consumer.id
+
+
+def _result(row: Claimed, number: int) -> Result:
+    transition, outcome = (DELIVERED, Outcome.DELIVERED) if number % 2 else (LATER, Outcome.TIMEOUT)
+    return Result(row, transition, outcome, clock.now(), "test")

@@ -1,0 +1,52 @@
+"""Which schedules are due is one short range, however many wait, are paused or have ended."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from channels_app import clock
+from channels_app.models import Channel, Schedule
+from channels_app.models.raw import execute
+from delivery.steps import firing
+from tests.integration.indexes import judge as judging_module
+from tests.integration.indexes.judge import judging, reads
+from tests.support.factories import ChannelFactory, ScheduleFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+MANY = 1500
+
+
+@pytest.fixture
+def channel() -> Channel:
+    """Thousands that are not due."""
+    channel, later = ChannelFactory.create(), clock.now() + timedelta(days=1)
+    rows = [
+        Schedule(
+            **{"channel": channel, "name": f"{state}-{number}", "state": state},
+            next_at=later + timedelta(seconds=number) if state == "active" else None,
+        )
+        for state in ("active", "paused", "ended")
+        for number in range(MANY)
+    ]
+    Schedule.objects.bulk_create(rows, batch_size=500)
+    word = "ANALYZE TABLE" if connection.vendor == "mysql" else "ANALYZE"
+    execute(f"{word} {Schedule._meta.db_table}", ())
+    return channel
+
+
+@pytest.mark.parametrize("number", [0, 20])
+def test_what_is_due(channel: Channel, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging_module, "LARGE", {Schedule._meta.db_table})
+    due = clock.now() - timedelta(seconds=1)
+    wanted = [
+        ScheduleFactory.create(channel=channel, next_at=due + timedelta(milliseconds=place)).pk
+        for place in range(number)
+    ]
+    before = reads()
+    with judging() as judge:
+        # In index order, and up to the limit.
+        assert [row.pk for row in firing.take(clock.now(), 10)] == wanted[:10]
+        firing.next_at()
+    judge.accept()
+    assert reads() - before < 200

@@ -1,0 +1,33 @@
+"""The sweeps, on full tables with much to do and with nothing to do."""
+
+from datetime import timedelta
+
+import pytest
+
+from channels_app import clock
+from delivery.models import SweepRun
+from delivery.runtime import sweeps
+from delivery.runtime.rounds import Rounds
+from tests.integration.indexes.judge import judging
+from tests.integration.indexes.world import World
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_every_sweep(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now, and in three months, when most of it has become old."""
+    for sweep in sweeps.SWEEPS:
+        SweepRun.objects.create(name=sweep.name, next_at=clock.now())
+    with judging() as judge:
+        for days in (0, 100):
+            then = clock.now() + timedelta(days=days)
+            monkeypatch.setattr(clock, "now", lambda then=then: then)
+            SweepRun.objects.update(next_at=then)
+            for sweep in sweeps.SWEEPS:
+                judge.where = f"{sweep.name} after {days} days"
+                rounds = Rounds([sweep])
+                assert rounds.turn() == 1
+                while rounds.is_busy:
+                    rounds.turn()
+    assert set(SweepRun.objects.values_list("last_error", flat=True)) == {""}
+    judge.accept()

@@ -1,0 +1,140 @@
+"""Some thousand rows in every large table, most of them of one consumer and one state."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+
+from django.db import connection
+
+from channels_app import clock, sealing
+from channels_app.models import AuditEntry, Consumer, IdempotencyRecord, MessageBody, new_id
+from delivery.models import Attempt, ConsumerHealth, Correlation, Delivery, LaneWaiter, Replay
+from tests.integration.indexes.judge import LARGE
+from tests.support.books import make_deliveries, make_messages
+from tests.support.factories import ConsumerFactory, ProducerFactory
+
+_minutes = count(1)
+MOST = 1500
+"""Of one consumer and state: far more than any statement may read in vain."""
+SHARES = {"delivered": MOST, "dead": 800, "cancelled": 100, "queued": 800, "in_flight": 30}
+
+
+@dataclass(slots=True)
+class World:
+    """What addresses and steps are tried with."""
+
+    consumer: Consumer
+    """The one that has most of it."""
+    others: list[Consumer]
+    rows: dict[str, list[Delivery]] = field(default_factory=dict)
+    """The consumer's deliveries by state."""
+
+
+def make() -> World:
+    """Fills the tables and tells the database how full they are."""
+    now = clock.now()
+    consumer = ConsumerFactory.create()
+    channel = consumer.channel
+    made = World(consumer, [ConsumerFactory.create(channel=channel), ConsumerFactory.create()])
+    made.others.append(ConsumerFactory.create(channel=channel, state="retired"))
+    made.others.append(ConsumerFactory.create(channel=channel, state="paused"))
+    producer = ProducerFactory.create()
+    for one in (*made.others, consumer):
+        for state, number in SHARES.items():
+            number = number if one == consumer else number // 20 + 1
+            is_open = state in {"queued", "in_flight"}
+            made.rows[state] = make_deliveries(
+                one,
+                number,
+                state=state,
+                outcome="timeout" if state == "dead" else "delivered",
+                event_type="a.b",
+                due_at=now + timedelta(hours=1) if is_open else None,
+                finished_at=None if is_open else now,
+                lease_owner=1 if state == "in_flight" else None,
+                interruption_count=0,
+                accepted_at=earlier(),
+            )
+    made_by_nobody = make_messages(
+        consumer, MOST, event_type="a.b", producer_id=producer.id, accepted_at=earlier()
+    )
+    make_messages(consumer, 200, state="accepted", accepted_at=earlier())
+    for hours in range(8):
+        make_messages(consumer, 100, accepted_at=earlier(), due_at=now + timedelta(hours=1 + hours))
+    MessageBody.objects.bulk_create(
+        [MessageBody(message_id=message.id, data=b"x") for message in made_by_nobody]
+    )
+    MessageBody.objects.create(
+        message_id=made.rows["dead"][0].message_id,
+        data=sealing.seal_body(1, b"x", encrypt=False)[0],
+    )
+    everything = [row for rows in made.rows.values() for row in rows]
+    Attempt.objects.bulk_create(
+        [_attempt(row, 1) for row in everything]
+        + [_attempt(made.rows["dead"][0], number) for number in range(2, 400)]
+    )
+    IdempotencyRecord.objects.bulk_create(
+        [
+            IdempotencyRecord(
+                digest=f"{place:064}",
+                message_id=row.message_id,
+                body_digest="1" * 64,
+                expires_at=now + timedelta(seconds=place - 100),
+            )
+            for place, row in enumerate(everything)
+        ]
+    )
+    Correlation.objects.bulk_create(
+        [Correlation(id=row.id, delivery_id=row.id, noted_at=now) for row in everything]
+    )
+    Replay.objects.bulk_create([_replay(consumer, place) for place in range(MOST)])
+    ConsumerHealth.objects.create(consumer=consumer, last_failure_at=now)
+    AuditEntry.objects.bulk_create(
+        [
+            AuditEntry(actor="user:mia", action="channel.update", target=f"channel:{place % 9}")
+            for place in range(MOST)
+        ]
+    )
+    analyze()
+    return made
+
+
+def earlier() -> datetime:
+    """Another minute each time: keys made in bulk take the numbers of several milliseconds."""
+    return clock.now() - timedelta(minutes=next(_minutes))
+
+
+def analyze() -> None:
+    """Statistics as they are after some time."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "mysql":
+            tables = sorted({*LARGE, LaneWaiter._meta.db_table})
+            cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
+            cursor.fetchall()
+        else:
+            cursor.execute("ANALYZE")
+
+
+def _attempt(row: Delivery, number: int) -> Attempt:
+    return Attempt(
+        id=new_id(),
+        delivery_id=row.id,
+        number=number,
+        started_at=row.accepted_at,
+        outcome="timeout",
+    )
+
+
+def _replay(consumer: Consumer, place: int) -> Replay:
+    now = clock.now()
+    return Replay(
+        id=new_id(),
+        state="running" if place % 500 == 0 else "finished",
+        filter={"kind": "finished", "channel": consumer.channel.slug, "states": ["dead"]},
+        consumer_ids=[consumer.id],
+        requested_by="user:mia",
+        upper_id=1,
+        next_due_at=now,
+        created_at=now,
+        finished_at=None if place % 500 == 0 else now,
+    )

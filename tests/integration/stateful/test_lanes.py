@@ -1,0 +1,155 @@
+"""A machine that does anything in any order to ordered keys: one goes, and in its turn (S3-33)."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from channels_app import clock
+from channels_app.errors import Conflict
+from channels_app.models import Message, MessageBody
+from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter
+from delivery.rules.asker import Asker
+from delivery.rules.claimed import Claimed
+from delivery.rules.taker import Leave, Taker
+from delivery.steps import cancel, dispatch, lanes, release, replay
+from tests.integration.stateful.test_deliveries import EXAMPLES
+from tests.support.laning import ENDS, LEASE_MS, check, end, take
+from tests.support.pumping import make_channel, make_consumer, publish
+
+ALICE = Asker("user:alice", "a test")
+PICK = st.integers(0, 1 << 16)
+KEYS = st.sampled_from(["", "A", "B"])
+
+
+class Lanes(RuleBasedStateMachine):
+    """Real steps on the real database. Sweeps are part of it, and are never waited for."""
+
+    @initialize(head_of_line=st.sampled_from(["skip", "block"]))
+    def begin(self, head_of_line: str) -> None:
+        for model in (Attempt, Delivery, Counter, Lane, LaneWaiter, MessageBody, Message):
+            model.objects.all().delete()
+        self.consumer = make_consumer(
+            make_channel(), "http://127.0.0.1:9/", ordering=True, head_of_line=head_of_line
+        )
+        self.held: list[Claimed] = []
+        self.last: dict[str, int] = {}
+        self.now = clock.now() + timedelta(seconds=1)
+
+    @rule(seconds=st.sampled_from([1, 11, 61]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule(key=KEYS, count=st.integers(1, 3), lasts=st.sampled_from([None, None, None, 5]))
+    def accept(self, key: str, count: int, lasts: int | None) -> None:
+        expires_at = self.now + timedelta(seconds=lasts) if lasts else None
+        publish(self.consumer.channel, *[b"x"] * count, ordering_key=key, expires_at=expires_at)
+
+    @rule(is_taking=st.booleans())
+    def fan_out(self, is_taking: bool) -> None:
+        def leave(counts: Mapping[int, int]) -> dict[int, Leave]:
+            return dict.fromkeys(counts, Leave(2, LEASE_MS))
+
+        taker = Taker(1, self.now, leave) if is_taking else None
+        self._took(dispatch.dispatch(100, 0, taker).claimed)
+
+    @rule(limit=st.integers(1, 3))
+    def claim(self, limit: int) -> None:
+        self._took(take(self.consumer, self.now, limit))
+
+    @precondition(lambda self: self.held)
+    @rule(picks=st.lists(PICK, min_size=1, max_size=3), how=st.sampled_from(sorted(ENDS)))
+    def settle(self, picks: list[int], how: str) -> None:
+        """In time or late, and perhaps for the second time."""
+        rows = {row.id: row for row in (self.held[pick % len(self.held)] for pick in picks)}
+        end(rows.values(), how, self.now)
+
+    @rule()
+    def a_pump_dies(self) -> None:
+        release.release_owner(1, now=self.now, slot=0)
+
+    @precondition(lambda self: Delivery.objects.filter(consumer=self.consumer).exists())
+    @rule(pick=PICK, what=st.sampled_from(["cancel", "replay"]))
+    def repair(self, pick: int, what: str) -> None:
+        rows = Delivery.objects.filter(consumer=self.consumer).order_by("id")
+        row = rows[pick % len(rows)]
+        with suppress(Conflict):
+            if what == "cancel":
+                cancel.cancel_one(row.id, ALICE, now=self.now)
+            else:
+                replay.replay_one(row.id, ALICE, now=self.now)
+
+    @precondition(lambda self: Lane.objects.exists())
+    @rule(pick=PICK, what=st.sampled_from(["park", "resume", "skip"]))
+    def hold(self, pick: int, what: str) -> None:
+        rows = list(Lane.objects.order_by("id"))
+        lane = rows[pick % len(rows)]
+        if what == "park":
+            lanes.park(lane.id, ALICE, now=self.now)
+        elif what == "resume":
+            lanes.resume(lane.id, ALICE, now=self.now)
+        else:
+            with suppress(Conflict):
+                lanes.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
+
+    @rule()
+    def sweep(self) -> None:
+        assert list(lanes.mend(self.now)) == [], "nothing but a failure makes it necessary"
+
+    @invariant()
+    def one_of_each_key_may_go(self) -> None:
+        check()
+
+    def _took(self, rows: list[Claimed]) -> None:
+        """Those that go for the first time go in the order in which they were accepted."""
+        self.held += rows
+        for row in rows:
+            if row.ordering_key and row.attempt == 1 and not row.replayed:
+                assert row.message_id > self.last.get(row.ordering_key, 0)
+                self.last[row.ordering_key] = row.message_id
+
+    def teardown(self) -> None:
+        """At rest all is delivered but what a person holds."""
+        if not hasattr(self, "now"):
+            return
+        for lane in Lane.objects.all():
+            lanes.resume(lane.id, ALICE, now=self.now)
+            if lane.blocked_at:
+                lanes.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
+        for _ in range(200):
+            self.now += timedelta(seconds=61)
+            dispatch.dispatch(100, 0)
+            rows = take(self.consumer, self.now)
+            self._took(rows)
+            end(rows, "delivered", self.now)
+        open_ones = Delivery.objects.filter(consumer=self.consumer).exclude(
+            state__in=["delivered", "dead", "cancelled"]
+        )
+        assert not open_ones.exists()
+        assert not Lane.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.seed("S3-33", "S3-37")
+def test_lanes() -> None:
+    run_state_machine_as_test(
+        Lanes,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=30,
+            deadline=None,
+            phases=[Phase.explicit, Phase.reuse, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

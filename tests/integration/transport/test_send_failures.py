@@ -1,0 +1,186 @@
+"""Every way a POST can fail, over plain HTTP, TLS and HTTP/2."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from delivery.rules.outcome import Outcome
+from tests.support.http2 import Http2Receiver
+from tests.support.receiver import Receiver, Reply
+from tests.support.sending import Loop, a_call
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    with closing(Loop()) as made:
+        yield made
+
+
+@pytest.fixture
+def tls_receiver() -> Iterator[Receiver]:
+    with Receiver(tls=True) as made:
+        yield made
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+def test_no_answer_in_time(loop: Loop, receiver: Receiver) -> None:
+    answer = loop.post(receiver.url("/hang"), timeout_ms=200)
+
+    assert (answer.outcome, answer.status) == (Outcome.TIMEOUT, None)
+    assert answer.error == "No complete answer within 200 ms."
+    assert answer.first_byte_ms is None
+    assert 200 <= answer.total_ms < 1000
+
+
+def test_no_limit_is_no_way_to_wait_for_ever(loop: Loop, receiver: Receiver) -> None:
+    answer = loop.post(receiver.url("/hang"), timeout_ms=0, connect_timeout_ms=0)
+
+    assert answer.outcome in (Outcome.TIMEOUT, Outcome.CONNECT_TIMEOUT)
+    assert answer.total_ms < 1000
+
+
+@pytest.mark.trap("answers that trickle")
+def test_an_answer_that_drips_is_cut_off_at_the_total(loop: Loop, receiver: Receiver) -> None:
+    answer = loop.post(receiver.url("/drip?ms=20"), timeout_ms=300)
+
+    assert (answer.outcome, answer.status) == (Outcome.TIMEOUT, 200)
+    assert answer.excerpt.startswith(b"..")
+    assert 300 <= answer.total_ms < 1000
+
+
+def test_a_hanging_consumer_holds_up_nobody(loop: Loop, receiver: Receiver) -> None:
+    stuck = [a_call(receiver.url("/hang"), timeout_ms=900) for _ in range(50)]
+    quick = [a_call(receiver.url("/ok")) for _ in range(50)]
+
+    answers = loop.run(*stuck, *quick)
+
+    assert {answer.outcome for answer in answers[:50]} == {Outcome.TIMEOUT}
+    assert {answer.outcome for answer in answers[50:]} == {Outcome.DELIVERED}
+    assert max(answer.total_ms for answer in answers[50:]) < 800
+
+
+@pytest.mark.parametrize("limit", ["connect_timeout_ms", "timeout_ms"])
+def test_no_connection_in_time(loop: Loop, limit: str) -> None:
+    # The kernel takes the connection, but nobody ever speaks TLS on it.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        answer = loop.post(f"https://127.0.0.1:{silent.getsockname()[1]}/", **{limit: 200})
+
+    assert answer.outcome is Outcome.CONNECT_TIMEOUT
+    assert answer.error == "No connection within 200 ms."
+    assert 200 <= answer.total_ms < 1000
+
+
+def test_nobody_listens(loop: Loop) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        answer = loop.post(f"http://127.0.0.1:{bound.getsockname()[1]}/")
+
+    assert answer.outcome is Outcome.CONNECTION_REFUSED
+    assert answer.error == "Nobody listens at the address: Connection refused."
+
+
+def test_a_name_without_an_address(loop: Loop) -> None:
+    answer = loop.post("http://no-such-host.invalid/")
+
+    assert answer.outcome is Outcome.DNS_ERROR
+    assert answer.error.startswith("The host name could not be resolved: ")
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome", "status"),
+    [
+        (Reply(reset=True), Outcome.CONNECTION_RESET, None),
+        (Reply(raw=b""), Outcome.CONNECTION_RESET, None),
+        (Reply(raw=b"HTTP/1.1 200 O"), Outcome.CONNECTION_RESET, None),
+        (
+            Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"),
+            Outcome.CONNECTION_RESET,
+            200,
+        ),
+        (Reply(raw=b"\x00\x01\x02 nonsense\r\n\r\n"), Outcome.PROTOCOL_ERROR, None),
+        (Reply(raw=b"220 mail.example ESMTP\r\n"), Outcome.PROTOCOL_ERROR, None),
+        (Reply(raw=b"HTTP/9.9 200 OK\r\n\r\n"), Outcome.PROTOCOL_ERROR, None),
+        (
+            Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: few\r\n\r\n"),
+            Outcome.PROTOCOL_ERROR,
+            200,
+        ),
+        (
+            Reply(raw=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            Outcome.PROTOCOL_ERROR,
+            200,
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, int) else str(getattr(value, "raw", value))[:40],
+)
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_an_answer_that_breaks_or_is_no_http(
+    reply: Reply, outcome: Outcome, status: int | None, tls: bool
+) -> None:
+    with Receiver(tls=tls) as consumer, closing(Loop(ca_file=consumer.ca_file)) as loop:
+        consumer.script("/x", [reply])
+        answer = loop.post(consumer.url("/x"))
+
+    assert (answer.outcome, answer.status) == (outcome, status)
+    assert answer.error.endswith(".")
+
+
+# -- TLS and HTTP/2 --------------------------------------------------------------------------------
+
+
+def test_a_certificate_that_nobody_vouches_for(loop: Loop, tls_receiver: Receiver) -> None:
+    answer = loop.post(tls_receiver.url())
+
+    assert answer.outcome is Outcome.TLS_ERROR
+    assert "self-signed" in answer.error
+    assert tls_receiver.requests() == []
+
+
+def test_a_certificate_that_the_operator_trusts(tls_receiver: Receiver) -> None:
+    with closing(Loop(ca_file=tls_receiver.ca_file)) as loop:
+        good, again = loop.post(tls_receiver.url()), loop.post(tls_receiver.url())
+        stranger = loop.post(tls_receiver.url(host="other.localhost"))
+
+    assert (good.outcome, again.outcome) == (Outcome.DELIVERED, Outcome.DELIVERED)
+    assert (good.connect_ms is None, again.connect_ms is None) == (False, True)
+    assert stranger.outcome is Outcome.TLS_ERROR
+    assert len(tls_receiver.requests()) == 2
+
+
+def test_plain_http_where_tls_is_spoken(loop: Loop, tls_receiver: Receiver) -> None:
+    answer = loop.post(tls_receiver.url().replace("https:", "http:"))
+
+    assert answer.outcome in (Outcome.CONNECTION_RESET, Outcome.PROTOCOL_ERROR)
+
+
+def test_http2_carries_many_calls_on_one_connection() -> None:
+    with Http2Receiver() as consumer, closing(Loop(ca_file=consumer.ca_file)) as loop:
+        bodies = [os.urandom(500) for _ in range(60)]
+        calls = [a_call(consumer.url("/x"), body=body) for body in bodies]
+        answers = loop.run(*calls[:30], a_call(consumer.url("/big")), *calls[30:])
+        empty = loop.post(consumer.url("/x"), body=b"")
+
+    by_key = {answer.key: answer for answer in answers}
+    assert all(answer.headers.startswith("HTTP/2 200 ") for answer in answers)
+    assert [by_key[call.key].excerpt for call in calls] == [body[::-1] for body in bodies]
+    assert {by_key[call.key].outcome for call in calls} == {Outcome.DELIVERED}
+    assert [answer.outcome for answer in answers].count(Outcome.DELIVERED_OVERSIZED) == 1
+    assert sum(answer.connect_ms is not None for answer in [*answers, empty]) == 1
+    assert (empty.outcome, empty.excerpt) == (Outcome.DELIVERED, b"")
+
+
+def test_a_tls_consumer_without_http2_gets_as_many_connections_as_calls(
+    tls_receiver: Receiver,
+) -> None:
+    # They wait for the first handshake, which tells that none can be shared, and for no answer.
+    with closing(Loop(ca_file=tls_receiver.ca_file)) as loop:
+        for _ in range(64):
+            loop.sender.start(a_call(tls_receiver.url("/hang")))
+        loop.until(lambda: len(tls_receiver.requests()) == 64)
+
+    assert tls_receiver.max_concurrency == 64

@@ -1,0 +1,104 @@
+"""The address guard: which addresses a socket is opened to."""
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from channels_app.rules.addresses import parse_networks
+from delivery.rules.outcome import Outcome
+from tests.support.receiver import Receiver
+from tests.support.sending import Loop, a_call
+from tests.unit.channels_app.test_addresses import INNER_HOSTS
+
+SOON = {"timeout_ms": 2000, "connect_timeout_ms": 1000}
+"""Nothing waits for long where the guard should let something through."""
+NAMES = (".local", ".internal", "0x")
+"""Hosts that are looked up; no digit follows the last one's."""
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    with closing(Loop()) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "0.0.0.0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "localhost",
+        "LOCALHOST.",
+        "inner.localhost",
+    ],
+)
+@pytest.mark.parametrize("listener", ["127.0.0.1", "::1"])
+def test_an_inner_address_is_never_connected_to(host: str, listener: str) -> None:
+    with Receiver(host=listener) as consumer, closing(Loop(allowed=())) as loop:
+        answer = loop.post(consumer.url(host=host))
+        assert consumer.connections == 0
+
+    assert answer.outcome is Outcome.BLOCKED_ADDRESS
+    assert answer.remote_address in ("127.0.0.1", "::1", "0.0.0.0", "::ffff:127.0.0.1")
+    assert answer.error == f"The address {answer.remote_address} may not be called."
+
+
+def test_of_a_names_addresses_only_the_allowed_ones_are_tried() -> None:
+    with Receiver() as consumer, closing(Loop(allowed=parse_networks("127.0.0.1"))) as loop:
+        answer = loop.post(consumer.url(host="both.localhost"))
+
+    # The name also leads to ::1, which is not allowed here.
+    assert (answer.outcome, answer.remote_address) == (Outcome.DELIVERED, "127.0.0.1")
+
+
+def test_the_guard_judges_each_sender_by_its_own_networks() -> None:
+    with Receiver(host="::1") as consumer:
+        with closing(Loop(allowed=parse_networks("127.0.0.0/8"))) as loop:
+            closed = loop.post(consumer.url())
+        with closing(Loop(allowed=parse_networks("::1"))) as loop:
+            opened = loop.post(consumer.url())
+
+    assert (closed.outcome, closed.remote_address) == (Outcome.BLOCKED_ADDRESS, "::1")
+    assert (opened.outcome, opened.remote_address) == (Outcome.DELIVERED, "::1")
+
+
+@pytest.mark.trap("a webhook into the inner network")
+def test_no_spelling_of_an_inner_host_is_connected_to() -> None:
+    """What registration refuses, for rules may be younger than what they let in."""
+    hosts = [host for host in INNER_HOSTS if not host.rstrip(".").endswith(NAMES)]
+    with closing(Loop(allowed=())) as loop:
+        answers = loop.run(*(a_call(f"http://{host}:9/", **SOON) for host in hosts))
+
+    outcomes = dict(zip(hosts, (answer.outcome for answer in answers), strict=True))
+    assert outcomes == dict.fromkeys(hosts, Outcome.BLOCKED_ADDRESS)
+
+
+@pytest.mark.trap("a webhook into the inner network")
+def test_no_name_leads_to_an_inner_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever owns a name decides where it leads, today and at the next attempt."""
+    inner = [
+        host.strip("[]")
+        for host in INNER_HOSTS
+        if host.startswith("[") or re.fullmatch(r"([1-9]\d*|0)(\.([1-9]\d*|0)){3}", host)
+    ]
+    leads = {f"hook-{number}.test": ip for number, ip in enumerate(inner)}
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        return [(0, 0, 0, "", (leads[host], port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with closing(Loop(allowed=())) as loop:
+        answers = loop.run(*(a_call(f"http://{name}:9/", **SOON) for name in leads))
+
+    assert len(answers) > 40
+    assert {answer.outcome for answer in answers} == {Outcome.BLOCKED_ADDRESS}

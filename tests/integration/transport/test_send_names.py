@@ -1,0 +1,279 @@
+"""Names: looked up once, renewed in time, and a dead one holds up only its own calls.
+
+The machine's resolver cannot be made to hang at will, so the lookup itself is scripted here; the
+calls, their sockets and the receiver are real.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from channels_app.rules.addresses import parse_networks
+from delivery.rules.outcome import Outcome
+from delivery.steps.send import names
+from delivery.steps.send.names import place_of
+from tests.support.receiver import Receiver
+from tests.support.sending import Loop, a_call
+
+Answers = dict[str, list[str]]
+
+
+class Resolver:
+    """Stands in for `getaddrinfo`; names that it does not know hang until it closes."""
+
+    def __init__(self) -> None:
+        self.answers: Answers = {}
+        self.asked: list[str] = []
+        self.delay_s = 0.0
+        self.closing = threading.Event()
+
+    def __call__(self, host: str, port: int, **options: Any) -> list[Any]:
+        self.asked.append(host)
+        self.closing.wait(self.delay_s)
+        if host not in self.answers:
+            self.closing.wait()
+        if not self.answers.get(host):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(0, 0, 0, "", (ip, port)) for ip in self.answers[host]]
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
+    scripted = Resolver()
+    monkeypatch.setattr(socket, "getaddrinfo", scripted)
+    yield scripted
+    scripted.closing.set()
+
+
+@pytest.fixture
+def loop(resolver: Resolver) -> Iterator[Loop]:
+    with closing(Loop()) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("http://a.example/x", ("a.example", 80)),
+        ("https://A.Example:8443/x?y", ("a.example", 8443)),
+        ("https://a.example.", ("a.example.", 443)),
+        ("http://4you.example", ("4you.example", 80)),
+        ("http://127.0.0.1/", None),
+        ("http://127.1/", None),
+        ("http://0x7f000001:80/", None),
+        ("http://[::1]/", None),
+        ("http://localhost/", None),
+        ("http://a.localhost./", None),
+        ("http://[::1/", None),
+        ("http://a:b/", None),
+        ("http:///x", None),
+        ("ftp://a.example/", None),
+        ("", None),
+    ],
+)
+def test_what_has_to_be_looked_up(url: str, place: names.Place | None) -> None:
+    assert place_of(url) == place
+
+
+def test_one_lookup_serves_many_calls(loop: Loop, resolver: Resolver, receiver: Receiver) -> None:
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    resolver.delay_s = 0.1
+    url = receiver.url(host="hook.test")
+
+    first = loop.run(*(a_call(url) for _ in range(20)))
+    later = loop.run(*(a_call(url) for _ in range(20)))
+
+    assert {answer.outcome for answer in first + later} == {Outcome.DELIVERED}
+    assert resolver.asked == ["hook.test"]
+    assert all(answer.total_ms >= 100 for answer in first)
+    assert all(answer.first_byte_ms is not None for answer in first)
+    assert min(answer.first_byte_ms or 0 for answer in first) >= 100
+    request = receiver.requests()[0]
+    assert request.header("Host") == f"hook.test:{receiver.port}"
+
+
+def test_each_address_of_a_name_is_tried(
+    loop: Loop, resolver: Resolver, receiver: Receiver
+) -> None:
+    resolver.answers["hook.test"] = ["::1", "127.0.0.9", "127.0.0.1"]
+
+    answer = loop.post(receiver.url(host="hook.test"))
+
+    assert (answer.outcome, answer.remote_address) == (Outcome.DELIVERED, "127.0.0.1")
+
+
+def test_a_blocked_address_hides_no_failure_of_the_others(loop: Loop, resolver: Resolver) -> None:
+    resolver.answers["hook.test"] = ["169.254.169.254", "127.0.0.9"]
+
+    answer = loop.post("http://hook.test:1/")
+
+    assert answer.outcome is Outcome.CONNECTION_REFUSED
+
+
+def test_no_call_goes_back_to_where_a_name_led_before(
+    loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two calls are given up when they were about to tell libcurl the first address.
+    monkeypatch.setattr(names, "FRESH_S", 0.0)
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    url = receiver.url(host="hook.test")
+    loop.sender.start(a_call(url))
+    loop.sender.start(a_call(url))
+    loop.ready(5)
+    assert len(loop.sender.abort_all()) == 2
+    receiver.close()
+    resolver.answers["hook.test"] = ["169.254.169.254"]
+    monkeypatch.setattr(names, "FRESH_S", 60.0)
+    wait(lambda: loop.post(url).outcome is Outcome.BLOCKED_ADDRESS)
+
+    answers = [*loop.run(a_call(url), a_call(url)), *loop.run(a_call(url), a_call(url))]
+
+    assert {answer.outcome for answer in answers} == {Outcome.BLOCKED_ADDRESS}
+
+
+def test_a_call_given_up_before_it_began_has_told_nobody_where_the_name_leads(
+    loop: Loop, resolver: Resolver, receiver: Receiver
+) -> None:
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    url = receiver.url(host="hook.test")
+    loop.sender.start(a_call(url))
+    loop.ready(5)
+
+    assert len(loop.sender.abort_all()) == 1
+    loop.post(receiver.url())
+
+    assert loop.post(url).outcome is Outcome.DELIVERED
+
+
+def test_a_name_that_leads_inside_is_blocked(resolver: Resolver, receiver: Receiver) -> None:
+    resolver.answers["evil.test"] = ["127.0.0.1"]
+    resolver.answers["metadata.test"] = ["169.254.169.254"]
+    resolver.answers["zone.test"] = ["fe80::1%lo"]
+    with closing(Loop(allowed=parse_networks("127.0.0.9"))) as loop:
+        evil = loop.post(receiver.url(host="evil.test"))
+        metadata = loop.post("http://metadata.test/")
+        zone = loop.post("http://zone.test/")
+
+    assert (evil.outcome, evil.remote_address) == (Outcome.BLOCKED_ADDRESS, "127.0.0.1")
+    assert metadata.error == "The address 169.254.169.254 may not be called."
+    assert zone.error == "The address fe80::1 may not be called."
+    assert receiver.connections == 0
+
+
+@pytest.mark.trap("a webhook into the inner network")
+def test_a_name_that_moves_inside_later_is_blocked(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "FRESH_S", 0.0)
+    resolver.answers["rebound.test"] = ["127.0.0.1"]
+    allowed = parse_networks("127.0.0.1")
+    with Receiver() as outside, closing(Loop(allowed=allowed)) as loop:
+        first = loop.post(outside.url(host="rebound.test"))
+        outside.close()  # so that the kept connection is of no use
+        resolver.answers["rebound.test"] = ["::1"]
+        url = outside.url(host="rebound.test")
+        loop.post(url)  # still by the old knowledge, and has it renewed
+        wait(lambda: loop.turn() == [] and loop.post(url).remote_address == "::1")
+        moved = loop.post(url)
+
+    assert first.outcome is Outcome.DELIVERED
+    assert moved.outcome is Outcome.BLOCKED_ADDRESS
+
+
+def test_dead_names_hold_up_nobody_else(loop: Loop, resolver: Resolver, receiver: Receiver) -> None:
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    dead = [a_call(f"http://dead-{n}.test/", connect_timeout_ms=600) for n in range(60)]
+    dead += [a_call("http://dead-0.test/", timeout_ms=500) for n in range(60)]
+
+    answers = loop.run(*dead, a_call(receiver.url(host="hook.test")))
+
+    *failed, quick = answers
+    assert quick.outcome is Outcome.DELIVERED
+    assert quick.total_ms < min(answer.total_ms for answer in failed)
+    assert {answer.outcome for answer in failed} == {Outcome.DNS_ERROR}
+    assert all(600 <= answer.total_ms < 1500 for answer in failed[:60])
+    assert all(500 <= answer.total_ms < 1500 for answer in failed[60:])
+    assert resolver.asked.count("dead-0.test") == 1
+
+
+def test_more_names_than_threads(
+    loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "MAX_THREADS", 2)
+    resolver.answers = {f"hook-{n}.test": ["127.0.0.1"] for n in range(20)}
+    resolver.delay_s = 0.01
+
+    answers = loop.run(*(a_call(receiver.url(host=host)) for host in resolver.answers))
+    resolver.answers["one-more.test"] = ["127.0.0.1"]
+    answers.append(loop.post(receiver.url(host="one-more.test")))
+
+    assert {answer.outcome for answer in answers} == {Outcome.DELIVERED}
+    assert len(resolver.asked) == 21
+
+
+def test_waiting_for_a_name_counts_against_the_limits(
+    loop: Loop, resolver: Resolver, receiver: Receiver
+) -> None:
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    resolver.delay_s = 0.3
+
+    answer = loop.post(receiver.url("/hang", host="hook.test"), timeout_ms=500)
+    again = loop.post(receiver.url("/hang", host="hook.test"), timeout_ms=500)
+
+    assert (answer.outcome, again.outcome) == (Outcome.TIMEOUT, Outcome.TIMEOUT)
+    assert 500 <= answer.total_ms < 790
+    assert 500 <= again.total_ms < 790
+    assert answer.error == "No complete answer within 500 ms."
+
+
+def test_old_knowledge_serves_while_it_is_renewed_and_is_given_up_when_that_fails(
+    loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "FRESH_S", 0.0)
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    url = receiver.url(host="hook.test")
+    loop.post(url)
+    resolver.answers["hook.test"] = []
+
+    served = loop.post(url)
+    wait(lambda: loop.turn() == [] and loop.post(url).outcome is Outcome.DNS_ERROR)
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    healed = loop.post(url)
+
+    assert served.outcome is Outcome.DELIVERED
+    assert healed.outcome is Outcome.DELIVERED
+
+
+def test_the_end_does_not_wait_for_a_dead_name(resolver: Resolver, receiver: Receiver) -> None:
+    loop = Loop()
+    before = set(threading.enumerate())
+    resolver.answers["hook.test"] = ["127.0.0.1"]
+    dead = [a_call(f"http://dead-{n}.test/") for n in range(5)]
+    for call in dead:
+        loop.sender.start(call)
+    assert loop.sender.in_flight == 5
+
+    names_threads = set(threading.enumerate()) - before
+    aborted = loop.sender.abort_all()
+    alive = loop.post(receiver.url(host="hook.test"))
+    loop.sender.start(a_call("http://dead.test/"))
+    began = time.monotonic()
+    loop.close()
+    resolver.closing.set()  # the threads answer a sender that is gone
+
+    assert all(thread.daemon for thread in names_threads)
+    assert sorted(aborted) == [call.key for call in dead]
+    assert alive.outcome is Outcome.DELIVERED
+    assert time.monotonic() - began < 3
+
+
+def wait(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,149 @@
+"""Keys: only a live one with the right scope and grant opens anything; revoked is useless."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from channels_app.api import authentication
+from channels_app.models import ApiKey
+from channels_app.rules import keys
+from tests.support.api import Api
+from tests.support.factories import (
+    ApiKeyFactory,
+    ChannelFactory,
+    ProducerFactory,
+    TeamFactory,
+    text_of,
+)
+
+URL = "channels/orders"
+
+
+@pytest.fixture(autouse=True)
+def _channel(db: None) -> None:
+    ChannelFactory.create(slug="orders")
+
+
+def status(authorization: str) -> int:
+    answer = Api().get(URL, Authorization=authorization)
+    if answer.status == 401:
+        assert answer.header("WWW-Authenticate") == 'Bearer realm="hookstation"'
+        assert answer.is_problem
+    return answer.status
+
+
+def test_without_a_key_it_is_401_and_says_how(nobody: Api) -> None:
+    answer = nobody.get(URL)
+    assert (answer.status, answer.json["code"]) == (401, "not_authenticated")
+    assert answer.header("WWW-Authenticate") == 'Bearer realm="hookstation"'
+
+
+def test_only_the_exact_text_opens() -> None:
+    text = text_of(ApiKeyFactory.create(scopes=["read"]))
+    head, _, secret = text.rpartition("_")
+    assert status(f"Bearer {text}") == 200
+    assert status(f"bearer  {text} ") == 200
+    other = keys.mint().text
+    for wrong in [
+        text,
+        f"Basic {text}",
+        f"Bearer {text.upper()}",
+        f"Bearer {text}a",
+        f"Bearer {text[:-1]}",
+        f"Bearer {head}_{other.rpartition('_')[2]}",
+        f"Bearer {other}",
+        f"Bearer {secret}",
+        "Bearer",
+        "",
+        "Bearer \u00e9",
+        "Bearer hsk_%_%",
+    ]:
+        assert status(wrong) == 401, wrong
+
+
+def test_an_expired_or_revoked_key_says_so() -> None:
+    for trait, code in [("expired", "expired_key"), ("revoked", "revoked_key")]:
+        answer = Api(ApiKeyFactory.create(scopes=["admin"], **{trait: True})).get(URL)
+        assert (answer.status, answer.json["code"]) == (401, code)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    assert Api(ApiKeyFactory.create(expires_at=soon)).get(URL).status == 200
+
+
+@pytest.mark.trap("a revoked key that still works elsewhere")
+def test_revoking_works_at_once() -> None:
+    key = ApiKeyFactory.create()
+    api = Api(key)
+    assert api.get(URL).status == 200
+    key.revoked_at = datetime.now(UTC)
+    key.save()
+    assert api.get(URL).status == 401
+
+
+def test_a_deleted_key_is_unknown() -> None:
+    key = ApiKeyFactory.create()
+    api = Api(key)
+    assert api.get(URL).status == 200
+    key.delete()
+    assert api.get(URL).json["code"] == "bad_key"
+
+
+def test_last_use_is_noted_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ApiKeyFactory.create()
+    api = Api(key)
+    api.get(URL)
+    key.refresh_from_db()
+    first, version = key.last_used_at, key.version
+    assert first is not None
+    api.get(URL)
+    key.refresh_from_db()
+    assert (key.last_used_at, key.version) == (first, version)
+    # Another process, whose memory is empty, finds the note of this one.
+    monkeypatch.setattr(authentication, "_noted", {})
+    api.get(URL)
+    key.refresh_from_db()
+    assert key.last_used_at == first
+    ApiKey.objects.filter(id=key.id).update(last_used_at=first - timedelta(minutes=2))
+    monkeypatch.setattr(authentication, "_noted", {})
+    api.get(URL)
+    key.refresh_from_db()
+    assert key.last_used_at >= first
+
+
+def test_a_scope_opens_its_own_door_only() -> None:
+    reader = Api(ApiKeyFactory.create(scopes=["read"]))
+    answer = reader.post(f"{URL}/messages", b"x")
+    assert (answer.status, answer.json["code"]) == (403, "missing_scope")
+    assert "publish" in answer.json["detail"]
+    assert answer.is_problem
+    assert Api(ApiKeyFactory.create(scopes=["publish"])).post(f"{URL}/messages", b"x").status == 202
+
+
+def test_admin_opens_every_door(admin: Api) -> None:
+    assert admin.post(f"{URL}/messages", b"x").status == 202
+    granted = Api(ApiKeyFactory.create(scopes=["admin"], channels=["other"]))
+    assert granted.post(f"{URL}/messages", b"x").status == 202
+
+
+@pytest.mark.seed("S0-11")
+def test_a_key_for_one_channel_is_403_on_another() -> None:
+    api = Api(ApiKeyFactory.create(channels=["orders"]))
+    ChannelFactory.create(slug="invoices")
+    assert api.post(f"{URL}/messages", b"x").status == 202
+    for slug in ("invoices", "unknown"):
+        answer = api.post(f"channels/{slug}/messages", b"x")
+        assert (answer.status, answer.json["code"]) == (403, "no_grant")
+
+
+def test_keys_of_a_disabled_producer_open_nothing() -> None:
+    owner = ProducerFactory.create()
+    api = Api(ApiKeyFactory.create(producer=owner))
+    assert api.get(URL).status == 200
+    owner.disabled = True
+    owner.save()
+    assert api.get(URL).json["code"] == "producer_disabled"
+
+
+def test_a_team_publishes_with_its_own_key() -> None:
+    team = TeamFactory.create()
+    api = Api(ApiKeyFactory.create(team=team, channels=["orders"]))
+    assert api.post(f"{URL}/messages", b"x").status == 202

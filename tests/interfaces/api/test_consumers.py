@@ -1,0 +1,415 @@
+"""Consumers: PUT at each start is one registration, secrets are shown once, tenants do not meet."""
+
+import json
+import threading
+
+import pytest
+from django.db import connection
+
+from channels_app import sealing
+from channels_app.models import AuditEntry, Consumer, ConsumerSecret
+from channels_app.rules import secrets
+from channels_app.rules.fields import MASK
+from tests.support.api import Api
+from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, TeamFactory
+
+CHANNEL = "orders"
+URL = f"channels/{CHANNEL}/consumers/billing"
+HOOK = "http://127.0.0.1:9/hook"
+
+
+@pytest.fixture(autouse=True)
+def _channel(db: None) -> None:
+    ChannelFactory.create(slug=CHANNEL)
+
+
+@pytest.fixture
+def service() -> Api:
+    """The key of a service without a team."""
+    return Api(ApiKeyFactory.create(scopes=["register", "read"]))
+
+
+@pytest.mark.trap("an open door and readable secrets")
+@pytest.mark.seed("S1-15")
+def test_put_creates_with_a_secret_and_then_changes_nothing(service: Api) -> None:
+    body = {"url": HOOK, "event_types": ["order.*"], "timeout_ms": 5000}
+    created = service.put(URL, body)
+    assert created.status == 201
+    assert created.header("Location") == f"http://127.0.0.1:8000/api/v1/{URL}"
+    text = created.json["secret"]
+    row = ConsumerSecret.objects.get()
+    opened = sealing.open_for_consumer(row.consumer.channel_id, "billing", bytes(row.sealed))
+    assert opened == secrets.decode_secret(text)
+    again = service.put(URL, body)
+    assert (again.status, again.etag) == (200, created.etag)
+    assert "secret" not in again.json
+    assert AuditEntry.objects.count() == 1
+    assert text not in json.dumps(list(AuditEntry.objects.values("before", "after")))
+
+
+def test_put_replaces_everything_and_keeps_the_secret(service: Api) -> None:
+    service.put(URL, {"url": HOOK, "timeout_ms": 5000, "rate_limit": {"per_second": 5}})
+    replaced = service.put(URL, {"url": HOOK + "2"})
+    assert replaced.status == 200
+    assert replaced.json["timeout_ms"] is None
+    assert replaced.json["rate_limit"] is None
+    assert replaced.json["effective"]["timeout_ms"] == 15_000
+    assert ConsumerSecret.objects.count() == 1
+
+
+def test_patch_changes_only_what_it_names(service: Api) -> None:
+    service.put(URL, {"url": HOOK, "max_attempts": 3})
+    changed = service.patch(URL, {"retry": [1, 2], "rate_limit": {"per_second": 2, "burst": 4}})
+    assert changed.status == 200
+    assert changed.json["max_attempts"] == 3
+    assert changed.json["rate_limit"] == {"per_second": 2.0, "burst": 4}
+    assert changed.json["effective"]["gives_up_after_s"] == 3.0
+    assert service.patch("channels/orders/consumers/nobody", {"url": HOOK}).status == 404
+    assert service.patch("channels/nowhere/consumers/billing", {"url": HOOK}).status == 404
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.seed("S1-15")
+def test_twenty_puts_at_once_make_one_consumer() -> None:
+    key = ApiKeyFactory.create(scopes=["register"])
+    answers: list[int] = []
+
+    def register() -> None:
+        answers.append(Api(key).put(URL, {"url": HOOK}).status)
+        connection.close()
+
+    threads = [threading.Thread(target=register) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == [200] * 19 + [201]
+    assert Consumer.objects.count() == 1
+    assert ConsumerSecret.objects.count() == 1
+
+
+def test_headers_are_sealed_masked_and_kept_by_their_mask(service: Api) -> None:
+    token = "Bearer top-secret-token"
+    service.put(URL, {"url": HOOK, "headers": {"Authorization": token, "X-Team": "a"}})
+    shown = service.get(URL).json["headers"]
+    assert shown == {"Authorization": MASK, "X-Team": MASK}
+    consumer = Consumer.objects.get()
+    assert token.encode() not in bytes(consumer.headers_sealed)
+    same = service.put(URL, {"url": HOOK, "headers": shown})
+    assert same.etag == f'"{consumer.version}"'
+    changed = service.patch(URL, {"headers": {"authorization": MASK, "X-Team": "b"}})
+    assert changed.etag != same.etag
+    consumer.refresh_from_db()
+    opened = sealing.open_for_consumer(
+        consumer.channel_id, "billing", bytes(consumer.headers_sealed)
+    )
+    assert json.loads(opened) == {"authorization": token, "X-Team": "b"}
+    assert token not in json.dumps(list(AuditEntry.objects.values("before", "after")))
+    lost = service.patch(URL, {"headers": {"X-New": MASK}})
+    assert (lost.status, lost.json["field"]) == (422, "headers")
+    assert service.patch(URL, {"headers": {}}).json["headers"] == {}
+
+
+def test_another_value_of_the_same_header_is_a_change(service: Api) -> None:
+    first = service.put(URL, {"url": HOOK, "headers": {"X-Key": "old"}})
+    second = service.put(URL, {"url": HOOK, "headers": {"X-Key": "new"}})
+    assert second.etag != first.etag
+    consumer = Consumer.objects.get()
+    sealed = bytes(consumer.headers_sealed)
+    assert b"new" in sealing.open_for_consumer(consumer.channel_id, "billing", sealed)
+
+
+def test_v1a_makes_a_key_pair_whose_public_half_is_always_visible(service: Api) -> None:
+    created = service.put(URL, {"url": HOOK, "signing": ["v1a"]}).json
+    assert created["signing"] == ["v1", "v1a"]
+    (pair,) = [key for key in created["signing_keys"] if key["scheme"] == "v1a"]
+    assert pair["public_key"].startswith("whpk_")
+    assert service.get(URL).json["signing_keys"] == created["signing_keys"]
+    assert service.put(URL, {"url": HOOK, "signing": ["v1", "v1a"]}).status == 200
+    assert ConsumerSecret.objects.filter(scheme="v1a").count() == 1
+    service.patch(URL, {"signing": []})
+    assert not ConsumerSecret.objects.filter(scheme="v1a").exists()
+
+
+@pytest.mark.trap("a consumer that cannot be deleted")
+@pytest.mark.seed("S0-12")
+def test_a_retired_consumer_is_gone_and_comes_back_with_a_new_secret(service: Api) -> None:
+    first = service.put(URL, {"url": HOOK, "headers": {"X-A": "1"}}).json["secret"]
+    row = Consumer.objects.get()
+    assert service.delete(URL).status == 204
+    assert service.get(URL).status == 404
+    assert service.delete(URL).status == 404
+    assert service.patch(URL, {"url": HOOK}).status == 404
+    assert service.get("channels/orders/consumers").json["items"] == []
+    (gone,) = service.get("channels/orders/consumers?state=retired").json["items"]
+    assert gone["client_id"] == "billing"
+    back = service.put(URL, {"url": HOOK})
+    assert back.status == 201
+    assert back.json["secret"] != first
+    assert back.json["headers"] == {}
+    assert (back.json["state"], Consumer.objects.get().id) == ("active", row.id)
+    assert ConsumerSecret.objects.count() == 1
+
+
+@pytest.mark.seed("S0-76")
+def test_pause_and_resume(service: Api) -> None:
+    service.put(URL, {"url": HOOK})
+    paused = service.post(f"{URL}/pause")
+    assert (paused.status, paused.json["state"]) == (200, "paused")
+    assert service.post(f"{URL}/pause").etag == paused.etag
+    assert service.put(URL, {"url": HOOK}).json["state"] == "paused"
+    assert service.post(f"{URL}/resume").json["state"] == "active"
+    assert [entry.action for entry in AuditEntry.objects.order_by("id")] == [
+        "consumer.create",
+        "consumer.pause",
+        "consumer.resume",
+    ]
+
+
+def test_a_disabled_consumer_is_resumed_and_not_paused(service: Api) -> None:
+    ConsumerFactory.create(channel__slug="other", client_id="broken", disabled=True)
+    url = "channels/other/consumers/broken"
+    refused = service.post(f"{url}/pause")
+    assert (refused.status, refused.json["code"]) == (409, "consumer_disabled")
+    assert service.post(f"{url}/resume").json["state"] == "active"
+
+
+def test_rotating_lets_old_and_new_secrets_overlap(service: Api) -> None:
+    first = service.put(URL, {"url": HOOK, "signing": ["v1a"]})
+    rotated = service.post(f"{URL}/secrets", {"overlap_s": 60})
+    assert rotated.status == 201
+    assert rotated.json["secret"] != first.json["secret"]
+    assert rotated.etag != first.etag
+    keys = rotated.json["signing_keys"]
+    assert [(key["scheme"], key["expires_at"] is None) for key in keys] == [
+        ("v1", False),
+        ("v1a", False),
+        ("v1", True),
+        ("v1a", True),
+    ]
+    service.post(f"{URL}/secrets", {"overlap_s": 0})
+    live = service.post(f"{URL}/secrets").json["signing_keys"]
+    assert len(live) == 4
+    assert ConsumerSecret.objects.count() == 4
+
+
+def test_rotation_does_not_pile_up_signatures(service: Api) -> None:
+    service.put(URL, {"url": HOOK})
+    for _ in range(14):
+        assert service.post(f"{URL}/secrets").status == 201
+    assert ConsumerSecret.objects.count() == 10
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, "60", 31 * 86_400, None, 10**30])
+def test_a_bad_overlap_makes_no_secret(service: Api, value: object) -> None:
+    service.put(URL, {"url": HOOK})
+    answer = service.post(f"{URL}/secrets", {"overlap_s": value})
+    assert (answer.status, answer.json["field"]) == (422, "overlap_s")
+    assert ConsumerSecret.objects.count() == 1
+
+
+def test_writes_honour_if_match(service: Api) -> None:
+    etag = service.put(URL, {"url": HOOK}).etag
+    service.patch(URL, {"description": "moved on"})
+    for method, path in [
+        ("PUT", URL),
+        ("PATCH", URL),
+        ("DELETE", URL),
+        ("POST", f"{URL}/pause"),
+        ("POST", f"{URL}/resume"),
+        ("POST", f"{URL}/secrets"),
+    ]:
+        body = {"url": HOOK} if method in {"PUT", "PATCH"} else None
+        assert service.call(method, path, body, If_Match=etag).status == 412, (method, path)
+    consumer = Consumer.objects.get()
+    assert (consumer.state, consumer.version) == ("active", 2)
+    assert service.delete(URL, If_Match='"2"').status == 204
+
+
+def test_the_list_holds_the_channels_own(service: Api) -> None:
+    names = [
+        ConsumerFactory.create(channel__slug="many", client_id=name).client_id for name in ["a"]
+    ]
+    service.put(URL, {"url": HOOK})
+    assert [item["client_id"] for item in service.get("channels/many/consumers").json["items"]] == (
+        names
+    )
+    assert service.get("channels/nowhere/consumers").status == 404
+    bad = service.get("channels/many/consumers?state=asleep")
+    assert (bad.status, bad.json["field"]) == (422, "state")
+
+
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "TRACE"])
+def test_other_methods_are_405(service: Api, method: str) -> None:
+    answer = service.call(method, URL)
+    assert answer.status == 405
+    assert answer.is_problem
+    assert "PUT" in str(answer.header("Allow"))
+
+
+HUGE = 10**40
+BAD = [
+    ("url", ""),
+    ("url", None),
+    ("url", 5),
+    ("url", "ftp://example.com/"),
+    ("url", "http://10.0.0.1/"),
+    ("url", "http://169.254.169.254/latest/meta-data"),
+    ("url", "http://user:pass@example.com/"),
+    ("url", "http://example.com/#x"),
+    ("url", "http://example.com/" + "x" * 2048),
+    ("url", "http://example.com/\x00"),
+    ("url", "http://exa\ud800mple.com/"),
+    ("url", ["http://example.com/"]),
+    ("mode", "pull"),  # with the address that the test sends along
+    ("mode", "poll"),
+    ("mode", 1),
+    ("team", "nobody"),
+    ("team", "Team"),
+    ("team", 5),
+    ("event_types", "order.created"),
+    ("event_types", ["order created"]),
+    ("event_types", ["order.**"]),
+    ("event_types", [1]),
+    ("event_types", ["a", "a"]),
+    ("event_types", ["\ud800"]),
+    ("headers", []),
+    ("headers", {"X": 1}),
+    ("headers", {"Host": "x"}),
+    ("headers", {"webhook-id": "x"}),
+    ("headers", {"Hookstation-Attempt": "1"}),
+    ("headers", {"X A": "1"}),
+    ("headers", {"X-A": "line\nbreak"}),
+    ("headers", {"X-A": "1", "x_a": "2"}),
+    ("headers", {f"X-{n}": "1" for n in range(33)}),
+    ("headers", {"X-A": "\ud800"}),
+    ("headers", {"X-\ud800": "1"}),
+    ("signing", "v1a"),
+    ("signing", ["v2"]),
+    ("signing", ["v1a", "v1a"]),
+    ("timeout_ms", 99),
+    ("timeout_ms", 300_001),
+    ("timeout_ms", True),
+    ("timeout_ms", "5000"),
+    ("timeout_ms", 1000.5),
+    ("max_attempts", 0),
+    ("max_attempts", 101),
+    ("max_attempts", HUGE),
+    ("retry", "never"),
+    ("retry", [1, "2"]),
+    ("retry", [HUGE]),
+    ("retry", {"base": 1, "factor": 2, "cap": 3, "x": 4}),
+    ("rate_limit", 5),
+    ("rate_limit", {}),
+    ("rate_limit", {"burst": 5}),
+    ("rate_limit", {"per_second": 0}),
+    ("rate_limit", {"per_second": True}),
+    ("rate_limit", {"per_second": HUGE}),
+    ("rate_limit", {"per_second": 5, "burst": 0}),
+    ("rate_limit", {"per_second": 5, "burst": 1.5}),
+    ("rate_limit", {"per_second": 5, "per_minute": 1}),
+    ("max_in_flight", 0),
+    ("max_in_flight", 1001),
+    ("max_in_flight", False),
+    ("ordering", "yes"),
+    ("ordering", 0),
+    ("head_of_line", "stop"),
+    ("ack", {}),
+    ("ack", {"mode": "soon"}),
+    ("ack", {"mode": "timer"}),
+    ("ack", {"mode": ["timer"]}),
+    ("ack", {"mode": "callback", "timeout_ms": 1}),
+    ("ack", {"mode": "callback", "on_timeout": "cry"}),
+    ("ack", {"mode": "timer", "delay_ms": 50, "timeout_ms": 50}),
+    ("ack", False),
+    ("description", {}),
+    ("state", "active"),
+    ("secret", "whsec_x"),
+]
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+@pytest.mark.parametrize(("field", "value"), BAD, ids=lambda part: ascii(part)[:40])
+def test_a_bad_field_is_named_and_nothing_is_stored(
+    service: Api, method: str, field: str, value: object
+) -> None:
+    if method == "PATCH":
+        service.put(URL, {"url": HOOK})
+    before = list(Consumer.objects.values())
+    answer = service.call(method, URL, {"url": HOOK, field: value})
+    assert answer.status == 422
+    assert answer.json["field"] == ("url" if value == "pull" else field)
+    assert answer.is_problem
+    assert list(Consumer.objects.values()) == before
+    assert ConsumerSecret.objects.count() == len(before)
+
+
+@pytest.mark.parametrize("field", ["timeout_ms", "max_attempts", "rate_limit", "retry"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_refused(service: Api, field: str, number: str) -> None:
+    value = {"rate_limit": f'{{"per_second": {number}}}', "retry": f"[{number}]"}.get(field, number)
+    answer = service.put(URL, f'{{"url": "{HOOK}", "{field}": {value}}}'.encode())
+    assert answer.status in {400, 422}
+    assert not Consumer.objects.exists()
+
+
+def test_a_push_consumer_needs_an_address_and_a_pull_consumer_has_none(service: Api) -> None:
+    assert service.put(URL, {}).json["field"] == "url"
+    pull = service.put(URL, {"mode": "pull"})
+    assert (pull.status, pull.json["url"]) == (201, "")
+    assert service.patch(URL, {"mode": "push"}).json["field"] == "url"
+    assert service.patch(URL, {"mode": "push", "url": HOOK}).json["mode"] == "push"
+    assert service.patch(URL, {"mode": "pull"}).json["url"] == ""
+
+
+@pytest.mark.parametrize("name", ["Billing", "bil ling", ".", "x" * 101, "b%C3%AF"])
+def test_a_bad_client_id_is_refused(service: Api, name: str) -> None:
+    answer = service.put(f"channels/orders/consumers/{name}", {"url": HOOK})
+    assert answer.status in {404, 422}
+    assert answer.is_problem
+    assert not Consumer.objects.exists()
+
+
+@pytest.mark.seed("S1-14")
+def test_another_tenants_consumer_does_not_exist() -> None:
+    ours, theirs = TeamFactory.create(), TeamFactory.create()
+    channel = ChannelFactory.create(slug="shared", external=True)
+    owner = Api(ApiKeyFactory.create(team=ours, scopes=["register", "read"]))
+    stranger = Api(ApiKeyFactory.create(team=theirs, scopes=["register", "read"]))
+    teamless = Api(ApiKeyFactory.create(scopes=["register", "read"]))
+    url = f"channels/{channel.slug}/consumers/billing"
+    assert owner.put(url, {"url": HOOK}).json["team"] == ours.slug
+    before = Consumer.objects.values().get()
+    for api in (stranger, teamless):
+        assert api.get(url).status == 404
+        assert api.put(url, {"url": "http://127.0.0.1:9/evil"}).status == 404
+        assert api.patch(url, {"url": "http://127.0.0.1:9/evil"}).status == 404
+        assert api.delete(url).status == 404
+        for switch in ("pause", "resume", "secrets"):
+            assert api.post(f"{url}/{switch}").status == 404
+        assert api.get(f"channels/{channel.slug}/consumers").json["items"] == []
+    assert Consumer.objects.values().get() == before
+    owner.delete(url)
+    assert stranger.put(url, {"url": HOOK}).status == 404
+
+
+def test_a_team_registers_for_itself_only(admin: Api) -> None:
+    ours, theirs = TeamFactory.create(), TeamFactory.create()
+    ChannelFactory.create(slug="shared", external=True)
+    url = "channels/shared/consumers/billing"
+    owner = Api(ApiKeyFactory.create(team=ours, scopes=["register"]))
+    refused = owner.put(url, {"url": HOOK, "team": theirs.slug})
+    assert (refused.status, refused.json["field"]) == (422, "team")
+    assert owner.put(url, {"url": HOOK, "team": ours.slug}).status == 201
+    assert owner.patch(url, {"team": None}).status == 422
+    moved = admin.patch(url, {"team": theirs.slug})
+    assert moved.json["team"] == theirs.slug
+    assert owner.put(url, {"url": HOOK}).status == 404
+    assert admin.put(url, {"url": HOOK}).json["team"] == theirs.slug
+
+
+def test_a_channel_that_was_not_granted_is_403() -> None:
+    key = ApiKeyFactory.create(scopes=["register", "read"], channels=["other"])
+    answer = Api(key).put(URL, {"url": HOOK})
+    assert (answer.status, answer.json["code"]) == (403, "no_grant")
+    assert not Consumer.objects.exists()

@@ -1,0 +1,476 @@
+"""Deliveries over HTTP: one with its attempts, lists, dead letters, comparing notes, repair."""
+
+import base64
+import random
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Consumer, new_id
+from channels_app.rules import ids, times
+from delivery.api import pages
+from delivery.models import Delivery, Replay
+from tests.support.books import assert_counters_are_true, key_at, make_deliveries, public
+from tests.support.calling import Api, problem
+from tests.support.factories import (
+    AttemptFactory,
+    ChannelFactory,
+    ConsumerFactory,
+    DeliveryFactory,
+    TeamFactory,
+)
+
+pytestmark = pytest.mark.django_db
+MALFORMED = ["dlv_1", "msg_0000000000000", "dlv_zzzzzzzzzzzzz", "dlv_000000000000O", "%00", "5"]
+
+
+@pytest.fixture
+def reader() -> Api:
+    return Api(scopes=["read"])
+
+
+@pytest.fixture
+def repairer() -> Api:
+    return Api(scopes=["replay"])
+
+
+def at(consumer: Consumer, tail: str = "deliveries") -> str:
+    return f"/channels/{consumer.channel.slug}/consumers/{consumer.client_id}/{tail}"
+
+
+# -- one delivery ------------------------------------------------------------------------------
+
+
+def test_a_delivery_shows_its_attempts_in_order(reader: Api) -> None:
+    row = DeliveryFactory.create(retrying=True, attempt_count=3)
+    started = clock.now() - timedelta(minutes=5)
+    AttemptFactory.create(
+        delivery=row,
+        number=1,
+        started_at=started,
+        outcome="server_error",
+        status_code=500,
+        error="The endpoint answered 500.",
+        answer_headers="HTTP/1.1 500 Oops\r\n",
+        answer_excerpt="naïve".encode(),
+        connect_ms=3,
+        first_byte_ms=20,
+        total_ms=21,
+        remote_address="127.0.0.1",
+        worker="host/1/pump-0",
+    )
+    AttemptFactory.create(delivery=row, number=2, answer_excerpt=b"\xff\xfe\x00")
+    AttemptFactory.create(
+        delivery=row, number=3, answer_excerpt="€€".encode()[:4], status_code=None
+    )
+
+    answer = reader.get(f"/deliveries/{public(row)}")
+
+    body = answer.json()
+    assert answer.headers["ETag"] == '"1"'
+    assert (body["state"], body["attempt_count"]) == ("Retry-Delivery", 3)
+    first, second, third = body["attempts"]
+    assert first == {
+        "id": first["id"],
+        "number": 1,
+        "started_at": times.text(started),
+        "outcome": "server_error",
+        "status": 500,
+        "error": "The endpoint answered 500.",
+        "connect_ms": 3,
+        "first_byte_ms": 20,
+        "total_ms": 21,
+        "remote_address": "127.0.0.1",
+        "answer": {"headers": "HTTP/1.1 500 Oops\r\n", "body": "naïve"},
+    }
+    assert base64.b64decode(second["answer"]["body_base64"]) == b"\xff\xfe\x00"
+    assert third["answer"]["body"] == "€"
+    assert third["status"] is None
+    operator = Api(admin=True).get(f"/deliveries/{public(row)}").json()
+    assert operator["attempts"][0]["worker"] == "host/1/pump-0"
+
+
+def test_a_delivery_that_did_not_move_is_not_sent_again(reader: Api) -> None:
+    row = DeliveryFactory.create()
+    path = f"/deliveries/{public(row)}"
+
+    known = reader.get(path, if_none_match='"1"')
+    assert (known.status_code, known.content) == (304, b"")
+    Delivery.objects.filter(id=row.id).update(version=2)
+    assert reader.get(path, if_none_match='"1"').status_code == 200
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_an_id_that_is_none_is_not_found(text: str) -> None:
+    api = Api(admin=True)
+
+    assert problem(api.get(f"/deliveries/{text}")) == (404, "unknown_delivery", "")
+    for verb in ("replay", "cancel"):
+        answer = api.post(f"/deliveries/{text}/{verb}", {})
+        assert problem(answer) == (404, "unknown_delivery", "")
+
+
+def test_a_delivery_that_is_not_there_is_not_found(reader: Api) -> None:
+    text = ids.to_public("dlv", new_id())
+
+    assert problem(reader.get(f"/deliveries/{text}")) == (404, "unknown_delivery", "")
+
+
+# -- who may -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "tail", "scope"),
+    [
+        ("GET", "", "read"),
+        ("POST", "/replay", "replay"),
+        ("POST", "/cancel", "replay"),
+    ],
+)
+def test_a_key_needs_the_scope_for_one(method: str, tail: str, scope: str) -> None:
+    path = f"/deliveries/{public(DeliveryFactory.create())}{tail}"
+    others = sorted({"publish", "register", "receive", "read", "replay"} - {scope})
+
+    assert problem(Api(scopes=others).call(method, path))[:2] == (403, "missing_scope")
+    assert problem(Api().call(method, path))[0] == 401
+
+
+@pytest.mark.parametrize("tail", ["deliveries", "dead-letters", "messages"])
+def test_a_key_needs_the_scope_and_the_grant_for_lists(tail: str) -> None:
+    consumer = ConsumerFactory.create()
+    path = at(consumer, tail)
+    others = ["publish", "register", "replay"]
+
+    assert problem(Api(scopes=others).get(path))[:2] == (403, "missing_scope")
+    assert problem(Api(scopes=["read"], channels=["other"]).get(path))[:2] == (403, "no_grant")
+    assert problem(Api().get(path))[0] == 401
+    api = Api(scopes=["read"])
+    assert api.get(path).json()["items"] == []
+    assert problem(api.get(path.replace(consumer.client_id, "nobody"))) == (
+        404,
+        "unknown_consumer",
+        "",
+    )
+    assert problem(api.get(f"/channels/nowhere/consumers/a/{tail}")) == (
+        404,
+        "unknown_channel",
+        "",
+    )
+
+
+def test_another_teams_deliveries_do_not_exist() -> None:
+    channel = ChannelFactory.create(external=True)
+    theirs = ConsumerFactory.create(channel=channel, team=TeamFactory.create())
+    row = DeliveryFactory.create(consumer=theirs, dead=True)
+    waiting = DeliveryFactory.create(consumer=theirs)
+    scopes = ["read", "replay"]
+    for api in (
+        Api(team=TeamFactory.create(), scopes=scopes),
+        Api(scopes=scopes),
+        Api(team=theirs.team, scopes=scopes, channels=["other"]),
+    ):
+        assert problem(api.get(f"/deliveries/{public(row)}"))[:2] == (404, "unknown_delivery")
+        assert problem(api.post(f"/deliveries/{public(row)}/replay"))[0] == 404
+        assert problem(api.post(f"/deliveries/{public(waiting)}/cancel"))[0] == 404
+    stranger = Api(team=TeamFactory.create(), scopes=scopes)
+    for tail in ("deliveries", "dead-letters", "messages"):
+        assert problem(stranger.get(at(theirs, tail))) == (404, "unknown_consumer", "")
+    own = Api(team=theirs.team, scopes=scopes)
+    assert own.get(f"/deliveries/{public(row)}").status_code == 200
+    assert own.post(f"/deliveries/{public(row)}/replay").status_code == 202
+    assert len(own.get(at(theirs)).json()["items"]) == 2
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"queued"}
+
+
+# -- repair ------------------------------------------------------------------------------------
+
+
+def test_one_delivery_is_replayed(repairer: Api) -> None:
+    row = DeliveryFactory.create(dead=True)
+
+    answer = repairer.post(f"/deliveries/{public(row)}/replay", {"reason": "fixed the endpoint"})
+
+    assert (answer.status_code, answer.headers["ETag"]) == (202, '"2"')
+    body = answer.json()
+    assert answer.headers["Location"] == body["url"]
+    assert (body["state"], body["failure_count"]) == ("Retry-Delivery", 0)
+    assert body["replay_id"] == ids.to_public("rpl", Replay.objects.get().id)
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason) == ("delivery.replay", "fixed the endpoint")
+    assert_counters_are_true()
+    assert problem(repairer.post(f"/deliveries/{public(row)}/replay")) == (409, "not_finished", "")
+
+
+def test_what_cannot_be_sent_is_not_replayed(repairer: Api) -> None:
+    gone = DeliveryFactory.create(dead=True, consumer=ConsumerFactory.create(retired=True))
+    late = DeliveryFactory.create(dead=True, expires_at=clock.now())
+
+    for row, code in ((gone, "consumer_retired"), (late, "expired")):
+        answer = repairer.post(f"/deliveries/{public(row)}/replay", {})
+        assert problem(answer) == (409, code, "")
+
+
+def test_one_delivery_is_cancelled(repairer: Api) -> None:
+    row = DeliveryFactory.create()
+
+    answer = repairer.post(f"/deliveries/{public(row)}/cancel", {"reason": None})
+
+    assert (answer.status_code, answer.json()["state"]) == (200, "Cancelled")
+    assert answer.json()["next_attempt_at"] is None
+    assert_counters_are_true()
+    assert problem(repairer.post(f"/deliveries/{public(row)}/cancel")) == (409, "not_queued", "")
+
+
+@pytest.mark.parametrize("verb", ["replay", "cancel"])
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"reason": 5}, 422, "reason"),
+        ({"reason": "x" * 501}, 422, "reason"),
+        ({"reason": "\ud800"}, 422, "reason"),
+        ({"rate": 5}, 422, "rate"),
+        (b"[]", 400, ""),
+        (b"{", 400, ""),
+        (b" " * (1024 * 1024 + 1), 413, "Content-Length"),
+    ],
+)
+def test_a_repair_is_read_strictly(
+    repairer: Api, verb: str, body: Any, status: int, field: str
+) -> None:
+    row = DeliveryFactory.create(dead=verb == "replay")
+
+    answer = repairer.post(f"/deliveries/{public(row)}/{verb}", body)
+
+    assert problem(answer)[::2] == (status, field)
+    assert Delivery.objects.get().version == 1
+
+
+# -- lists -------------------------------------------------------------------------------------
+
+
+def listed(api: Api, path: str) -> list[str]:
+    answer = api.get(path)
+    assert answer.status_code == 200, answer.content
+    return [row["id"] for row in answer.json()["items"]]
+
+
+def test_the_list_without_a_state_merges_them_all(reader: Api) -> None:
+    consumer = ConsumerFactory.create()
+    traits: list[dict[str, Any]] = [
+        {"dead": True},
+        {},
+        {"in_flight": True},
+        {"delivered": True},
+        {"state": "awaiting_ack"},
+        {"cancelled": True},
+        {"retrying": True},
+        {"dead": True},
+    ]
+    rows = [DeliveryFactory.create(consumer=consumer, **one) for one in traits]
+    DeliveryFactory.create(dead=True)
+    newest_first = [public(row) for row in reversed(rows)]
+
+    assert listed(reader, at(consumer)) == newest_first
+    found, path = [], f"{at(consumer)}?limit=3"
+    while path:
+        page = reader.get(path).json()
+        found += [row["id"] for row in page["items"]]
+        path = page["next"] and f"{at(consumer)}?cursor={quote(page['next'])}"
+    assert found == newest_first
+    assert listed(reader, at(consumer, "dead-letters")) == [newest_first[0], newest_first[7]]
+
+
+def test_a_state_is_named_as_stored_or_as_shown(reader: Api) -> None:
+    consumer = ConsumerFactory.create()
+    traits: dict[str, dict[str, Any]] = {
+        "Queued": {},
+        "Retry-Delivery": {"retrying": True},
+        "In-flight": {"in_flight": True},
+        "Retry-In-flight": {"in_flight": True, "attempt_count": 2, "failure_count": 1},
+        "Awaiting-Ack": {"state": "awaiting_ack"},
+        "Delivered": {"delivered": True},
+        "Dead": {"dead": True},
+        "Cancelled": {"cancelled": True},
+    }
+    rows = {
+        name: public(DeliveryFactory.create(consumer=consumer, **one))
+        for name, one in traits.items()
+    }
+
+    for name, one in rows.items():
+        assert listed(reader, f"{at(consumer)}?state={name}") == [one]
+        shown = reader.get(f"/deliveries/{one}").json()
+        assert shown["state"] == name
+        assert (shown["next_attempt_at"] is None) == (name not in {"Queued", "Retry-Delivery"})
+    queued = listed(reader, f"{at(consumer)}?state=queued")
+    assert queued == [rows["Retry-Delivery"], rows["Queued"]]
+    flying = listed(reader, f"{at(consumer)}?state=in_flight")
+    assert flying == [rows["Retry-In-flight"], rows["In-flight"]]
+
+
+def test_each_filter_restricts(reader: Api) -> None:
+    consumer = ConsumerFactory.create()
+    now = clock.now()
+    (old,) = make_deliveries(consumer, 1, accepted_at=now - timedelta(days=2))
+    (slow,) = make_deliveries(consumer, 1, outcome="timeout", status_code=None)
+    (paid,) = make_deliveries(consumer, 1, event_type="order.paid")
+    yesterday = quote(times.text(now - timedelta(days=1)))
+
+    for tail in ("deliveries", "dead-letters"):
+        path = at(consumer, tail)
+        assert listed(reader, f"{path}?outcome=timeout") == [public(slow)]
+        assert listed(reader, f"{path}?event_type=order.*") == [public(paid)]
+        assert listed(reader, f"{path}?event_type=order.created") == []
+        assert listed(reader, f"{path}?to={yesterday}") == [public(old)]
+        assert listed(reader, f"{path}?from={yesterday}") == [public(paid), public(slow)]
+        both = f"{path}?from={yesterday}&outcome=server_error&event_type=*"
+        assert listed(reader, both) == [public(paid)]
+    assert listed(reader, f"{at(consumer)}?outcome=timeout&state=delivered") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("colour=red", "colour"),
+        ("state=retry", "state"),
+        ("state=DEAD", "state"),
+        ("outcome=moon", "outcome"),
+        ("outcome=", "outcome"),
+        ("event_type=a..b", "event_type"),
+        ("event_type=" + "a" * 501, "event_type"),
+        ("from=2026-01-01", "from"),
+        ("to=-1", "to"),
+        ("limit=1000", "limit"),
+        ("cursor=abc", "cursor"),
+    ],
+)
+def test_a_filter_that_cannot_be_used_is_refused(reader: Api, query: str, field: str) -> None:
+    consumer = ConsumerFactory.create()
+
+    answer = reader.get(f"{at(consumer)}?{query}")
+
+    assert problem(answer) == (422, "invalid_parameter", field)
+    if not query.startswith("state"):
+        assert problem(reader.get(f"{at(consumer, 'dead-letters')}?{query}"))[2] == field
+
+
+def test_dead_letters_take_no_state(reader: Api) -> None:
+    answer = reader.get(f"{at(ConsumerFactory.create(), 'dead-letters')}?state=dead")
+
+    assert problem(answer) == (422, "invalid_parameter", "state")
+
+
+def test_a_removed_consumers_history_can_be_read(reader: Api) -> None:
+    row = DeliveryFactory.create(dead=True, consumer=ConsumerFactory.create(retired=True))
+
+    assert listed(reader, at(row.consumer, "dead-letters")) == [public(row)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_filtered_pages_hold_every_row_once_in_both_directions(
+    reader: Api, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(pages, "LOOKS", (3, 5))
+    consumer = ConsumerFactory.create()
+    rows = make_deliveries(consumer, 70)
+    wanted: list[str] = []
+    for row in rows:
+        row.state = dice.choice(["dead", "delivered", "cancelled"])
+        row.outcome = dice.choices(["timeout", "gone"], [1, 1 + 4 * (seed % 2)])[0]
+        wanted += [public(row)] if row.outcome == "timeout" else []
+    Delivery.objects.bulk_update(rows, ["state", "outcome"])
+    wanted.reverse()
+
+    def follow(page: Any, direction: str) -> list[Any]:
+        found = [page]
+        while found[-1][direction]:
+            cursor = quote(found[-1][direction])
+            found.append(reader.get(f"{at(consumer)}?cursor={cursor}").json())
+        return found
+
+    def ids_of(found: list[Any]) -> list[str]:
+        return [row["id"] for page in found for row in page["items"]]
+
+    limit = dice.choice([1, 2, 3, 7])
+    forward = follow(reader.get(f"{at(consumer)}?outcome=timeout&limit={limit}").json(), "next")
+    assert ids_of(forward) == wanted
+    assert all(len(page["items"]) <= limit for page in forward)
+    back = follow(forward[-1], "previous")
+    assert ids_of(back[::-1]) == wanted
+    middle = forward[len(forward) // 2]
+    assert ids_of(follow(middle, "next")) == ids_of(forward[len(forward) // 2 :])
+
+
+# -- comparing notes ---------------------------------------------------------------------------
+
+
+def aged(consumer: Consumer, number: int, seconds: float = 60.0, **traits: Any) -> list[Delivery]:
+    """Deliveries made some time ago."""
+    instant = clock.now() - timedelta(seconds=seconds)
+    rows = make_deliveries(consumer, number, accepted_at=instant, **traits)
+    for row in rows:
+        old, row.id = row.id, key_at(instant)
+        Delivery.objects.filter(id=old).update(id=row.id)
+    return rows
+
+
+def notes(api: Api, consumer: Consumer, query: str = "") -> tuple[list[str], str | None]:
+    body = api.get(at(consumer, "messages") + query).json()
+    return [row["message_id"] for row in body["items"]], body["next"]
+
+
+def test_notes_go_oldest_first_and_on_from_a_message(reader: Api) -> None:
+    consumer = ConsumerFactory.create()
+    rows = aged(consumer, 2) + aged(consumer, 2, 50, state="delivered", outcome="delivered")
+    rows += aged(consumer, 1, 40, state="queued", due_at=clock.now())
+    messages = [ids.to_public("msg", row.message_id) for row in rows]
+    aged(ConsumerFactory.create(channel=consumer.channel), 1)
+
+    assert notes(reader, consumer) == (messages, None)
+    first, cursor = notes(reader, consumer, "?limit=2")
+    assert cursor is not None
+    second, cursor = notes(reader, consumer, f"?cursor={quote(cursor)}")
+    assert cursor is not None
+    third, cursor = notes(reader, consumer, f"?cursor={quote(cursor)}")
+    assert (first, second, third, cursor) == (messages[:2], messages[2:4], messages[4:], None)
+    assert notes(reader, consumer, f"?after={messages[1]}") == (messages[2:], None)
+    assert notes(reader, consumer, f"?after={messages[4]}") == ([], None)
+    half, cursor = notes(reader, consumer, f"?after={messages[0]}&limit=3")
+    assert half == messages[1:4]
+    assert notes(reader, consumer, f"?cursor={quote(cursor or '')}") == (messages[4:], None)
+
+
+def test_notes_go_on_after_a_message_that_is_gone(reader: Api) -> None:
+    consumer = ConsumerFactory.create()
+    aged(consumer, 1, 90)
+    (later,) = aged(consumer, 1, 30)
+    gone = ids.to_public("msg", key_at(clock.now() - timedelta(seconds=60)))
+
+    assert notes(reader, consumer, f"?after={gone}") == (
+        [ids.to_public("msg", later.message_id)],
+        None,
+    )
+
+
+def test_notes_leave_out_what_may_still_be_overtaken(reader: Api) -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 1)
+
+    assert notes(reader, consumer) == ([], None)
+
+
+def test_a_consumer_with_a_receiving_key_may_compare_notes() -> None:
+    consumer = ConsumerFactory.create()
+
+    assert Api(scopes=["receive"]).get(at(consumer, "messages")).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["msg_1", "dlv_0000000000000", "", "yesterday"])
+def test_after_has_to_be_a_message(reader: Api, text: str) -> None:
+    answer = reader.get(f"{at(ConsumerFactory.create(), 'messages')}?after={text}")
+
+    assert problem(answer) == (422, "invalid_parameter", "after")

@@ -1,0 +1,106 @@
+"""Event types: a catalogue that producers keep, with schemas that can be applied."""
+
+import pytest
+
+from channels_app.models import EventType
+from tests.support.api import Api
+from tests.support.factories import ApiKeyFactory, ChannelFactory, TeamFactory
+
+URL = "channels/orders/event-types/order.created"
+SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
+
+
+@pytest.fixture(autouse=True)
+def _channel(db: None) -> None:
+    ChannelFactory.create(slug="orders", external=True)
+
+
+@pytest.fixture
+def service() -> Api:
+    """A producer's key that may register."""
+    return Api(ApiKeyFactory.create(scopes=["register"]))
+
+
+@pytest.mark.seed("S1-10")
+def test_put_get_patch_delete(service: Api) -> None:
+    body = {"description": "An order", "schema": SCHEMA, "example": {"id": 1}}
+    created = service.put(URL, body)
+    assert created.status == 201
+    assert created.header("Location") == f"http://127.0.0.1:8000/api/v1/{URL}"
+    again = service.put(URL, body)
+    assert (again.status, again.etag) == (200, created.etag)
+    shown = service.get(URL)
+    assert (shown.json["schema"], shown.json["example"]) == (SCHEMA, {"id": 1})
+    assert service.get(URL, If_None_Match=shown.etag).status == 304
+    changed = service.patch(URL, {"deprecated": True})
+    assert changed.json["schema"] == SCHEMA
+    (item,) = service.get("channels/orders/event-types").json["items"]
+    assert item == changed.json
+    assert service.delete(URL, If_Match=created.etag).status == 412
+    assert service.delete(URL, If_Match=changed.etag).status == 204
+    assert service.get(URL).status == 404
+    assert service.delete(URL).status == 404
+    assert service.patch(URL, {}).status == 404
+
+
+@pytest.mark.parametrize("path", ["event-types", "event-types/a.b"])
+def test_on_an_unknown_channel_is_404(service: Api, path: str) -> None:
+    assert service.get(f"channels/nowhere/{path}").status == 404
+    if path != "event-types":
+        assert service.put(f"channels/nowhere/{path}", {}).status == 404
+        assert service.delete(f"channels/nowhere/{path}").status == 404
+
+
+def deep(levels: int) -> object:
+    return [] if levels == 0 else [deep(levels - 1)]
+
+
+BAD = [
+    ("description", 1),
+    ("deprecated", "no"),
+    ("schema", "string"),
+    ("schema", []),
+    ("schema", 5),
+    ("schema", {"type": "objekt"}),
+    ("schema", {"$ref": "https://example.com/schema.json"}),
+    ("schema", {"$ref": "#/$defs/missing"}),
+    ("schema", {"$ref": "#"}),
+    ("schema", {"$schema": "https://example.com/mine"}),
+    ("schema", {"pattern": "("}),
+    ("schema", {"pattern": "x" * 501}),
+    ("schema", {"title": "\ud800"}),
+    ("schema", {"enum": [deep(40)]}),
+    ("schema", {"title": "x" * 70_000}),
+    ("example", {"half": "\ud800"}),
+    ("example", deep(40)),
+    ("example", "x" * 70_000),
+    ("name", "other"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD, ids=lambda part: ascii(part)[:40])
+def test_a_bad_field_is_named_and_nothing_is_stored(
+    service: Api, field: str, value: object
+) -> None:
+    answer = service.put(URL, {field: value})
+    assert (answer.status, answer.json["field"]) == (422, field)
+    assert answer.is_problem
+    assert not EventType.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["order..created", ".order", "order-created", "x" * 129, "%00"])
+def test_a_bad_name_is_refused(service: Api, name: str) -> None:
+    answer = service.put(f"channels/orders/event-types/{name}", {})
+    assert answer.status == 422
+    assert answer.json["field"] == "name"
+    assert not EventType.objects.exists()
+
+
+def test_a_teams_key_reads_the_catalogue_and_does_not_write_it(service: Api, admin: Api) -> None:
+    service.put(URL, {})
+    team = Api(ApiKeyFactory.create(team=TeamFactory.create(), scopes=["register"]))
+    assert team.get(URL).status == 200
+    for method in ("PUT", "PATCH", "DELETE"):
+        answer = team.call(method, URL, {})
+        assert (answer.status, answer.json["code"]) == (403, "producers_only")
+    assert admin.delete(URL).status == 204

@@ -1,0 +1,203 @@
+"""The API against what a fuzzer makes of its own OpenAPI document: no request breaks it."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import schemathesis
+from django.core.signals import got_request_exception
+from drf_spectacular.generators import SchemaGenerator
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks
+
+from broker_site.wsgi import application
+from channels_app.models import ApiKey
+from channels_app.rules import ids
+from delivery.models import Replay
+from tests.support import world
+from tests.support.factories import ApiKeyFactory, bearer
+
+EXAMPLES = 16
+"""Requests per operation. The same ones in each run: a finding must not depend on luck."""
+CHECKS = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+ITEM = ("content_type", "event_type", "ordering_key", "headers")
+OPAQUE = "messages_body"
+"""Answers what a producer sent, whatever its content type says."""
+FOR_PUBLISHERS = {
+    "publish_message",
+    "publish_batch",
+    "messages_reschedule",
+    "messages_cancel",
+    "messages_move",
+    "messages_cancel_many",
+    "list_channels",
+    "get_channel",
+    "list_event_types",
+    "get_event_type",
+    "list_schedules",
+    "get_schedule",
+    "put_schedule",
+    "patch_schedule",
+    "delete_schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "run_schedule",
+}
+"""What a key that may publish may do; the catalogue is what it publishes from."""
+
+Operation = APIOperation[Any, Any, Any, Any]
+Request = Case[Any]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def document() -> dict[str, Any]:
+    """The document without its security, so that no request is wasted on made-up keys."""
+    found: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # it has no types
+    for operations in found["paths"].values():
+        for operation in operations.values():
+            operation.pop("security", None)
+    return found
+
+
+def operations() -> dict[str, Operation]:
+    """Every operation of the document by its name."""
+    found = [one.ok() for one in schemathesis.openapi.from_dict(document()).get_all_operations()]  # type: ignore[union-attr]  # all can be read
+    return {one.definition.raw["operationId"]: one for one in found}
+
+
+OPERATIONS = operations()
+
+
+def tag_of(operation: Operation) -> str:
+    """Under which heading it stands."""
+    return (operation.tags or [""])[0]
+
+
+@pytest.mark.trap("what a fuzzer makes up")
+@pytest.mark.parametrize("tag", sorted({tag_of(one) for one in OPERATIONS.values()}))
+def test_no_request_breaks_an_operation(tag: str) -> None:
+    """Documented statuses, types, headers and bodies only, and never a 5xx."""
+    key = ApiKeyFactory.create(admin=True)
+    for name, operation in OPERATIONS.items():
+        if tag_of(operation) == tag:
+            statuses = fuzz(operation, key, EXAMPLES, world.make())
+            assert any(status < 300 for status in statuses), f"{name} never worked: {statuses}"
+
+
+def test_a_publishers_key_does_no_more_than_publish() -> None:
+    made = world.make()
+    worked = set()
+    for name, operation in OPERATIONS.items():
+        if any(status < 400 for status in fuzz(operation, made.key, 4, made)):
+            worked.add(name)
+    assert worked <= FOR_PUBLISHERS
+    assert len(worked) > 4
+
+
+def test_nobody_gets_anything() -> None:
+    made = world.make()
+    for name, operation in OPERATIONS.items():
+        statuses = fuzz(operation, None, 3, made)
+        assert set(statuses) <= {401, 404}, f"{name}: {statuses}"
+        assert 401 in statuses, f"{name}: {statuses}"
+
+
+def fuzz(
+    operation: Operation, key: ApiKey | None, examples: int, made: world.World
+) -> Counter[int]:
+    """Requests to one operation, on real objects and on others, right ones and wrong ones."""
+    # Each tenant has a limited number under way.
+    Replay.objects.exclude(id=made.replay.id).delete()
+    headers = {"Authorization": bearer(key)} if key else {}
+    chosen = [check for check in CHECKS if operation.definition.raw["operationId"] != OPAQUE]
+    seen: Counter[int] = Counter()
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        # No shrinking: the objects are not the same ones at the second try.
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases(operation, made))
+    def run(case: Request) -> None:
+        with bugs():
+            response = case.call(app=application, headers=headers)
+        case.validate_response(response, checks=chosen or CHECKS[:-1])
+        seen[response.status_code] += 1
+
+    run()
+    return seen
+
+
+def cases(operation: Operation, made: world.World) -> st.SearchStrategy[Request]:
+    """Requests as documented and not as documented, to what exists and to what does not."""
+    real = {name.name: made.parameters[name.name] for name in operation.path_parameters}
+    if operation.path.endswith("/cancel") and "delivery_id" in real:
+        real["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
+    if operation.path.endswith("/receive"):
+        real["client_id"] = made.pull.client_id
+    sound = operation.as_strategy(path_parameters=real)
+    wanted = sound.map(lambda case: usable(case, made))
+    kinds = [wanted, wanted, sound]
+    if real:
+        kinds.append(operation.as_strategy())
+    kinds.append(operation.as_strategy(GenerationMode.NEGATIVE))
+    if real and (operation.query or operation.body):
+        kinds.append(operation.as_strategy(GenerationMode.NEGATIVE, path_parameters=real))
+    return st.one_of(kinds)
+
+
+def usable(case: Request, made: world.World) -> Request:
+    """The same request with what no document can say: what exists, what may be called."""
+    for name in ("If-Match", "If-None-Match"):
+        case.headers.pop(name, None)
+    if not isinstance(case.body, dict):
+        return case
+    if case.path.endswith("/consumers/{client_id}"):
+        case.body["url"] = "http://127.0.0.1:9/hook"
+    if case.path.endswith("/skip"):
+        case.body.pop("head", None)  # whichever it is
+    if "leases" in case.body:
+        case.body["leases"] = [made.lease]
+    case.body.pop("wait_s", None)  # nobody has the time
+    if case.path.endswith("/schedules/{schedule}"):
+        case.body |= {"cron": None, "every_ms": 60_000, "timezone": "UTC", "end_at": None}
+        case.body |= {"body": "x", "body_base64": None} | dict.fromkeys(ITEM)
+    if "due_at" in case.body:
+        case.body["due_at"] = "2026-01-01T00:00:00Z"  # means now; far away is refused
+    if isinstance(wanted := case.body.get("filter"), dict):
+        wanted |= {"channel": made.parameters["channel"], "consumer": made.consumer.client_id}
+    return case
+
+
+@contextmanager
+def bugs() -> Iterator[None]:
+    """Raises what the answer 500 hides."""
+    found: list[BaseException | None] = []
+
+    def note(**_: Any) -> None:
+        found.append(sys.exc_info()[1])
+
+    got_request_exception.connect(note)
+    try:
+        yield
+    finally:
+        got_request_exception.disconnect(note)
+    for error in found:
+        raise AssertionError("the view failed") from error

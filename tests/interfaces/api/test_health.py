@@ -1,0 +1,290 @@
+"""/livez, /readyz and /metrics: what load balancers, operators and Prometheus are told."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test import Client
+from django.utils import timezone
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker_site import health
+from channels_app import metrics as accepting
+from delivery import metrics as delivering
+from delivery.models import ConsumerHealth, Counter, PumpSlot
+from tests.support.factories import ConsumerFactory, DeliveryFactory, MessageFactory
+
+pytestmark = pytest.mark.django_db
+
+NAMES = {
+    "hookstation_messages_accepted_total",
+    "hookstation_attempts_total",
+    "hookstation_deliveries_total",
+    "hookstation_delivery_latency_seconds",
+    "hookstation_attempt_seconds",
+    "hookstation_queue_depth",
+    "hookstation_oldest_due_seconds",
+    "hookstation_timeline_lateness_seconds",
+    "hookstation_dead_letters",
+    "hookstation_duplicates_total",
+    "hookstation_throttled_total",
+    "hookstation_swept_total",
+    "hookstation_pumps",
+    "hookstation_accounting_gap",
+}
+"""What api.md promises; dashboards and alerts of other people are built on it."""
+
+
+def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Samples by name and labels."""
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(answer.content.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def ready(client: Client, query: str = "") -> tuple[int, dict[str, Any]]:
+    """Status and body of /readyz."""
+    answer = client.get(f"/readyz{query}")
+    return answer.status_code, json.loads(answer.content)
+
+
+def a_living_pump(**values: Any) -> PumpSlot:
+    """A pump that had a heartbeat just now."""
+    now = timezone.now()
+    defaults = {
+        **{"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1},
+        **{"started_at": now, "heartbeat_at": now},
+    }
+    return PumpSlot.objects.create(**(defaults | values))
+
+
+def overdue(**values: Any) -> Any:
+    """A delivery that should have gone out two minutes ago."""
+    return DeliveryFactory.create(due_at=timezone.now() - timedelta(minutes=2), **values)
+
+
+class Gone:
+    """A database that does not answer."""
+
+    def __call__(self, execute: Any, sql: str, *args: Any) -> Any:
+        raise OperationalError(2003, "Can't connect to server on 'db.internal' for 'hooker'")
+
+
+@pytest.mark.seed("S4-46")
+@pytest.mark.trap("nothing to see")
+def test_every_promised_metric_is_there_before_anything_happened(client: Client) -> None:
+    for outcome in (delivering.ATTEMPTS, delivering.DELIVERIES, delivering.SWEPT):
+        outcome.labels("x")
+
+    names = set(scrape(client))
+
+    histograms = {name for name in NAMES if f"{name}_bucket" in names}
+    assert NAMES - names - histograms == set()
+
+
+def test_counters_come_out_once_and_with_one_total(client: Client) -> None:
+    before = scrape(client)["hookstation_messages_accepted_total"][()]
+    accepting.ACCEPTED.inc(3)
+
+    after = scrape(client)
+
+    assert after["hookstation_messages_accepted_total"][()] == before + 3
+    assert not [name for name in after if "_total_total" in name and "hookstation" in name]
+
+
+def test_depths_come_from_the_tables(client: Client) -> None:
+    consumer = ConsumerFactory.create()
+    DeliveryFactory.create_batch(2, consumer=consumer, dead=True)
+    DeliveryFactory.create(consumer=consumer, delivered=True)
+    a_living_pump()
+
+    found = scrape(client)
+
+    assert found["hookstation_queue_depth"][(("state", "dead"),)] == 2
+    assert found["hookstation_queue_depth"][(("state", "delivered"),)] == 1
+    assert found["hookstation_queue_depth"][(("state", "queued"),)] == 0
+    assert found["hookstation_dead_letters"][()] == 2
+    assert found["hookstation_pumps"][()] == 1
+    assert found["hookstation_accounting_gap"][()] == 0
+
+
+@pytest.mark.seed("S4-41", "S4-R9")
+def test_what_is_coming_is_told_before_it_comes(client: Client) -> None:
+    consumer = ConsumerFactory.create()
+    for seconds, number in ((30, 2), (200, 3), (3000, 4), (7200, 5)):
+        due_at = timezone.now() + timedelta(seconds=seconds)
+        MessageFactory.create_batch(number, channel=consumer.channel, due_at=due_at)
+
+    upcoming = scrape(client)["hookstation_timeline_upcoming"]
+
+    windows = ("1m", "5m", "1h", "24h")
+    assert [upcoming[(("window", window),)] for window in windows] == [2, 5, 9, 14]
+    assert abs(scrape(client)["hookstation_clock_offset_seconds"][()]) < 1
+
+
+def test_a_lost_count_shows_as_a_gap(client: Client) -> None:
+    delivery = DeliveryFactory.create()
+    Counter.add({(delivery.consumer_id, "queued"): -1}, 3)
+
+    assert scrape(client)["hookstation_accounting_gap"][()] == 1
+
+
+def test_the_oldest_due_row_has_an_age(client: Client) -> None:
+    overdue()
+
+    assert scrape(client)["hookstation_oldest_due_seconds"][()] == pytest.approx(120, abs=5)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"paused": True},
+        {"disabled": True},
+        {"retired": True},
+        {"pull": True},
+        {"rate_per_second": 1.0},
+        {"channel__paused": True},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_a_consumer_that_may_not_be_called_does_not_make_the_broker_late(
+    client: Client, values: dict[str, Any]
+) -> None:
+    overdue(consumer=ConsumerFactory.create(**values))
+
+    assert scrape(client)["hookstation_oldest_due_seconds"][()] == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"circuit": "open"}, {"slow_until": timezone.now() + timedelta(days=1)}],
+    ids=["open circuit", "asked for time"],
+)
+def test_a_failing_consumer_does_not_make_the_broker_late(
+    client: Client, values: dict[str, Any]
+) -> None:
+    consumer = overdue().consumer
+    ConsumerHealth.objects.create(consumer=consumer, **values)
+
+    assert scrape(client)["hookstation_oldest_due_seconds"][()] == 0
+
+
+def test_a_consumer_with_all_its_places_taken_does_not_make_the_broker_late(client: Client) -> None:
+    consumer = ConsumerFactory.create(max_in_flight=1)
+    overdue(consumer=consumer)
+    assert scrape(client)["hookstation_oldest_due_seconds"][()] > 100
+
+    DeliveryFactory.create(consumer=consumer, in_flight=True)
+
+    assert scrape(client)["hookstation_oldest_due_seconds"][()] == 0
+
+
+def test_the_oldest_due_row_costs_a_few_queries_whatever_the_history(
+    client: Client, django_assert_max_num_queries: Any
+) -> None:
+    consumer = overdue().consumer
+    DeliveryFactory.create_batch(30, consumer=consumer, delivered=True)
+    scrape(client)
+
+    with django_assert_max_num_queries(13):
+        scrape(client)
+
+
+def test_openmetrics_is_spoken_to_who_asks(client: Client) -> None:
+    answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text"})
+
+    assert answer["Content-Type"].startswith("application/openmetrics-text")
+    assert answer.content.endswith(b"# EOF\n")
+
+
+def test_a_process_that_answers_is_alive(client: Client) -> None:
+    with connection.execute_wrapper(Gone()):
+        answer = client.get("/livez")
+
+    assert (answer.status_code, json.loads(answer.content)) == (200, {"status": "alive"})
+
+
+def test_ready_when_everything_is(client: Client) -> None:
+    a_living_pump()
+
+    status, body = ready(client)
+
+    assert (status, body["status"]) == (200, "ready")
+    assert list(body["checks"]) == ["database", "migrations", "pumps", "oldest_due"]
+    assert all(check["ok"] for check in body["checks"].values())
+
+
+def test_without_a_pump_it_says_what_to_do(client: Client) -> None:
+    a_living_pump(heartbeat_at=timezone.now() - timedelta(minutes=1))
+
+    status, body = ready(client)
+
+    assert (status, body["status"]) == (503, "not ready")
+    assert body["checks"]["pumps"]["ok"] is False
+    assert "manage.py broker" in body["checks"]["pumps"]["hint"]
+
+
+def test_a_stuck_delivery_is_not_ready(client: Client) -> None:
+    a_living_pump()
+    overdue()
+
+    status, body = ready(client)
+
+    assert status == 503
+    assert [name for name, check in body["checks"].items() if not check["ok"]] == ["oldest_due"]
+
+
+def test_a_load_balancer_may_leave_checks_out(client: Client) -> None:
+    status, body = ready(client, "?exclude=pumps&exclude=oldest_due")
+
+    assert status == 200
+    assert list(body["checks"]) == ["database", "migrations"]
+
+
+def test_tables_older_than_the_code_are_not_ready(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_living_pump()
+    monkeypatch.setitem(health.CHECKS, "migrations", health._Migrations())
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'delivery'")
+
+    status, body = ready(client)
+
+    assert status == 503
+    assert body["checks"]["migrations"]["hint"] == "Run `manage.py migrate`."
+
+
+def test_a_database_that_is_away_is_told_without_its_secrets(client: Client) -> None:
+    with connection.execute_wrapper(Gone()):
+        status, body = ready(client)
+
+    assert status == 503
+    assert not any(check["ok"] for check in body["checks"].values())
+    assert "DATABASE_URL" in body["checks"]["database"]["hint"]
+    assert "Not checked" in body["checks"]["pumps"]["detail"]
+    assert "db.internal" not in json.dumps(body)
+    assert "hooker" not in json.dumps(body)
+
+
+def test_metrics_answer_without_a_database(client: Client) -> None:
+    assert scrape(client)["hookstation_database_up"][()] == 1
+
+    with connection.execute_wrapper(Gone()):
+        found = scrape(client)
+
+    assert found["hookstation_database_up"][()] == 0
+    assert "hookstation_messages_accepted_total" in found
+    assert "hookstation_queue_depth" not in found
+
+
+def test_nobody_writes_to_them(client: Client) -> None:
+    assert [client.post(path).status_code for path in ("/livez", "/readyz", "/metrics")] == [
+        405
+    ] * 3

@@ -1,0 +1,194 @@
+"""What an idempotency key stands for and for how long, whoever publishes what in which order."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import connection
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from broker_site import lean
+from channels_app import clock, sealing
+from channels_app.models import Message, MessageBody
+from channels_app.rules import ids
+from delivery.steps import retention
+from tests.support.api import Api
+from tests.support.factories import ApiKeyFactory, ChannelFactory
+from tests.support.properties import quick
+
+WINDOWS_S = 60, 90_000
+START = datetime(2035, 1, 1, tzinfo=UTC)
+MOMENT = timedelta(microseconds=1)
+NEAR, FAR = (timedelta(seconds=window) for window in WINDOWS_S)
+PAUSES = [timedelta(0), MOMENT, NEAR - MOMENT, NEAR, NEAR + MOMENT, FAR - NEAR, FAR]
+"""The ends of both windows are met exactly, and missed by as little as a database can tell."""
+WAYS = ["short", "long", "array", "lines"]
+KEYS = ["k", "K", "k%", "None:k"]
+_numbers = count(1)
+
+
+class Step(NamedTuple):
+    """What happens next."""
+
+    pause: timedelta
+    is_swept: bool
+    """Whether the steward comes by before."""
+    channel: int
+    caller: int
+    way: str
+    items: list[tuple[str, str]]
+    """Keys and bodies."""
+
+
+STEPS = st.lists(
+    st.builds(
+        Step,
+        pause=st.sampled_from(PAUSES),
+        is_swept=st.booleans(),
+        channel=st.integers(0, 1),
+        caller=st.integers(0, 2),
+        way=st.sampled_from(WAYS),
+        items=st.lists(
+            st.tuples(st.sampled_from(KEYS), st.sampled_from(["one", "two"])),
+            min_size=1,
+            max_size=4,
+        ),
+    ),
+    min_size=4,
+    max_size=12,
+)
+
+
+def at_the_end(pause: timedelta, way: str) -> Step:
+    """The same message again: what is met by chance too rarely."""
+    return Step(pause if way == "short" else timedelta(0), False, 0, 0, way, [("k", "one")])
+
+
+class Kept(NamedTuple):
+    """What a key stands for."""
+
+    id: str
+    body: str
+    until: datetime
+
+
+class World:
+    """Two channels, two producers and an operator, and what their keys should stand for."""
+
+    def __init__(self) -> None:
+        number = next(_numbers)
+        self.channels = [
+            ChannelFactory.create(slug=f"window-{number}-{place}", idempotency_window_s=window)
+            for place, window in enumerate(WINDOWS_S)
+        ]
+        keys = ApiKeyFactory.create(), ApiKeyFactory.create(), ApiKeyFactory.create(admin=True)
+        self.callers = [Api(key) for key in keys]
+        self.now = START
+        self.kept: dict[tuple[int, int, str], Kept] = {}
+        self.stored: dict[str, str] = {}
+        """Bodies of the messages that there should be."""
+
+    def take(self, step: Step) -> None:
+        """Let it happen, and compare each answer with what it should be."""
+        self.now += step.pause
+        if step.is_swept:
+            assert all(retention.forget_keys(self.now))
+        for (key, body), answer in zip(step.items, self._publish(step), strict=True):
+            place = step.channel, step.caller, key
+            kept = self.kept.get(place)
+            if kept is None or kept.until <= self.now:
+                assert (answer["status"], answer["duplicate"]) == (202, False)
+                assert answer["id"] not in self.stored
+                window = timedelta(seconds=WINDOWS_S[step.channel])
+                self.kept[place] = Kept(answer["id"], body, self.now + window)
+                self.stored[answer["id"]] = body
+            elif kept.body == body:
+                assert (answer["status"], answer["duplicate"]) == (200, True)
+                assert answer["id"] == kept.id
+            else:
+                assert (answer["status"], answer["code"]) == (409, "idempotency_conflict")
+                assert "id" not in answer
+
+    def _publish(self, step: Step) -> Iterator[dict[str, Any]]:
+        api = self.callers[step.caller]
+        path = f"channels/{self.channels[step.channel].slug}/messages"
+        if step.way in {"short", "long"}:
+            for key, body in step.items:
+                answer = api.post(path, body.encode(), Idempotency_Key=key)
+                yield {"status": answer.status, **answer.json}
+            return
+        items = [{"body": body, "idempotency_key": key} for key, body in step.items]
+        if step.way == "array":
+            answer = api.post(f"{path}/batch", items)
+        else:
+            lines = "\n".join(map(json.dumps, items)).encode()
+            answer = api.call("POST", f"{path}/batch", lines, content_type="application/x-ndjson")
+        assert answer.status == 207
+        yield from answer.json["items"]
+
+    def check(self) -> None:
+        """What is stored is what was acknowledged as new, with the body that came first."""
+        bodies = MessageBody.objects.filter(
+            message_id__in=Message.objects.filter(channel__in=self.channels).values("id")
+        )
+        assert self.stored == {
+            ids.to_public(ids.MESSAGE, key): sealing.open_body(key, bytes(data)).decode()
+            for key, data in bodies.values_list("message_id", "data")
+        }
+
+
+@pytest.mark.seed("S4-15", "S4-R1")
+@pytest.mark.django_db(transaction=True)
+@quick
+@given(STEPS)
+@example([at_the_end(pause, way) for pause in (MOMENT, NEAR - MOMENT, MOMENT) for way in WAYS])
+@example([at_the_end(pause, way) for pause in (NEAR, NEAR) for way in WAYS])
+def test_a_key_stands_for_one_message_until_its_window_closes(steps: list[Step]) -> None:
+    world = World()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now", lambda: world.now)
+        for step in steps:
+            with patch.context() as way:
+                if step.way == "long":
+                    way.setattr(lean, "SHORT", ())
+                world.take(step)
+    world.check()
+
+
+@contextmanager
+def database_ahead(seconds: int) -> Iterator[None]:
+    """The server's clock is ahead of this machine's, for this connection."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET timestamp = UNIX_TIMESTAMP(NOW(6)) + %s", [seconds])
+        clock.sync()
+        try:
+            yield
+        finally:
+            cursor.execute("SET timestamp = DEFAULT")
+            clock.sync()
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_the_window_closes_by_the_databases_clock() -> None:
+    """Whatever this machine's own clock says: several machines share one window."""
+    ChannelFactory.create(slug="window", idempotency_window_s=60)
+    producer = Api(ApiKeyFactory.create())
+
+    def publish() -> tuple[int, str]:
+        answer = producer.post("channels/window/messages", b"x", Idempotency_Key="k")
+        return answer.status, answer.json["id"]
+
+    status, first = publish()
+    assert status == 202
+    with database_ahead(seconds=30):
+        assert publish() == (200, first)
+    with database_ahead(seconds=90):
+        status, second = publish()
+        assert (status, second != first) == (202, True)
+    assert publish() == (200, second)

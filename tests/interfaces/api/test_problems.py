@@ -1,0 +1,88 @@
+"""Problems: complete, JSON everywhere below /api/, and silent about what is inside."""
+
+import pytest
+from django.db import InterfaceError, OperationalError
+
+from channels_app.api import problems
+from channels_app.directory import Directory
+from tests.support.api import Api
+from tests.support.factories import ChannelFactory
+
+URL = "channels/orders"
+
+
+@pytest.mark.parametrize("path", ["nothing", "channels/", "channels/a/b", "../v2/x", "/api/v9/"])
+def test_an_unknown_address_is_a_problem(nobody: Api, path: str) -> None:
+    answer = nobody.get(path)
+    assert (answer.status, answer.json["code"]) == (404, "not_found")
+    assert answer.is_problem
+
+
+def test_a_thousand_parameters_are_a_problem(admin: Api) -> None:
+    answer = admin.get("channels?" + "&".join(f"a{n}=1" for n in range(1100)))
+    assert answer.status in {400, 422}
+    assert answer.is_problem
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+def test_storage_that_fails_is_503_and_keeps_its_secrets(
+    admin: Api, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error(2003, "Can't connect to MySQL server on 'db.internal:3306'")
+
+    monkeypatch.setattr(Directory, "refresh", fail)
+    for method, path in [("GET", URL), ("POST", f"{URL}/messages"), ("PUT", URL)]:
+        answer = admin.call(method, path, b"{}")
+        assert (answer.status, answer.header("Retry-After")) == (503, "1")
+        assert answer.is_problem
+        assert b"db.internal" not in answer.body
+
+
+def test_a_bug_is_500_and_says_nothing(admin: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("password=hunter2")
+
+    monkeypatch.setattr(Directory, "refresh", fail)
+    admin.raises = False
+    answer = admin.get(URL)
+    assert (answer.status, answer.json["code"]) == (500, "internal_error")
+    assert answer.is_problem
+    assert b"hunter2" not in answer.body
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b'"text"', "application/json", 400),
+        (b"null", "application/json", 400),
+        (b'{"description": NaN}', "application/json", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b"{}" + b"\x00", "application/json", 400),
+        (b'{"description":' * 50_000, "application/json", 400),
+        (b'{"retention_days": ' + b"9" * 5000 + b"}", "application/json", 400),
+        (b"a=b", "application/x-www-form-urlencoded", 415),
+        (b"{}", "text/plain", 415),
+        (b"{}", "", 415),
+        (b" " * (1024 * 1024 + 1), "application/json", 413),
+    ],
+    ids=lambda part: ascii(part)[:30],
+)
+def test_a_body_that_cannot_be_read(admin: Api, body: bytes, kind: str, status: int) -> None:
+    ChannelFactory.create(slug="orders")
+    answer = admin.call("PATCH", URL, body, content_type=kind)
+    assert answer.status == status
+    assert answer.is_problem
+
+
+def test_json_is_json_whatever_its_parameters(admin: Api) -> None:
+    answer = admin.call("PUT", URL, b"{}", content_type="Application/JSON; charset=utf-8")
+    assert answer.status == 201
+
+
+def test_what_is_repeated_can_always_be_sent() -> None:
+    document = problems.document(422, "invalid_fields", "half \ud800", field="\udfff")
+    assert (document["detail"], document["field"]) == ("half \\ud800", "\\udfff")

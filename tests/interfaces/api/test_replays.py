@@ -1,0 +1,374 @@
+"""Replays and backfills over HTTP: dry runs, progress, cancellation, walls and strict reading."""
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Consumer, new_id
+from channels_app.rules import ids, times
+from delivery.models import Delivery, Replay
+from delivery.steps import replay
+from tests.support.books import assert_counters_are_true, make_deliveries, make_messages, public
+from tests.support.calling import Api, problem
+from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api(scopes=["replay"])
+
+
+def of(consumer: Consumer, **more: Any) -> dict[str, Any]:
+    return {"channel": consumer.channel.slug, "consumer": consumer.client_id, **more}
+
+
+def at(consumer: Consumer) -> str:
+    return f"/channels/{consumer.channel.slug}/consumers/{consumer.client_id}/backfill"
+
+
+# -- asking ------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_counts_and_changes_nothing(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+    rows = make_deliveries(consumer, 12, outcome="timeout")
+    make_deliveries(consumer, 3)
+
+    answer = api.post("/replays", {"filter": of(consumer, outcomes=["timeout"]), "dry_run": True})
+
+    body = answer.json()
+    assert answer.status_code == 200
+    assert (body["dry_run"], body["matched_count"], body["exact"]) == (True, 12, True)
+    assert body["filter"] == of(consumer, states=["dead"], outcomes=["timeout"])
+    assert [row["id"] for row in body["sample"]] == [public(row) for row in rows[:10]]
+    assert {row["consumer"] for row in body["sample"]} == {consumer.client_id}
+    assert not Replay.objects.exists()
+    assert not AuditEntry.objects.exists()
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"dead"}
+
+
+def test_a_replay_is_a_resource_with_progress(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 5)
+
+    answer = api.post(
+        "/replays", {"filter": of(consumer), "rate_per_second": 0.05, "reason": "outage"}
+    )
+
+    assert answer.status_code == 202
+    body = answer.json()
+    assert answer.headers["Location"] == body["url"]
+    assert (body["kind"], body["state"], body["matched_count"]) == ("replay", "running", 5)
+    assert (body["replayed_count"], body["rate_per_second"]) == (0, 0.05)
+    assert api.key is not None
+    assert (body["reason"], body["requested_by"]) == ("outage", f"key:{api.key.key_id}")
+    path = f"/replays/{body['id']}"
+    assert api.get(path).json() == body
+
+    assert replay.run_due(clock.now(), 0) == 4  # a minute's worth
+    shown = api.get(path)
+    assert (shown.json()["replayed_count"], shown.headers["ETag"]) == (4, '"2"')
+    assert api.get(path, if_none_match='"2"').status_code == 304
+    replay.run_due(clock.now() + timedelta(minutes=2), 0)
+    replay.run_due(clock.now() + timedelta(minutes=4), 0)
+    done = api.get(path).json()
+    assert (done["state"], done["replayed_count"]) == ("finished", 5)
+    assert done["finished_at"] is not None
+    assert_counters_are_true()
+
+
+def test_states_may_be_named_as_they_are_shown(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 1)
+    make_deliveries(consumer, 2, state="delivered", outcome="delivered")
+    wanted = {"filter": of(consumer, states=["Dead", "Delivered"]), "dry_run": True}
+
+    assert api.post("/replays", wanted).json()["matched_count"] == 3
+
+
+def test_a_replay_is_stopped(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 3)
+    body = api.post("/replays", {"filter": of(consumer), "rate_per_second": 0.02}).json()
+    replay.run_due(clock.now(), 0)
+
+    answer = api.post(f"/replays/{body['id']}/cancel", {"reason": "wrong consumer"})
+
+    assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+    assert answer.json()["replayed_count"] == 2
+    assert AuditEntry.objects.filter(action="replay.cancel", reason="wrong consumer").exists()
+    assert problem(api.post(f"/replays/{body['id']}/cancel")) == (409, "replay_ended", "")
+    assert replay.run_due(clock.now() + timedelta(hours=1), 0) == 0
+
+
+def test_ids_are_enough_of_a_filter(api: Api) -> None:
+    row, _ = make_deliveries(ConsumerFactory.create(), 2)
+
+    body = api.post("/replays", {"filter": {"ids": [public(row)]}}).json()
+
+    assert body["matched_count"] == 1
+    assert replay.run_due(clock.now(), 0) == 1
+    row.refresh_from_db()
+    assert row.state == "queued"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "filter"),
+        ({"filter": None}, "filter"),
+        ({"filter": "dead"}, "filter"),
+        ({"filter": []}, "filter"),
+        ({"filter": {}}, "channel"),
+        ({"filter": {"states": ["dead"]}}, "channel"),
+        ({"filter": {"consumer": "a"}}, "filter.channel"),
+        ({"filter": {"channel": 5}}, "filter.channel"),
+        ({"filter": {"channel": "a" * 101}}, "filter.channel"),
+        ({"filter": {"channel": "c", "states": ["queued"]}}, "filter.states"),
+        ({"filter": {"channel": "c", "states": []}}, "filter.states"),
+        ({"filter": {"channel": "c", "outcomes": ["moon"]}}, "filter.outcomes"),
+        ({"filter": {"channel": "c", "event_types": [5]}}, "filter.event_types"),
+        ({"filter": {"channel": "c", "from": "then"}}, "filter.from"),
+        ({"filter": {"channel": "c", "to": 1e300}}, "filter.to"),
+        ({"filter": {"channel": "c", "to": 10**30}}, "filter.to"),
+        ({"filter": {"channel": "c", "from": 1767225600001, "to": 1767225600000}}, "filter.to"),
+        ({"filter": {"ids": []}}, "filter.ids"),
+        ({"filter": {"ids": ["dlv_1"]}}, "filter.ids"),
+        ({"filter": {"channel": "c", "moon": 1}}, "filter.moon"),
+        ({"filter": {"channel": "c", "\ud800": 1}}, "filter.\\ud800"),
+        ({"filter": {"channel": "c"}, "moon": 1}, "moon"),
+        ({"filter": {"channel": "c"}, "dry_run": "yes"}, "dry_run"),
+        ({"filter": {"channel": "c"}, "dry_run": 1}, "dry_run"),
+        ({"filter": {"channel": "c"}, "rate_per_second": 0}, "rate_per_second"),
+        ({"filter": {"channel": "c"}, "rate_per_second": -1}, "rate_per_second"),
+        ({"filter": {"channel": "c"}, "rate_per_second": 1e9}, "rate_per_second"),
+        ({"filter": {"channel": "c"}, "rate_per_second": "5"}, "rate_per_second"),
+        ({"filter": {"channel": "c"}, "rate_per_second": True}, "rate_per_second"),
+        ({"filter": {"channel": "c"}, "reason": "x" * 501}, "reason"),
+        ({"filter": {"channel": "c"}, "reason": ["x"]}, "reason"),
+    ],
+)
+def test_a_request_is_read_strictly(api: Api, body: dict[str, Any], field: str) -> None:
+    ConsumerFactory.create(channel=ChannelFactory.create(slug="c"))
+
+    status, code, at_fault = problem(api.post("/replays", body))
+
+    assert (status, at_fault) == (422, field)
+    assert code in {"invalid_fields", "invalid_filter"}
+    assert not Replay.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"[]", 400),
+        (b"{", 400),
+        (b"", 415),
+        (b'{"filter": {"channel": "c"}, "rate_per_second": NaN}', 400),
+        (b" " * (1024 * 1024 + 1), 413),
+    ],
+)
+def test_what_is_no_json_object_is_refused(api: Api, body: bytes, status: int) -> None:
+    consumer = ConsumerFactory.create()
+
+    for path in ("/replays", at(consumer)):
+        if body:
+            assert problem(api.post(path, body))[0] == status
+        else:
+            assert problem(api.call("POST", path))[0] == status
+
+
+def test_what_is_not_there_is_not_found(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+    for wanted in (
+        {"channel": "nowhere"},
+        {"channel": consumer.channel.slug, "consumer": "nobody"},
+        {"channel": "nowhere", "consumer": consumer.client_id},
+    ):
+        assert problem(api.post("/replays", {"filter": wanted}))[0] == 404
+    for text in ("rpl_1", "dlv_0000000000000", ids.to_public("rpl", new_id()), "%00"):
+        assert problem(api.get(f"/replays/{text}")) == (404, "unknown_replay", "")
+        assert problem(api.post(f"/replays/{text}/cancel")) == (404, "unknown_replay", "")
+    gone = ConsumerFactory.create(retired=True)
+    assert problem(api.post("/replays", {"filter": of(gone)})) == (409, "consumer_retired", "")
+    assert problem(api.post(at(gone), {})) == (409, "consumer_retired", "")
+
+
+def test_too_many_replays_at_a_time_are_refused(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+    wanted = {"filter": of(consumer)}
+    for _ in range(20):
+        assert api.post("/replays", wanted).status_code == 202
+
+    assert problem(api.post("/replays", wanted)) == (409, "too_many_replays", "")
+    assert api.post("/replays", {**wanted, "dry_run": True}).status_code == 200
+
+
+# -- who may -----------------------------------------------------------------------------------
+
+
+def test_a_key_needs_the_scope() -> None:
+    consumer = ConsumerFactory.create()
+    others = Api(scopes=["publish", "register", "receive", "read"])
+    for path in ("/replays", at(consumer), "/replays/rpl_0000000000000/cancel"):
+        assert problem(others.post(path, {}))[:2] == (403, "missing_scope")
+        assert problem(Api().post(path, {}))[0] == 401
+    assert others.get("/replays").status_code == 200
+    blind = Api(scopes=["publish"])
+    for path in ("/replays", "/replays/rpl_0000000000000"):
+        assert problem(blind.get(path))[:2] == (403, "missing_scope")
+        assert problem(Api().get(path))[0] == 401
+
+
+def test_a_key_replays_only_what_it_was_granted() -> None:
+    granted, other = ConsumerFactory.create(), ConsumerFactory.create()
+    make_deliveries(granted, 1)
+    (foreign,) = make_deliveries(other, 1)
+    api = Api(scopes=["replay"], channels=[granted.channel.slug])
+
+    assert problem(api.post("/replays", {"filter": of(other)}))[:2] == (404, "unknown_channel")
+    assert problem(api.post(at(other), {}))[:2] == (403, "no_grant")
+    by_id = {"filter": {"ids": [public(foreign)]}, "dry_run": True}
+    assert api.post("/replays", by_id).json()["matched_count"] == 0
+    assert api.post("/replays", {"filter": of(granted)}).status_code == 202
+
+
+def test_a_team_replays_to_its_own_consumers_only() -> None:
+    channel = ChannelFactory.create(external=True)
+    team = TeamFactory.create()
+    mine = ConsumerFactory.create(channel=channel, team=team)
+    theirs = ConsumerFactory.create(channel=channel, team=TeamFactory.create())
+    make_deliveries(mine, 2)
+    make_deliveries(theirs, 3)
+    api = Api(team=team, scopes=["replay"])
+
+    body = api.post("/replays", {"filter": {"channel": channel.slug}}).json()
+    assert body["matched_count"] == 2
+    assert replay.run_due(clock.now(), 0) == 2
+    assert Delivery.objects.filter(consumer=theirs, state="queued").count() == 0
+    assert problem(api.post("/replays", {"filter": of(theirs)}))[:2] == (404, "unknown_consumer")
+    assert problem(api.post(at(theirs), {}))[:2] == (404, "unknown_consumer")
+    everybody = Api(admin=True).post("/replays", {"filter": {"channel": channel.slug}})
+    assert everybody.json()["matched_count"] == 3
+
+
+def test_another_tenants_replay_does_not_exist() -> None:
+    channel = ChannelFactory.create(external=True)
+    team = TeamFactory.create()
+    consumer = ConsumerFactory.create(channel=channel, team=team)
+    ConsumerFactory.create(channel=channel)
+    owner = Api(team=team, scopes=["replay"])
+    text = owner.post("/replays", {"filter": of(consumer)}).json()["id"]
+
+    for stranger in (
+        Api(team=TeamFactory.create(), scopes=["replay"]),
+        Api(scopes=["replay"]),
+        Api(team=team, scopes=["replay"], channels=["other"]),
+    ):
+        assert problem(stranger.get(f"/replays/{text}")) == (404, "unknown_replay", "")
+        assert problem(stranger.post(f"/replays/{text}/cancel"))[0] == 404
+        assert stranger.get("/replays").json()["items"] == []
+    colleague = Api(ApiKeyFactory.create(team=team, scopes=["read"], channels=[channel.slug]))
+    assert colleague.get(f"/replays/{text}").status_code == 200
+    assert Api(admin=True).get(f"/replays/{text}").status_code == 200
+    assert Replay.objects.get().state == "running"
+
+
+# -- the list ----------------------------------------------------------------------------------
+
+
+def test_replays_are_listed_newest_first(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+    made = [api.post("/replays", {"filter": of(consumer)}).json()["id"] for _ in range(3)]
+    api.post(f"/replays/{made[1]}/cancel")
+
+    def listed(query: str = "") -> list[str]:
+        return [row["id"] for row in api.get(f"/replays{query}").json()["items"]]
+
+    assert listed() == made[::-1]
+    assert listed("?state=cancelled") == [made[1]]
+    assert listed("?state=running&limit=1") == [made[2]]
+    page = api.get("/replays?limit=2").json()
+    assert listed(f"?cursor={quote(page['next'])}") == made[:1]
+    for query in ("state=moon", "colour=red", "limit=0", "cursor=x"):
+        assert problem(api.get(f"/replays?{query}"))[::2] == (422, query.partition("=")[0])
+
+
+# -- backfill ----------------------------------------------------------------------------------
+
+
+def test_a_backfill_looks_before_it_leaps(api: Api) -> None:
+    consumer = ConsumerFactory.create(event_types=["order.*"])
+    paid = make_messages(consumer, 12, event_type="order.paid")
+    make_messages(consumer, 1, event_type="user.made")
+
+    looked = api.post(at(consumer), {"dry_run": True}).json()
+
+    assert (looked["matched_count"], looked["exact"]) == (12, True)
+    assert [row["id"] for row in looked["sample"]] == [public(row) for row in paid[:10]]
+    assert not Replay.objects.exists()
+
+    asked = api.post(at(consumer), {"reason": "we came late"})
+    body = asked.json()
+    assert asked.status_code == 202
+    assert (body["kind"], body["filter"], body["matched_count"]) == ("backfill", of(consumer), 12)
+    assert replay.run_due(clock.now(), 0) == 12
+    assert api.get(f"/replays/{body['id']}").json()["state"] == "finished"
+    entry = AuditEntry.objects.get(action="replay.create")
+    assert entry.reason == "we came late"
+    assert api.post(at(consumer), {"dry_run": True}).json()["matched_count"] == 0
+    assert_counters_are_true()
+
+
+def test_a_backfill_can_be_narrowed(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+    now = clock.now()
+    make_messages(consumer, 1, event_type="a.b", accepted_at=now - timedelta(days=3))
+    make_messages(consumer, 2, event_type="a.b")
+    make_messages(consumer, 4, event_type="a.c")
+    yesterday = times.text(now - timedelta(days=1))
+
+    def count(**body: Any) -> int:
+        found = api.post(at(consumer), {"dry_run": True, **body}).json()
+        return int(found["matched_count"])
+
+    assert count() == 7
+    assert count(event_types=["a.b"]) == 3
+    assert count(**{"from": yesterday}) == 6
+    assert count(to=yesterday) == 1
+    assert count(event_types=["a.b", "x.y"], **{"from": yesterday}) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"event_types": "a"}, "event_types"),
+        ({"event_types": []}, "event_types"),
+        ({"from": "then"}, "from"),
+        ({"to": False}, "to"),
+        ({"from": 2000000000000, "to": 1900000000000}, "to"),
+        ({"states": ["dead"]}, "states"),
+        ({"channel": "c"}, "channel"),
+        ({"dry_run": None, "reason": 7}, "reason"),
+        ({"rate_per_second": float("1e6")}, "rate_per_second"),
+    ],
+)
+def test_a_backfill_is_read_strictly(api: Api, body: dict[str, Any], field: str) -> None:
+    answer = api.post(at(ConsumerFactory.create()), body)
+
+    assert problem(answer) == (422, "invalid_fields", field)
+
+
+def test_a_backfill_needs_a_consumer(api: Api) -> None:
+    consumer = ConsumerFactory.create()
+
+    for path in (
+        f"/channels/nowhere/consumers/{consumer.client_id}/backfill",
+        f"/channels/{consumer.channel.slug}/consumers/nobody/backfill",
+    ):
+        assert problem(api.post(path, {}))[0] == 404

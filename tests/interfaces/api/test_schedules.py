@@ -1,0 +1,273 @@
+"""Schedules through the API: registered like all configuration, shown with what comes next."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from channels_app.models import AuditEntry, Channel, Schedule, ScheduleBody
+from channels_app.rules import times
+from tests.support.api import Api
+from tests.support.factories import (
+    ApiKeyFactory,
+    ChannelFactory,
+    EventTypeFactory,
+    ProducerFactory,
+    TeamFactory,
+)
+
+URL = "channels/orders/schedules/daily"
+NINE = {"cron": "0 9 * * 1-5", "timezone": "Europe/Paris", "body": '{"report": "daily"}'}
+
+
+@pytest.fixture(autouse=True)
+def _channel(db: None) -> None:
+    ChannelFactory.create(slug="orders", external=True)
+
+
+@pytest.fixture
+def publisher() -> Api:
+    """A producer's key that may publish."""
+    return Api(ApiKeyFactory.create(scopes=["publish"]))
+
+
+@pytest.mark.seed("S4-06")
+def test_put_get_list_delete(publisher: Api) -> None:
+    created = publisher.put(URL, NINE)
+    assert created.status == 201
+    assert created.header("Location") == f"http://127.0.0.1:8000/api/v1/{URL}"
+    again = publisher.put(URL, NINE)
+    assert (again.status, again.etag) == (200, created.etag)
+    shown = publisher.get(URL).json
+    assert (shown["body"], shown["body_base64"], shown["body_bytes"]) == (NINE["body"], None, 19)
+    assert shown["words"] == "At 09:00 on Monday through Friday, Europe/Paris"
+    assert (shown["state"], shown["last"], shown["recent"]) == ("active", None, [])
+    assert len(shown["next"]) == 5
+    stored = Schedule.objects.get()
+    assert stored.next_at is not None
+    assert shown["next"][0] == times.text(stored.next_at)
+    (item,) = publisher.get("channels/orders/schedules").json["items"]
+    assert item == {name: shown[name] for name in shown if name not in ("body", "body_base64")}
+    changed = publisher.put(URL, NINE | {"limit": 3}, If_Match=created.etag)
+    assert len(changed.json["next"]) == 3
+    assert publisher.delete(URL, If_Match=created.etag).status == 412
+    assert publisher.delete(URL, If_Match=changed.etag).status == 204
+    assert publisher.get(URL).json["code"] == "unknown_schedule"
+    assert publisher.delete(URL).status == 404
+    actions = AuditEntry.objects.order_by("id").values_list("action", flat=True)
+    assert list(actions) == ["schedule.create", "schedule.update", "schedule.delete"]
+    assert not AuditEntry.objects.filter(after__icontains="report").exists()
+
+
+@pytest.mark.seed("S4-06")
+def test_a_change_leaves_the_rest_as_it_is(publisher: Api) -> None:
+    start = "2090-01-01T00:00:00.0005Z"
+    every = {"every_ms": 1000, "start_at": start, "body_base64": "/wA=", "headers": {"X-A": "1"}}
+    made = publisher.put(URL, every | {"event_type": "tick", "priority": 7, "limit": 9})
+    before = Schedule.objects.get()
+    assert made.status == 201
+
+    same = publisher.patch(URL, {"limit": 9})
+    assert (same.status, same.etag) == (200, made.etag)
+    changed = publisher.patch(URL, {"limit": None, "description": "Ticks."}, If_Match=made.etag)
+    assert changed.status == 200
+    shown = made.json | {"limit": None, "description": "Ticks."}
+    moving = ("version", "updated_at")
+    assert {name: changed.json[name] for name in shown if name not in moving} == {
+        name: shown[name] for name in shown if name not in moving
+    }
+    after = Schedule.objects.get()
+    assert (after.start_at, after.next_at) == (before.start_at, before.next_at)
+    assert publisher.patch(URL, {"limit": 1}, If_Match=made.etag).status == 412
+    assert publisher.patch(f"{URL}2", {"limit": 1}).json["code"] == "unknown_schedule"
+    entry = AuditEntry.objects.get(action="schedule.update")
+    assert entry.before is not None
+    assert entry.after is not None
+    assert (entry.before["limit"], entry.after["limit"]) == (9, None)
+
+
+@pytest.mark.seed("S4-06")
+def test_a_rhythm_and_a_body_take_the_places_of_others(publisher: Api) -> None:
+    publisher.put(URL, {"every_ms": 1000, "body_base64": "/wA="})
+    publisher.post(f"{URL}/pause")
+    shown = publisher.patch(URL, {"cron": "0 9 * * *", "body": "x"}).json
+    assert (shown["cron"], shown["every_ms"], shown["body"]) == ("0 9 * * *", None, "x")
+    assert shown["state"] == "paused"
+    shown = publisher.patch(URL, {"every_ms": 500, "cron": None}).json
+    assert (shown["cron"], shown["every_ms"], shown["body"]) == (None, 500, "x")
+    publisher.post(f"{URL}/resume")
+    planned = Schedule.objects.get().next_at
+    assert publisher.patch(URL, {"every_ms": 60_000}).status == 200
+    assert Schedule.objects.get().next_at != planned
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"cron": "0 9 * * *", "every_ms": 500}, "cron"),
+        ({"cron": None}, "cron"),
+        ({"timezone": None}, "timezone"),
+        ({"end_at": "2020-01-01T00:00:00Z", "start_at": "2021-01-01T00:00:00Z"}, "end_at"),
+        ({"body": None}, "body"),
+        ({"body": "x", "body_base64": "eA=="}, "body"),
+        ({"priority": 10}, "priority"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_a_change_that_cannot_be_used_is_refused(
+    publisher: Api, change: dict[str, object], field: str
+) -> None:
+    made = publisher.put(URL, NINE)
+    answer = publisher.patch(URL, change)
+    assert (answer.status, answer.json["field"]) == (422, field)
+    assert publisher.get(URL).etag == made.etag
+
+
+def test_a_body_that_cannot_be_opened_is_sent_along(publisher: Api) -> None:
+    publisher.put(URL, NINE)
+    ScheduleBody.objects.update(data=b"broken")
+    assert publisher.patch(URL, {"limit": 1}).json["code"] == "body_unreadable"
+    assert publisher.patch(URL, {"limit": 1, "body": "x"}).json["body"] == "x"
+
+
+@pytest.mark.seed("S4-06")
+def test_pause_and_resume(publisher: Api) -> None:
+    publisher.put(URL, NINE)
+    paused = publisher.post(f"{URL}/pause")
+    assert (paused.status, paused.json["state"], paused.json["next"]) == (200, "paused", [])
+    assert Schedule.objects.get().next_at is None
+    assert publisher.post(f"{URL}/pause").etag == paused.etag
+    # A service that registers again at its start does not end a pause.
+    assert publisher.put(URL, NINE | {"limit": 9}).json["state"] == "paused"
+    assert publisher.post(f"{URL}/resume", If_Match=paused.etag).status == 412
+    resumed = publisher.post(f"{URL}/resume")
+    assert (resumed.json["state"], len(resumed.json["next"])) == ("active", 5)
+    for path in ("pause", "resume", "run"):
+        assert publisher.post(f"channels/orders/schedules/other/{path}").status == 404
+    assert publisher.get("channels/orders/schedules?state=paused").json["items"] == []
+    assert len(publisher.get("channels/orders/schedules?state=active").json["items"]) == 1
+    assert publisher.get("channels/orders/schedules?state=asleep").status == 422
+
+
+def test_the_body_is_sealed_at_rest(publisher: Api) -> None:
+    publisher.put(URL, NINE)
+    row = ScheduleBody.objects.get()
+    assert b"report" not in bytes(row.data)
+    assert row.key_id
+    ChannelFactory.create(slug="open", external=True, encrypt_bodies=False)
+    publisher.put("channels/open/schedules/daily", NINE)
+    plain = ScheduleBody.objects.get(schedule__channel__slug="open")
+    assert b"report" in bytes(plain.data)
+    assert plain.key_id == ""
+
+
+def test_bytes_that_are_no_text(publisher: Api) -> None:
+    body = {"every_ms": 500, "body_base64": "/wA="}
+    shown = publisher.put(URL, body).json
+    assert (shown["body"], shown["body_base64"], shown["words"]) == (None, "/wA=", "Every 500 ms")
+    assert publisher.put(URL, body).json["version"] == shown["version"]
+
+
+def test_one_that_has_ended_may_be_registered_again(publisher: Api) -> None:
+    """A service calls PUT at each start, also when its campaign is over."""
+    past = times.text(datetime.now(UTC) - timedelta(days=1))
+    shown = publisher.put(URL, NINE | {"end_at": past})
+    assert (shown.status, shown.json["state"], shown.json["next"]) == (201, "ended", [])
+    assert publisher.put(URL, NINE | {"end_at": past}).etag == shown.etag
+    assert publisher.put(URL, NINE).json["state"] == "active"
+
+
+def test_start_at_is_kept_as_an_instant(publisher: Api) -> None:
+    start = "2090-01-01T00:00:00.500Z"
+    shown = publisher.put(URL, {"every_ms": 1000, "start_at": start, "body": "x"}).json
+    assert shown["start_at"] == start
+    assert shown["next"][:2] == [start, "2090-01-01T00:00:01.500Z"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "field"),
+    [
+        ({"cron": None}, 422, "cron"),
+        ({"every_ms": 1000}, 422, "cron"),
+        ({"cron": "61 * * * *"}, 422, "cron"),
+        ({"cron": 9}, 422, "cron"),
+        ({"cron": None, "every_ms": 99}, 422, "every_ms"),
+        ({"timezone": "Mars/Phobos"}, 422, "timezone"),
+        ({"timezone": None}, 422, "timezone"),
+        ({"start_at": "tomorrow"}, 422, "start_at"),
+        (
+            {"start_at": "2027-01-02T00:00:00Z", "end_at": "2027-01-01T00:00:00Z"},
+            422,
+            "end_at",
+        ),
+        ({"limit": 0}, 422, "limit"),
+        ({"misfire": "sometimes"}, 422, "misfire"),
+        ({"overlap": "never"}, 422, "overlap"),
+        ({"nonsense": 1}, 422, "nonsense"),
+        # What the message's own rules refuse.
+        ({"body": None}, 422, "body"),
+        ({"body_base64": "eA=="}, 422, "body"),
+        ({"body": {"a": 1}}, 422, "body"),
+        ({"priority": 10}, 422, "priority"),
+        ({"event_type": "no spaces"}, 422, "event_type"),
+        ({"event_type": "order.made"}, 422, "body"),
+        ({"content_type": "nothing"}, 415, "content_type"),
+        ({"headers": {"webhook-id": "x"}}, 422, "headers"),
+        ({"ordering_key": ""}, 422, "ordering_key"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    publisher: Api, change: dict[str, object], status: int, field: str
+) -> None:
+    channel = Channel.objects.get()
+    EventTypeFactory.create(
+        channel=channel, name="order.made", schema={"type": "object", "required": ["id"]}
+    )
+    answer = publisher.put(URL, NINE | change)
+    assert (answer.status, answer.json["field"]) == (status, field)
+    assert answer.is_problem
+    assert not Schedule.objects.exists()
+
+
+def test_a_producer_asks_for_no_more_than_it_may() -> None:
+    producer = ProducerFactory.create(max_priority=5)
+    api = Api(ApiKeyFactory.create(producer=producer, scopes=["publish"]))
+    answer = api.put(URL, NINE | {"priority": 6})
+    assert (answer.status, answer.json["code"]) == (422, "priority_too_high")
+    assert api.put(URL, NINE | {"priority": 5}).status == 201
+
+
+def test_a_channel_that_wants_keys_gets_them(publisher: Api) -> None:
+    ChannelFactory.create(slug="strict", external=True, require_idempotency_key=True)
+    assert publisher.put("channels/strict/schedules/daily", NINE).status == 201
+
+
+def test_colleagues_see_it_and_its_producer_changes_it() -> None:
+    team = TeamFactory.create()
+    mine = Api(ApiKeyFactory.create(producer=ProducerFactory.create(team=team), scopes=["publish"]))
+    colleague = Api(
+        ApiKeyFactory.create(producer=ProducerFactory.create(team=team), scopes=["publish"])
+    )
+    of_the_team = Api(ApiKeyFactory.create(team=team, scopes=["publish"]))
+    assert mine.put(URL, NINE).status == 201
+    assert colleague.get(URL).status == 200
+    assert colleague.delete(URL).status == 404
+    assert colleague.put(URL, NINE | {"limit": 1}).status == 404
+    assert colleague.patch(URL, {"limit": 1}).status == 404
+    assert mine.patch(URL, {"limit": 1}).status == 200
+    assert of_the_team.post(f"{URL}/pause").status == 200
+    assert of_the_team.put("channels/orders/schedules/ours", NINE).status == 201
+    assert Schedule.objects.get(name="ours").team == team
+
+
+def test_a_key_that_only_reads_changes_nothing(publisher: Api) -> None:
+    reader = Api(ApiKeyFactory.create(scopes=["read"]))
+    publisher.put(URL, NINE)
+    assert reader.get(URL).status == 200
+    for answer in (
+        *(reader.put(URL, NINE), reader.patch(URL, {"limit": 1})),
+        *(reader.delete(URL), reader.post(f"{URL}/run")),
+    ):
+        assert (answer.status, answer.json["code"]) == (403, "missing_scope")
+    assert reader.get("channels/nowhere/schedules").json["code"] == "unknown_channel"
+    assert publisher.put("channels/nowhere/schedules/x", NINE).json["code"] == "unknown_channel"
+    assert publisher.delete("channels/nowhere/schedules/x").json["code"] == "unknown_channel"

@@ -1,0 +1,322 @@
+"""Every status that the OpenAPI document promises, provoked on every operation that promises it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from drf_spectacular.generators import SchemaGenerator
+
+from channels_app.api import base
+from channels_app.api.places import Places
+from channels_app.models import ApiKey
+from channels_app.rules import ids
+from delivery.models import Delivery
+from delivery.rules.asker import Asker
+from delivery.runtime import probe
+from delivery.steps import replay
+from tests.support import world
+from tests.support.api import Answer, Api
+from tests.support.factories import ApiKeyFactory, ConsumerFactory
+from tests.support.world import World
+
+pytestmark = pytest.mark.django_db
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What the document says of one operation."""
+
+    name: str
+    method: str
+    path: str
+    described: dict[str, Any]
+
+    @property
+    def statuses(self) -> set[int]:
+        return {int(status) for status in self.described["responses"]}
+
+    @property
+    def kinds(self) -> set[str]:
+        """Content types of the body; none where it takes none."""
+        return set(self.described.get("requestBody", {}).get("content", {}))
+
+
+def operations() -> list[Operation]:
+    """All of them."""
+    document: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # it has no types
+    return [
+        Operation(described["operationId"], method.upper(), path, described)
+        for path, methods in document["paths"].items()
+        for method, described in methods.items()
+    ]
+
+
+OPERATIONS = operations()
+STATUSES = sorted(set.union(*(operation.statuses for operation in OPERATIONS)))
+
+
+@dataclass(slots=True)
+class Request:
+    """One request, right as it stands; each recipe spoils it in one way."""
+
+    operation: Operation
+    made: World
+    key: ApiKey | None
+    body: object
+    query: str = ""
+    kind: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def send(self) -> Answer:
+        path = re.sub(r"{(\w+)}", lambda name: self.made.parameters[name[1]], self.operation.path)
+        return Api(self.key).call(
+            self.operation.method,
+            path + self.query,
+            self.body,
+            content_type=self.kind,
+            **self.headers,
+        )
+
+
+BODIES: dict[str, Callable[[World], object]] = {
+    "put_consumer": lambda made: {"url": made.consumer.url},
+    "put_schedule": lambda made: {"every_ms": 60_000, "body": "x"},
+    "publish_message": lambda made: b"x",
+    "publish_batch": lambda made: [{"body": "x"}],
+    "messages_reschedule": lambda made: {"priority": 5},
+    "messages_move": lambda made: {"messages": []},
+    "messages_cancel_many": lambda made: {"messages": []},
+    **dict.fromkeys(
+        ("leases_ack", "leases_nack", "leases_extend", "leases_release"),
+        lambda made: {"leases": [made.lease]},
+    ),
+    "replays_create": lambda made: {"filter": {"channel": made.parameters["channel"]}},
+}
+"""Where {} is not enough."""
+
+
+def request(operation: Operation) -> Request:
+    """One that works, with an operator's key."""
+    made = world.make()
+    if operation.name == "deliveries_cancel":
+        made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
+    if operation.name == "consumers_receive":
+        made.parameters["client_id"] = made.pull.client_id
+    if operation.name == "renew_inbound_address":
+        made.consumer.ack = {"mode": "callback", "correlation": {"signature": None}}
+        made.consumer.save()
+    make = BODIES.get(operation.name)
+    body: object = {} if operation.kinds else None
+    if make is not None:
+        body = make(made)
+    key = ApiKeyFactory.create(admin=True)
+    return Request(operation, made, key, body)
+
+
+def as_new(wanted: Request) -> None:
+    """A name that nobody has taken."""
+    last = re.findall(r"{(\w+)}", wanted.operation.path)[-1]
+    wanted.made.parameters[last] = "brand_new"
+
+
+def repeated(wanted: Request) -> None:
+    """The same message a second time."""
+    wanted.headers["Idempotency_Key"] = "once"
+    assert wanted.send().status == 202
+
+
+def looking(wanted: Request) -> None:
+    """Only a look."""
+    assert isinstance(wanted.body, dict)
+    wanted.body |= {"dry_run": True}
+
+
+def malformed(wanted: Request) -> None:
+    """Half of it."""
+    wanted.body = b"{"
+    if wanted.operation.name == "publish_message":
+        wanted.headers["Content_Length"] = "two"
+
+
+def unknown(wanted: Request) -> None:
+    """Names of what never was."""
+    if wanted.operation.name == "replays_create":
+        wanted.body = {"filter": {"channel": "never_was"}}
+    for name in wanted.made.parameters:
+        wanted.made.parameters[name] = "never_was"
+
+
+def keyless(wanted: Request) -> None:
+    """No key."""
+    wanted.key = None
+
+
+def scopeless(wanted: Request) -> None:
+    """A key that may nothing."""
+    wanted.key = ApiKeyFactory.create(scopes=["nothing"])
+
+
+def chunked(wanted: Request) -> None:
+    """A body whose length nobody said."""
+    wanted.body = None
+    wanted.headers["Transfer_Encoding"] = "chunked"
+
+
+def stale(wanted: Request) -> None:
+    """For a version that is long gone."""
+    wanted.headers["If_Match"] = '"999999"'
+
+
+def large(wanted: Request) -> None:
+    """More than anybody may send."""
+    wanted.headers["Content_Length"] = "99999999999"
+
+
+def other_kind(wanted: Request) -> None:
+    """A content type or an encoding that is not accepted."""
+    if "*/*" in wanted.operation.kinds:
+        wanted.headers["Content_Encoding"] = "gzip"
+    else:
+        wanted.body, wanted.kind = b"x", "text/plain"
+
+
+def invalid(wanted: Request) -> None:
+    """A field, a parameter or a header that there is not."""
+    if wanted.operation.name == "publish_message":
+        wanted.headers["Hookstation_Priority"] = "urgent"
+    elif wanted.operation.name == "publish_batch":
+        wanted.body = [{"body": "x"}] * 1001
+    elif wanted.operation.kinds or wanted.operation.name == "consumers_test":
+        wanted.body = {"nonsense": 1}
+    elif wanted.operation.method == "GET":
+        wanted.query = "?nonsense=1"
+    else:
+        wanted.headers["If_Match"] = "no tag"
+
+
+def known(wanted: Request) -> None:
+    """The version that the caller has already."""
+    wanted.headers["If_None_Match"] = "*"
+
+
+def nothing(wanted: Request) -> None:
+    """Right as it is."""
+
+
+def without_storage(wanted: Request) -> None:
+    """Every statement fails, from now to the end of the test."""
+
+    def fail(*_: object) -> None:
+        raise OperationalError(2006, "MySQL server has gone away")
+
+    connection.execute_wrappers.append(fail)
+
+
+RECIPES: dict[int, Callable[[Request], None]] = {
+    200: nothing,
+    201: nothing,
+    202: nothing,
+    204: nothing,
+    207: nothing,
+    304: known,
+    400: malformed,
+    401: keyless,
+    403: scopeless,
+    404: unknown,
+    411: chunked,
+    412: stale,
+    413: large,
+    415: other_kind,
+    422: invalid,
+    429: nothing,  # it is the test that lets nobody in then
+    503: without_storage,
+}
+
+
+def conflicting(wanted: Request) -> None:
+    """Another state than the operation needs."""
+    made, name = wanted.made, wanted.operation.name
+    match name:
+        case "publish_message":
+            repeated(wanted)
+            wanted.body = b"another"
+        case "consumers_backfill":
+            made.consumer.state = "retired"
+            made.consumer.save()
+        case "consumers_test":
+            made.parameters["client_id"] = ConsumerFactory.create(
+                channel=made.consumer.channel, pull=True
+            ).client_id
+        case "consumers_receive":
+            made.parameters["client_id"] = made.consumer.client_id
+        case "pause_consumer":
+            made.consumer.state = "disabled"
+            made.consumer.save()
+        case "renew_inbound_address":
+            made.consumer.ack = None
+            made.consumer.save()
+        case "deliveries_cancel":
+            made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.dead.id)
+        case "consumers_lanes_skip":
+            wanted.body = {"head": ids.to_public(ids.DELIVERY, made.queued.id)}
+        case "deliveries_replay":
+            made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
+        case "messages_cancel":
+            queued = Delivery.objects.filter(id=made.queued.id)
+            queued.update(state="in_flight", attempt_count=1, lease_owner=1)
+        case "messages_reschedule":
+            Api(wanted.key).delete(f"/api/v1/messages/{made.parameters['message_id']}")
+        case "rotate_key":
+            revoked = f"/api/v1/producers/{made.producer.slug}/keys/{made.key.key_id}"
+            assert Api(wanted.key).delete(revoked).status == 204
+        case "run_schedule":
+            made.producer.disabled = True
+            made.producer.save()
+        case "replays_create":
+            while wanted.send().status == 202:
+                pass
+        case "replays_cancel":
+            replay.cancel(made.replay.id, Asker("test"), now=made.replay.created_at)
+        case _:
+            raise AssertionError(f"nobody knows what {name} may conflict with")
+
+
+SPECIAL: dict[tuple[str, int], Callable[[Request], None]] = {
+    ("publish_message", 200): repeated,
+    ("replays_create", 200): looking,
+    ("consumers_backfill", 200): looking,
+    ("put_channel", 201): as_new,
+    ("put_consumer", 201): as_new,
+    ("put_event_type", 201): as_new,
+    ("put_producer", 201): as_new,
+    ("put_schedule", 201): as_new,
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_every_documented_status_is_real(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {}
+    if status == 429:
+        monkeypatch.setattr(probe, "AT_ONCE", 0)
+        monkeypatch.setattr(base, "bodies", Places(0))
+    for operation in OPERATIONS:
+        if status not in operation.statuses:
+            continue
+        wanted = request(operation)
+        recipe = conflicting if status == 409 else RECIPES[status]
+        SPECIAL.get((operation.name, status), recipe)(wanted)
+        try:
+            answer = wanted.send()
+        finally:
+            connection.execute_wrappers.clear()
+        complete = status < 400 or answer.is_problem
+        if answer.status != status or not complete:
+            wrong[operation.name] = (answer.status, answer.body[:200])
+        if status in {429, 503}:
+            assert int(answer.header("Retry-After") or 0) > 0
+        if status == 401:
+            assert (answer.header("WWW-Authenticate") or "").startswith("Bearer")
+    assert wrong == {}

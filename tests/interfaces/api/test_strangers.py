@@ -1,0 +1,156 @@
+"""Every route, walked without a key, with a key that may nothing, and from another team."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db.models import Model
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
+
+from channels_app.models import (
+    ApiKey,
+    Channel,
+    Consumer,
+    EventType,
+    Message,
+    Producer,
+    Schedule,
+)
+from channels_app.rules.ids import LANE, to_public
+from delivery.models import Delivery, Lane, Replay
+from tests.support.api import Api
+from tests.support.factories import (
+    ApiKeyFactory,
+    ConsumerFactory,
+    DeliveryFactory,
+    EventTypeFactory,
+    ProducerFactory,
+    ScheduleFactory,
+    TeamFactory,
+)
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+BODIES: dict[str, object] = {
+    "POST": {},
+    "PUT": {"url": "http://127.0.0.1:9/"},
+    "PATCH": {"url": "http://127.0.0.1:9/"},
+}
+TABLES: list[type[Model]] = [
+    ApiKey, Channel, Consumer, Delivery, EventType, Lane, Message, Producer, Replay, Schedule,
+]  # fmt: skip
+
+
+def _routes(patterns: list[URLPattern | URLResolver], prefix: str = "/") -> Iterator[str]:
+    for pattern in patterns:
+        route = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from _routes(pattern.url_patterns, route)
+        elif route.startswith("/api/v1/"):
+            yield route
+
+
+ROUTES = sorted(set(_routes(get_resolver().url_patterns)))
+
+
+@pytest.fixture
+def addresses(db: None) -> dict[str, str]:
+    """Objects of one team; each route's parameters point at them."""
+    team = TeamFactory.create()
+    key = ApiKeyFactory.create(producer=ProducerFactory.create(team=team))
+    consumer = ConsumerFactory.create(channel__external=True, team=team)
+    delivery = DeliveryFactory.create(dead=True, consumer=consumer)
+    event_type = EventTypeFactory.create(channel=consumer.channel)
+    Message.objects.update(producer=key.producer)
+    schedule = ScheduleFactory.create(channel=consumer.channel, producer=key.producer)
+    lane = Lane.objects.create(
+        id=7, consumer=consumer, ordering_key="A", head_id=delivery.id, head_at=timezone.now()
+    )
+    return {
+        "channel": consumer.channel.slug,
+        "client_id": consumer.client_id,
+        "name": event_type.name,
+        "producer": str(key.producer),
+        "key_id": key.key_id,
+        "message_id": to_public("msg", delivery.message_id),
+        "delivery_id": to_public("dlv", delivery.id),
+        "replay_id": to_public("rpl", 1),
+        "schedule": schedule.name,
+        "lane_id": to_public(LANE, lane.id),
+    }
+
+
+def _address(route: str, addresses: dict[str, str]) -> str:
+    for name, value in addresses.items():
+        route = route.replace(f"<str:{name}>", value)
+    assert "<" not in route, f"the walk does not know a parameter of {route}"
+    return route
+
+
+def _state() -> list[object]:
+    return [
+        sorted(str(row) for row in table.objects.values_list())  # type: ignore[attr-defined]  # every model has them
+        for table in TABLES
+    ]
+
+
+def _ignoring_use(key: ApiKey) -> ApiKey:
+    # The first use of a key is noted on it: have that behind us.
+    Api(key).get("/api/v1/nothing-here")
+    Api(key).get("channels")
+    return key
+
+
+def test_the_walk_sees_the_whole_api() -> None:
+    assert len(ROUTES) >= 29
+    assert "/api/v1/channels/<str:channel>/messages" in ROUTES
+
+
+@pytest.mark.trap("an open door and readable secrets")
+@pytest.mark.parametrize("route", ROUTES)
+def test_without_a_key_every_route_is_401(route: str, addresses: dict[str, str]) -> None:
+    before = _state()
+    for method in METHODS:
+        answer = Api().call(method, _address(route, addresses), {})
+        assert answer.status == 401, method
+        assert answer.header("WWW-Authenticate")
+        assert method == "HEAD" or answer.is_problem
+    assert _state() == before
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_without_the_scope_nothing_opens(route: str, addresses: dict[str, str]) -> None:
+    api = Api(_ignoring_use(ApiKeyFactory.create(scopes=["nothing"])))
+    before = _state()
+    for method in METHODS:
+        answer = api.call(method, _address(route, addresses), {})
+        assert answer.status in {403, 405}, method
+    assert _state() == before
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_another_team_finds_nothing_and_changes_nothing(
+    route: str, addresses: dict[str, str]
+) -> None:
+    everything = ["publish", "register", "receive", "read", "replay"]
+    team = TeamFactory.create()
+    strangers = [
+        ApiKeyFactory.create(team=team, scopes=everything),
+        ApiKeyFactory.create(producer=ProducerFactory.create(team=team), scopes=everything),
+        ApiKeyFactory.create(scopes=everything),
+    ]
+    ours = {addresses["client_id"], addresses["message_id"], addresses["delivery_id"]}
+    for stranger in strangers:
+        api = Api(_ignoring_use(stranger))
+        theirs = _state()
+        for method in METHODS:
+            address = _address(route, addresses)
+            answer = api.call(method, address, BODIES.get(method))
+            assert answer.status < 500, method
+            if any(name in route for name in ("client_id", "message_id", "delivery_id", "key_id")):
+                assert answer.status in {403, 404, 405}, (method, answer.body)
+            if method == "GET":
+                shown = answer.body.decode()
+                assert answer.status != 200 or not any(name in shown for name in ours)
+            if method not in {"GET", "HEAD"} and answer.status >= 300:
+                assert _state() == theirs, method
+            theirs = _state()

@@ -1,0 +1,253 @@
+"""Every route of the API, walked by keys whose business it is not: they find and change nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+import pytest
+from django.db import transaction
+from django.db.models import Model
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from channels_app.directory import directory
+from channels_app.models import (
+    ApiKey,
+    Channel,
+    Consumer,
+    ConsumerSecret,
+    EventType,
+    Message,
+    MessageBody,
+    Producer,
+    Schedule,
+    ScheduleBody,
+    Team,
+)
+from channels_app.rules import ids
+from delivery.models import Attempt, Delivery, Lane, Replay
+from tests.support import world
+from tests.support.api import Answer, Api
+from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
+from tests.support.world import World
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+SCOPES = ["publish", "register", "receive", "read", "replay"]
+"""All but admin, which sees across the walls."""
+TABLES: list[type[Model]] = [
+    *(ApiKey, Attempt, Channel, Consumer, ConsumerSecret, Delivery, EventType),
+    *(Lane, Message, MessageBody, Producer, Replay, Schedule, ScheduleBody),
+]
+pytestmark = pytest.mark.django_db
+
+
+def routes(
+    patterns: list[URLPattern | URLResolver] | None = None, prefix: str = "/"
+) -> Iterator[str]:
+    """Every address below /api/v1/, with its parameters' names in it."""
+    for pattern in get_resolver().url_patterns if patterns is None else patterns:
+        route = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from routes(pattern.url_patterns, route)
+        elif route.startswith("/api/v1/"):
+            yield route
+
+
+ROUTES = sorted(set(routes()))
+
+
+def requests(made: World) -> Iterator[tuple[str, str, str, object]]:
+    """Route, method, address and body of everything that could be asked of somebody's objects."""
+    for route in ROUTES:
+        address = route
+        for name, value in made.parameters.items():
+            address = address.replace(f"<str:{name}>", value)
+        assert "<" not in address, f"{route} has a parameter that no world knows"
+        for method in METHODS:
+            for body in bodies(route, method, made):
+                yield route, method, address, body
+
+
+def bodies(route: str, method: str, made: World) -> list[object]:
+    """What would do harm there."""
+    if method in {"GET", "HEAD", "DELETE"}:
+        return [None]
+    if route.endswith("/replays"):
+        one = ids.to_public(ids.DELIVERY, made.dead.id)
+        filters = [{"channel": made.parameters["channel"]}, {"ids": [one]}]
+        return [{"filter": given, "dry_run": dry} for given in filters for dry in (True, False)]
+    if "/leases/" in route:
+        return [{"leases": [made.lease]}]
+    if route.endswith("/messages/batch"):
+        return [[{"body": "x"}]]
+    if route.endswith(("/messages/move", "/messages/cancel")):
+        item: dict[str, object] = {"id": made.parameters["message_id"]}
+        return [{"messages": [item | ({"priority": 9} if route.endswith("move") else {})]}]
+    if route.endswith("/<str:client_id>"):
+        return [{"url": "http://127.0.0.1:9/stolen", "max_attempts": 1}]
+    if route.endswith("/<str:schedule>"):
+        return [{"every_ms": 60_000, "body": "stolen"}]
+    if route.endswith("/<str:message_id>"):
+        return [{"priority": 9}]
+    if method in {"PUT", "PATCH"}:
+        return [{"description": "stolen"}]
+    return [{}]
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """What happens in here did not happen."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+    directory.__init__()  # type: ignore[misc]  # begins anew
+
+
+def rows(*, but: tuple[type[Model], ...] = ()) -> dict[str, list[str]]:
+    """Everything that is somebody's; the note of a key's last use is not."""
+    return {
+        f"{table.__name__} {row['pk']}": sorted(
+            f"{name}={value}" for name, value in row.items() if name != "last_used_at"
+        )
+        for table in TABLES
+        if table not in but
+        for row in table._default_manager.values("pk", *(f.attname for f in table._meta.fields))
+    }
+
+
+def private(made: World) -> set[str]:
+    """Words that only our own side may read."""
+    named = {name: made.parameters[name] for name in made.parameters if name != "name"}
+    del named["channel"]
+    return {*named.values(), made.consumer.url, "private answer", made.key.key_id}
+
+
+def test_everything_is_there_for_those_who_may() -> None:
+    """The walk below means something only if the same requests work for an operator."""
+    made = world.make(TeamFactory.create())
+    api = Api(ApiKeyFactory.create(admin=True))
+    done: dict[str, set[int]] = {}
+    for route, method, address, body in requests(made):
+        with undone():
+            done.setdefault(route, set()).add(api.call(method, address, body).status)
+    # 409: what is dead cannot be cancelled.
+    worked = {200, 201, 202, 204, 207, 409}
+    assert {route: statuses for route, statuses in done.items() if not statuses & worked} == {}
+    assert set(chain(*done.values())) <= {*worked, 405, 415, 422}
+
+
+def test_the_owner_reads_what_the_strangers_must_not() -> None:
+    team = TeamFactory.create()
+    made = world.make(team)
+    api = Api(ApiKeyFactory.create(team=team, scopes=SCOPES))
+    shown = b"".join(
+        api.get(address).body for _, method, address, _ in requests(made) if method == "GET"
+    )
+    unseen = {word for word in private(made) if word.encode() not in shown}
+    assert unseen <= {made.key.key_id}
+
+
+def of_another_team(ours: Team) -> ApiKey:
+    return ApiKeyFactory.create(team=TeamFactory.create(), scopes=SCOPES)
+
+
+def of_another_teams_producer(ours: Team) -> ApiKey:
+    return ApiKeyFactory.create(
+        producer=ProducerFactory.create(team=TeamFactory.create()), scopes=SCOPES
+    )
+
+
+def of_nobodys_producer(ours: Team) -> ApiKey:
+    return ApiKeyFactory.create(scopes=SCOPES)
+
+
+@pytest.mark.trap("another tenant's object by its number")
+@pytest.mark.parametrize(
+    "stranger", [of_another_team, of_another_teams_producer, of_nobodys_producer]
+)
+def test_another_tenant_finds_and_changes_nothing(stranger: Callable[[Team], ApiKey]) -> None:
+    """On a channel that both may use: its own messages and consumers are all that it has there."""
+    ours = TeamFactory.create()
+    made = world.make(ours)
+    api = Api(stranger(ours))
+    objects = {"client_id", "message_id", "delivery_id", "replay_id", "producer", "key_id"}
+    objects |= {"schedule"}
+    # A channel's catalogue belongs to all of its producers.
+    before = rows(but=(EventType,))
+    for route, method, address, body in requests(made):
+        with undone():
+            answer = api.call(method, address, body)
+            check(answer, made, method, address, body)
+            if any(f"<str:{name}>" in route for name in objects):
+                assert answer.status in {403, 404, 405}, (method, address, answer.body)
+            after = rows(but=(EventType,))
+            assert before.items() <= after.items(), (method, address, answer.body)
+
+
+def granted_elsewhere(ours: Team) -> ApiKey:
+    channel = ChannelFactory.create()
+    producer = ProducerFactory.create(team=ours)
+    return ApiKeyFactory.create(producer=producer, scopes=SCOPES, channels=[channel.slug])
+
+
+def teams_key_granted_elsewhere(ours: Team) -> ApiKey:
+    channel = ChannelFactory.create()
+    return ApiKeyFactory.create(team=ours, scopes=SCOPES, channels=[channel.slug])
+
+
+def strangers_key_granted_elsewhere(ours: Team) -> ApiKey:
+    channel = ChannelFactory.create(external=True)
+    return ApiKeyFactory.create(scopes=SCOPES, channels=[channel.slug])
+
+
+@pytest.mark.parametrize(
+    "stranger", [granted_elsewhere, teams_key_granted_elsewhere, strangers_key_granted_elsewhere]
+)
+def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team], ApiKey]) -> None:
+    """Even within one team: the grant is what counts."""
+    ours = TeamFactory.create()
+    made = world.make(ours)
+    api = Api(stranger(ours))
+    elsewhere = {"/api/v1/channels", "/api/v1/producers", "/api/v1/replays"}
+    before = rows()
+    for route, method, address, body in requests(made):
+        own_side = "producer" in route and stranger is not strangers_key_granted_elsewhere
+        with undone():
+            answer = api.call(method, address, body)
+            if not own_side:
+                check(answer, made, method, address, body)
+            if answer.status == 207:  # each of many is refused by itself
+                assert {item["status"] for item in answer.json["items"]} <= {403, 404}
+            elif (
+                (route not in elsewhere and "/leases/" not in route) or "channel" in str(body)
+            ) and not own_side:
+                assert answer.status in {403, 404, 405}, (method, address, answer.body)
+            assert before.items() <= rows().items(), (method, address, answer.body)
+
+
+def test_an_internal_channel_is_nowhere_for_a_team_that_was_not_granted_it() -> None:
+    """Nor can its name be guessed: the answers are those for a name that never was."""
+    made = world.make(exposure="internal")
+    team = TeamFactory.create()
+    api = Api(of_another_team(team))
+    before = rows()
+    for route, method, address, body in requests(made):
+        with undone():
+            answer = api.call(method, address, body)
+            check(answer, made, method, address, body)
+            if "<str:" in route or "channel" in str(body):
+                assert answer.status in {403, 404, 405}, (method, address, answer.body)
+            if method == "GET" and "<str:channel>" in route:
+                guessed = api.get(address.replace(made.parameters["channel"], "never-was"))
+                assert (answer.status, answer.json["code"]) == (404, "unknown_channel")
+                assert (guessed.status, guessed.json["code"]) == (404, "unknown_channel")
+            if "<str:" not in route:
+                assert made.parameters["channel"] not in answer.body.decode() or body is not None
+            assert before.items() <= rows().items(), (method, address, answer.body)
+
+
+def check(answer: Answer, made: World, method: str, address: str, body: object) -> None:
+    """Nothing of ours is in the answer, but what the request itself named."""
+    assert answer.status < 500
+    text = answer.body.decode()
+    leaked = [word for word in private(made) if word in text and word not in f"{address} {body}"]
+    assert leaked == [], (method, address, text)

@@ -1,0 +1,102 @@
+"""The test button over HTTP: what a consumer answers to a sample, shown as it is."""
+
+from typing import Any
+
+import pytest
+
+from channels_app.models import ConsumerSecret
+from delivery.runtime import probe
+from tests.support.calling import Api, problem
+from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api(scopes=["register"])
+
+
+def at(consumer: Any) -> str:
+    return f"/channels/{consumer.channel.slug}/consumers/{consumer.client_id}/test"
+
+
+def test_the_consumers_answer_is_shown(api: Api, receiver: Receiver) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/hook"))
+    receiver.script("/hook", [Reply(200, b"thanks", headers=(("X-Seen", "yes"),))])
+
+    answer = api.post(at(consumer))
+
+    body = answer.json()
+    assert answer.status_code == 200
+    assert (body["delivered"], body["outcome"], body["status"]) == (True, "delivered", 200)
+    assert body["answer"]["body"] == "thanks"
+    assert "X-Seen: yes" in body["answer"]["headers"]
+    (request,) = receiver.wait_for(1)
+    assert request.header("webhook-id") == body["webhook_id"]
+    assert request.body.decode() == body["body"]
+    assert body["remote_address"] == "127.0.0.1"
+
+
+def test_a_refusal_is_an_answer_too(api: Api, receiver: Receiver) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/status/500"))
+
+    body = api.post(at(consumer), {}).json()
+
+    assert (body["delivered"], body["outcome"], body["status"]) == (False, "server_error", 500)
+    assert body["error"]
+
+
+def test_nobody_there_is_an_answer_too(api: Api) -> None:
+    body = api.post(at(ConsumerFactory.create())).json()
+
+    assert (body["outcome"], body["status"]) == ("connection_refused", None)
+    assert body["answer"] == {"headers": "", "body": ""}
+
+
+def test_what_cannot_be_tested_says_why(api: Api) -> None:
+    sealed = ConsumerFactory.create()
+    ConsumerSecret.objects.filter(consumer=sealed).update(sealed=b"\x01nonsense")
+
+    for consumer, code in (
+        (ConsumerFactory.create(pull=True), "not_push"),
+        (ConsumerFactory.create(retired=True), "consumer_retired"),
+        (sealed, "secrets_unreadable"),
+    ):
+        assert problem(api.post(at(consumer))) == (409, code, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [({"event_type": "a"}, 422), (b"[]", 400), (b"{", 400)]
+)
+def test_a_test_takes_no_fields(api: Api, body: Any, status: int) -> None:
+    assert problem(api.post(at(ConsumerFactory.create()), body))[0] == status
+
+
+def test_who_may_test() -> None:
+    channel = ChannelFactory.create(external=True)
+    theirs = ConsumerFactory.create(channel=channel, team=TeamFactory.create())
+    scopes = ["publish", "receive", "read", "replay"]
+
+    assert problem(Api(scopes=scopes).post(at(theirs)))[:2] == (403, "missing_scope")
+    assert problem(Api().post(at(theirs)))[0] == 401
+    granted_elsewhere = Api(scopes=["register"], channels=["other"])
+    assert problem(granted_elsewhere.post(at(theirs)))[:2] == (403, "no_grant")
+    for stranger in (Api(scopes=["register"]), Api(team=TeamFactory.create(), scopes=["register"])):
+        assert problem(stranger.post(at(theirs)))[:2] == (404, "unknown_consumer")
+    assert Api(team=theirs.team, scopes=["register"]).post(at(theirs)).status_code == 200
+    assert problem(Api(scopes=["register"]).post("/channels/no/consumers/a/test"))[0] == 404
+
+
+def test_too_many_at_once_are_told_to_come_again(
+    api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ConsumerFactory.create(url=receiver.url("/hook"))
+    monkeypatch.setattr(probe, "AT_ONCE", 0)
+
+    answer = api.post(at(consumer))
+
+    assert problem(answer) == (429, "too_many_tests", "")
+    assert answer["Retry-After"] == "1"
+    assert receiver.requests() == []

@@ -1,0 +1,153 @@
+"""``manage.py doctor``: every ailment has its sentence, its remedy and the right exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+from django.core.management import call_command
+from django.utils import timezone
+
+from delivery.models import PumpSlot
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _good_sqlite(settings: LazySettings) -> None:
+    settings.SILENCED_SYSTEM_CHECKS = [*settings.SILENCED_SYSTEM_CHECKS, "hookstation.W002"]
+
+
+def doctor(*arguments: str) -> tuple[int, str]:
+    out = StringIO()
+    try:
+        call_command("doctor", *arguments, stdout=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def start_a_pump() -> None:
+    now = timezone.now()
+    PumpSlot.objects.create(
+        cluster="c",
+        ordinal=0,
+        generation=1,
+        host="h",
+        pid=os.getpid(),
+        started_at=now,
+        heartbeat_at=now,
+    )
+
+
+@pytest.mark.django_db
+def test_all_is_well() -> None:
+    start_a_pump()
+
+    status, said = doctor()
+
+    assert status == 0
+    assert said.endswith("\nAll is well: settings, database, workers and data fit together.\n")
+    assert len(said.splitlines()) == 3
+
+
+@pytest.mark.django_db
+def test_nobody_delivers_and_it_says_what_to_start() -> None:
+    status, said = doctor()
+
+    assert status == 1
+    assert "error    No pump had a heartbeat" in said
+    assert "\n         -> Start `manage.py broker`" in said
+    assert said.endswith("1 error, 0 warnings.\n")
+    assert max(len(line) for line in said.splitlines()) <= 80
+
+
+@pytest.mark.django_db
+def test_a_setting_that_cannot_be_used_comes_before_warnings(settings: LazySettings) -> None:
+    start_a_pump()
+    settings.SECRET_KEY = "short"
+    settings.DEBUG = True
+
+    status, said = doctor()
+
+    assert status == 1
+    assert said.index("error    SECRET_KEY has 5 characters") < said.index("warning  HOOKSTATION_")
+    assert said.endswith("1 error, 1 warning.\n")
+
+
+@pytest.mark.django_db
+def test_warnings_alone_are_no_failure(settings: LazySettings) -> None:
+    start_a_pump()
+    settings.DEBUG = True
+
+    status, said = doctor()
+
+    assert status == 0
+    assert said.endswith("Nothing is broken. 1 warning.\n")
+
+
+@pytest.mark.django_db
+def test_json_is_for_programs() -> None:
+    status, said = doctor("--json")
+
+    document = json.loads(said)
+    (finding,) = document["findings"]
+    assert status == 1
+    assert document["status"] == "error"
+    assert finding.keys() == {"level", "id", "sentence", "hint"}
+    assert finding["id"] == "pumps"
+
+    start_a_pump()
+    status, said = doctor("--json")
+    assert (status, json.loads(said)["status"]) == (0, "ok")
+
+
+@pytest.mark.parametrize("url", ["mysql://u:p@127.0.0.1:1/x", "sqlite:////nowhere/x.sqlite3"])
+def test_without_a_database_it_still_says_what_it_can(tmp_path: Path, url: str) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "DATABASE_URL": url,
+        "HOOKSTATION_DATA_DIR": str(tmp_path),
+    }
+    if url.startswith("mysql"):
+        pytest.importorskip("MySQLdb")
+
+    done = subprocess.run(
+        [sys.executable, "manage.py", "doctor"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "error    SECRET_KEY is not set" in done.stdout
+    assert "error    The database does not answer: " in done.stdout
+
+
+def test_tables_that_are_missing_are_told_once(tmp_path: Path) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "SECRET_KEY": "0123456789" * 6,
+        "HOOKSTATION_DATA_DIR": str(tmp_path),
+    }
+
+    done = subprocess.run(
+        [sys.executable, "manage.py", "doctor"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "migrations are not applied: contenttypes.0001_initial," in done.stdout
+    assert "-> Run `manage.py migrate`." in done.stdout
+    assert "1 error" in done.stdout

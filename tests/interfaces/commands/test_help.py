@@ -1,0 +1,90 @@
+"""Every command of ours explains itself, in 80 columns, to somebody who has set nothing up."""
+
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import BaseCommand
+
+from delivery.management.base import Command as BaseOfOurs
+
+ROOT = Path(__file__).resolve().parents[3]
+OURS = sorted(
+    (name, str(app)) for name, app in get_commands().items() if app in {"broker_site", "delivery"}
+)
+
+
+def help_of(name: str, app: str, monkeypatch: pytest.MonkeyPatch) -> tuple[BaseCommand, str]:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = load_command_class(app, name)
+    return command, command.create_parser("manage.py", name).format_help()
+
+
+def test_all_commands_are_looked_at() -> None:
+    folders = [ROOT / app / "management" / "commands" for app in ("broker_site", "delivery")]
+    files = {module.name for module in pkgutil.iter_modules([str(folder) for folder in folders])}
+
+    assert {name for name, _ in OURS} == files
+    assert {"apply", "demo", "issue_key", "publish", "receiver"} <= files
+
+
+@pytest.mark.parametrize(("name", "app"), OURS)
+def test_help_is_for_people(name: str, app: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, text = help_of(name, app, monkeypatch)
+
+    assert len(command.help) > 40
+    too_wide = [line for line in text.splitlines() if len(line) > 80]
+    assert too_wide == []
+    assert "--pythonpath" not in text or not isinstance(command, BaseOfOurs)
+
+
+@pytest.mark.parametrize(("name", "app"), OURS)
+def test_our_own_commands_give_examples(
+    name: str, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, text = help_of(name, app, monkeypatch)
+
+    if isinstance(command, BaseOfOurs):
+        assert f"examples:\n  manage.py {name}" in text
+
+
+def test_help_needs_no_settings(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOOKSTATION_DATA_DIR": str(tmp_path / "data")}
+
+    done = subprocess.run(
+        [sys.executable, "manage.py", "demo", "--help"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Run the whole broker on this machine" in done.stdout
+    assert not (tmp_path / "data" / "demo").exists()
+
+
+def test_a_variable_that_cannot_be_used_is_named_without_a_traceback(tmp_path: Path) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOOKSTATION_DATA_DIR": str(tmp_path),
+        "HOOKSTATION_PUMPS": "many",
+    }
+
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: HOOKSTATION_PUMPS='many' cannot be used: ")
+    assert len(done.stderr.splitlines()) == 1

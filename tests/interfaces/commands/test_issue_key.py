@@ -1,0 +1,116 @@
+"""``manage.py issue_key``: the key alone on stdout, and it works."""
+
+import subprocess
+import sys
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from channels_app.directory import directory
+from channels_app.models import ApiKey, Channel, Producer
+from channels_app.rules import keys
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def issue(producer: str, **options: Any) -> tuple[str, str]:
+    """What went to stdout and to stderr."""
+    out, err = StringIO(), StringIO()
+    call_command("issue_key", producer, stdout=out, stderr=err, **options)
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.mark.django_db
+def test_the_key_stands_alone_on_stdout_and_opens_the_door() -> None:
+    Producer.objects.create(slug="shop")
+
+    out, err = issue("shop")
+
+    (text,) = out.splitlines()
+    parsed = keys.parse(text)
+    assert parsed is not None
+    directory.refresh(now=True)
+    view = directory.key(parsed[0])
+    assert view is not None
+    assert keys.matches(parsed[1], view.digest)
+    assert view.scopes == ("publish",)
+    assert f"Key {parsed[0]} of shop: publish on all channels, for ever." in err
+    assert parsed[1] not in err
+
+
+@pytest.mark.django_db
+def test_scopes_channels_label_and_expiry_are_kept() -> None:
+    Channel.objects.create(slug="orders")
+
+    issue(
+        "shop",
+        scopes=["publish", "read", "read"],
+        channels=["orders"],
+        expires_days=1.5,
+        label="till",
+    )
+
+    key = ApiKey.objects.get()
+    assert (key.scopes, key.channels, key.label) == (["publish", "read"], ["orders"], "till")
+    assert key.expires_at is not None
+    left = key.expires_at - timezone.now()
+    assert timedelta(hours=35, minutes=59) < left <= timedelta(hours=36)
+
+
+@pytest.mark.django_db
+def test_the_first_key_of_an_installation_makes_its_producer() -> None:
+    out, err = issue("ops", scopes=["admin"])
+
+    assert len(out.splitlines()) == 1
+    assert "There was no producer ops: it was created." in err
+
+
+@pytest.mark.django_db
+def test_existing_refuses_to_make_a_producer() -> None:
+    Producer.objects.create(slug="shop")
+
+    with pytest.raises(CommandError, match=r"no producer 'shup'. There are: shop. .* --existing"):
+        issue("shup", existing=True)
+
+    assert Producer.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_refused_key_leaves_no_producer_behind() -> None:
+    with pytest.raises(CommandError, match="There is no channel nowhere"):
+        issue("shop", channels=["nowhere"])
+
+    assert not Producer.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_producer_that_exists_stays_as_it_is() -> None:
+    Producer.objects.create(slug="shop", description="mine", disabled=True)
+
+    _, err = issue("shop")
+
+    assert Producer.objects.get().description == "mine"
+    assert "created" not in err
+    assert "disabled" in err
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("days", [0, -1, float("nan"), float("inf"), 1e9])
+def test_an_expiry_that_is_none(days: float) -> None:
+    with pytest.raises(CommandError, match="--expires-days must be above 0"):
+        issue("shop", expires_days=days)
+
+
+def test_an_unknown_scope_is_told_with_those_that_exist() -> None:
+    command = [sys.executable, "manage.py", "issue_key", "shop", "--scope", "everything"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "invalid choice: 'everything'" in done.stderr
+    assert "publish" in done.stderr

@@ -1,0 +1,142 @@
+"""What the console does to people stands in the audit log, but for their passwords."""
+
+import pytest
+from allauth.account.models import EmailAddress
+from django.contrib.auth.models import Group, Permission, User
+from django.test import Client
+from django.urls import reverse
+from django_q.models import OrmQ, Schedule
+
+from channels_app.models import AuditEntry, Membership
+from tests.support import console
+from tests.support.factories import TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+PASSWORD = "a rather long password 17"
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+def test_a_person_is_made_and_the_password_is_nobodys_business(operator: Client) -> None:
+    form = {"username": "nina", "password1": PASSWORD, "password2": PASSWORD}
+    answer = operator.post(reverse("admin:auth_user_add"), form | {"usable_password": "true"})
+    assert answer.status_code == 302, answer.context["adminform"].errors
+
+    entry = AuditEntry.objects.get(action="user.create")
+    assert (entry.actor, entry.target) == ("user:olga", "user:nina")
+    assert entry.after is not None
+    assert entry.after["username"] == "nina"
+    assert PASSWORD not in str(entry.after)
+
+
+def test_what_a_person_may_do_is_written_down_before_and_after(operator: Client) -> None:
+    nina = User.objects.create_user("nina")
+    group = Group.objects.create(name="night shift")
+    form = {
+        "username": "nina",
+        "is_active": "on",
+        "is_staff": "on",
+        "groups": [group.pk],
+        "date_joined_0": f"{nina.date_joined:%Y-%m-%d}",
+        "date_joined_1": f"{nina.date_joined:%H:%M:%S}",
+    }
+    answer = operator.post(reverse("admin:auth_user_change", args=[nina.pk]), form)
+    assert answer.status_code == 302, answer.context["adminform"].errors
+
+    entry = AuditEntry.objects.get(action="user.update")
+    assert entry.before is not None
+    assert entry.after is not None
+    assert (entry.before["is_staff"], entry.after["is_staff"]) == (False, True)
+    assert (entry.before["groups"], entry.after["groups"]) == ([], ["night shift"])
+
+
+def test_a_new_password_and_an_end_are_written_down(operator: Client) -> None:
+    nina = User.objects.create_user("nina", email="nina@example.com")
+    nina.groups.add(Group.objects.create(name="night shift"))
+    form = {"password1": PASSWORD, "password2": PASSWORD, "usable_password": "true"}
+    operator.post(reverse("admin:auth_user_password_change", args=[nina.pk]), form)
+    operator.post(reverse("admin:auth_user_delete", args=[nina.pk]), {"post": "yes"})
+
+    actions = AuditEntry.objects.order_by("id").values_list("action", "target")
+    assert list(actions) == [("user.set_password", "user:nina"), ("user.delete", "user:nina")]
+    assert not User.objects.filter(username="nina").exists()
+    before = AuditEntry.objects.get(action="user.delete").before
+    assert before is not None
+    assert before["email"] == "nina@example.com"
+    assert before["groups"] == ["night shift"]
+    assert before["password"] == "(not kept)"
+
+
+def written() -> list[tuple[str, str, str]]:
+    """Who did what to what, in order."""
+    entries = AuditEntry.objects.order_by("id")
+    return list(entries.values_list("actor", "action", "target"))
+
+
+def test_an_address_that_is_redirected_is_written_down(operator: Client) -> None:
+    """Whoever has somebody's address can ask for a new password."""
+    nina = User.objects.create_user("nina", "nina@example.com")
+    row = EmailAddress.objects.create(user=nina, email="nina@example.com", primary=True)
+    page = reverse("admin:account_emailaddress_change", args=[row.pk])
+    answer = operator.post(page, {"user": nina.pk, "email": "evil@example.com", "primary": "on"})
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    entry = AuditEntry.objects.get()
+    assert entry.before == {"email": "nina@example.com"}
+    assert entry.after == {"email": "evil@example.com"}
+    chosen = {"action": "make_verified", "_selected_action": [row.pk]}
+    operator.post(reverse("admin:account_emailaddress_changelist"), chosen)
+    operator.post(reverse("admin:account_emailaddress_delete", args=[row.pk]), {"post": "yes"})
+
+    assert written() == [
+        ("user:olga", "email.update", "email:evil@example.com"),
+        ("user:olga", "email.make_verified", "email:evil@example.com"),
+        ("user:olga", "email.delete", "email:evil@example.com"),
+    ]
+
+
+def test_what_is_done_to_background_tasks_is_written_down(operator: Client) -> None:
+    form = {"name": "mine", "func": "print", "schedule_type": "O", "repeats": "-1"}
+    when = {"next_run_0": "2030-01-01", "next_run_1": "00:00:00"}
+    answer = operator.post(reverse("admin:django_q_schedule_add"), form | when)
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    row = Schedule.objects.get()
+    operator.post(reverse("admin:django_q_schedule_delete", args=[row.pk]), {"post": "yes"})
+    queued = OrmQ.objects.create(key="hookstation", payload="")
+    operator.post(reverse("admin:django_q_ormq_delete", args=[queued.pk]), {"post": "yes"})
+
+    actions = [action for _, action, _ in written()]
+    assert actions == ["schedule.create", "schedule.delete", "queued_task.delete"]
+    assert not OrmQ.objects.exists()
+
+
+def test_who_only_looks_at_addresses_verifies_none() -> None:
+    nina = User.objects.create_user("nina", "nina@example.com")
+    row = EmailAddress.objects.create(user=nina, email="nina@example.com")
+    otto = User.objects.create_user("otto", is_staff=True)
+    otto.user_permissions.set(Permission.objects.filter(codename="view_emailaddress"))
+    looker = Client()
+    looker.force_login(otto)
+    chosen = {"action": "make_verified", "_selected_action": [row.pk]}
+    looker.post(reverse("admin:account_emailaddress_changelist"), chosen)
+
+    row.refresh_from_db()
+    assert not row.verified
+    assert written() == []
+
+
+def test_a_membership_does_not_move_to_another_team(operator: Client) -> None:
+    here, there = TeamFactory.create(), TeamFactory.create()
+    nina = User.objects.create_user("nina")
+    row = Membership.objects.create(team=here, user=nina, role="viewer")
+    page = reverse("admin:channels_app_membership_change", args=[row.pk])
+    answer = operator.post(page, {"user": nina.pk, "team": there.pk, "role": "editor"})
+    assert answer.status_code == 302, answer.context["adminform"].errors
+
+    row.refresh_from_db()
+    assert (row.team_id, row.role) == (here.id, "editor")
+    entry = AuditEntry.objects.get()
+    assert (entry.team_id, entry.after) == (here.id, {"role": "editor"})

@@ -1,0 +1,653 @@
+"""The console's pages of configuration and messages: all there, read-only where history is."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models import Model
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from channels_app import inbound
+from channels_app.models import (
+    ApiKey,
+    AuditEntry,
+    Channel,
+    Consumer,
+    ConsumerSecret,
+    EventType,
+    IdempotencyRecord,
+    Membership,
+    Message,
+    MessageBody,
+    Team,
+)
+from channels_app.rules import ids, keys
+from tests.support import console
+from tests.support.factories import (
+    ApiKeyFactory,
+    ChannelFactory,
+    ConsumerFactory,
+    DeliveryFactory,
+    EventTypeFactory,
+    MessageFactory,
+    ProducerFactory,
+    TeamFactory,
+)
+
+pytestmark = pytest.mark.django_db
+
+MODELS = console.models_of("channels_app")
+READ_ONLY = {"Message", "MessageBody", "AuditEntry", "IdempotencyRecord", "ConsumerSecret",
+             "ProducerRate", "DirectoryVersion", "EarlyNumber", "Invitation",
+             "Sequence"}  # fmt: skip
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+def audited(action: str) -> AuditEntry:
+    """The one entry of an action."""
+    return AuditEntry.objects.get(action=action)
+
+
+def statements(captured: CaptureQueriesContext) -> list[str]:
+    """SQL in one spelling for both databases."""
+    return [query["sql"].replace("`", '"') for query in captured]
+
+
+def values_of(client: Client, url: str) -> dict[str, Any]:
+    """What a form would send if nobody touched it."""
+    form = client.get(url).context["adminform"].form
+    values = {name: form[name].value() for name in form.fields}
+    return {name: value for name, value in values.items() if value not in (None, False)}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_table_has_its_pages(model: type[Model], operator: Client) -> None:
+    assert admin.site.is_registered(model)
+    if not model._default_manager.exists():
+        assert "Nothing is here yet" in console.look(operator, console.list_url(model))
+    console.fill()
+
+    text = console.look(operator, console.list_url(model))
+    assert "Nothing is here yet" not in text
+    text = console.look(operator, console.list_url(model, "?q=something"))
+    assert ("Nothing matches" in text) == ("Show all" in text)
+    for row in model._default_manager.all()[:2]:
+        console.look(operator, console.page_url(row))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_an_onlooker_sees_and_cannot_change(model: type[Model]) -> None:
+    onlooker = console.onlooker()
+    console.fill()
+    row = model._default_manager.all()[0]
+
+    text = console.look(onlooker, console.page_url(row))
+
+    assert 'name="_save"' not in text
+    assert onlooker.post(console.page_url(row), {"_save": "1"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "model", [m for m in MODELS if m.__name__ in READ_ONLY], ids=lambda model: model.__name__
+)
+def test_history_refuses_even_the_operator(model: type[Model], operator: Client) -> None:
+    console.fill()
+    row = model._default_manager.all()[0]
+    name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+
+    assert operator.post(console.page_url(row), {"_save": "1"}).status_code == 403
+    assert operator.get(reverse(f"{name}_add")).status_code == 403
+    assert (
+        operator.post(reverse(f"{name}_delete", args=[row.pk]), {"post": "yes"}).status_code == 403
+    )
+    bulk = {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
+    operator.post(console.list_url(model), bulk)
+    assert model._default_manager.filter(pk=row.pk).exists()
+
+
+def test_strangers_are_sent_to_the_login() -> None:
+    for model in MODELS:
+        answer = Client().get(console.list_url(model))
+        assert answer.status_code == 302
+        assert answer["Location"].startswith("/admin/login/")
+    assert Client().get("/admin/", follow=True).request["PATH_INFO"] == "/accounts/login/"
+
+
+@pytest.mark.trap("an open door and readable secrets")
+def test_secrets_are_on_no_page(operator: Client) -> None:
+    console.fill()
+    key, consumer = ApiKey.objects.get(), Consumer.objects.get()
+    sealed = bytes(ConsumerSecret.objects.get().sealed)
+
+    for row in (key, consumer, ConsumerSecret.objects.get()):
+        for url in (console.page_url(row), console.list_url(type(row))):
+            text = console.look(operator, url)
+            assert key.digest not in text
+            assert sealed.hex() not in text
+            assert repr(sealed) not in text
+
+
+# -- Messages --------------------------------------------------------------------------------------
+
+
+def test_a_message_is_found_by_its_whole_id(operator: Client) -> None:
+    message, other = MessageFactory.create(), MessageFactory.create()
+
+    text = console.look(operator, console.list_url(Message, f"?q={message}"))
+    assert str(message) in text
+    assert str(other) not in text
+    assert str(message) not in console.look(operator, console.list_url(Message, "?q=msg_0"))
+
+
+def test_a_public_id_in_the_address_leads_to_the_page(operator: Client) -> None:
+    message = MessageFactory.create()
+
+    answer = operator.get(reverse("admin:channels_app_message_change", args=[str(message)]))
+
+    assert (answer.status_code, answer["Location"]) == (302, console.page_url(message))
+
+
+@pytest.mark.trap("a body or an answer that runs as a page")
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b'{"b": 1, "a": ["\xc3\xa4"]}', "&quot;a&quot;: [\n    &quot;ä&quot;"),
+        (b"<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        (b"\x00\xff\x10", "00000000  00 ff 10"),
+        (b"", "0 bytes"),
+    ],
+    ids=["json", "html", "binary", "empty"],
+)
+def test_a_body_is_shown_and_never_run(operator: Client, body: bytes, shown: str) -> None:
+    message = MessageFactory.create(body=body)
+
+    text = console.look(operator, console.page_url(message))
+
+    assert shown in text
+    assert "<script>alert(1)" not in text
+
+
+def test_a_body_that_cannot_be_opened_says_why(operator: Client) -> None:
+    message = MessageFactory.create()
+    MessageBody.objects.update(data=bytes([1]) + b"x" * 60)
+
+    assert "is not installed" in console.look(operator, console.page_url(message))
+
+
+def test_a_body_is_downloaded_as_it_came(operator: Client) -> None:
+    message = MessageFactory.create(body=b"<html>\x00")
+
+    answer = operator.get(reverse("admin:channels_app_message_body", args=[message.pk]))
+
+    assert answer.content == b"<html>\x00"
+    assert answer["Content-Type"] == "application/octet-stream"
+    assert answer["Content-Disposition"].startswith("attachment")
+
+
+def test_lists_of_messages_count_and_scan_nothing(operator: Client) -> None:
+    channel = MessageFactory.create().channel
+    queries = ("", f"?channel={channel.pk}", "?state=accepted", "?since=24", "?event_type=a.b",
+               f"?channel={channel.pk}&state=cancelled")  # fmt: skip
+    for query in queries:
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
+            console.look(operator, console.list_url(Message, query))
+        about = [sql for sql in statements(captured) if '"channels_app_message"' in sql]
+        assert about
+        assert not [sql for sql in about if "COUNT(" in sql], query
+        assert all("LIMIT" in sql for sql in about), query
+
+
+def test_filters_find_what_they_say(operator: Client) -> None:
+    mine = MessageFactory.create(event_type="order.paid")
+    other = MessageFactory.create(cancelled=True)
+    queries = {
+        f"?channel={mine.channel_id}": True,
+        f"?channel={other.channel_id}": False,
+        "?state=accepted": True,
+        "?state=cancelled": False,
+        "?event_type=order.paid": True,
+        "?event_type=order": False,
+        "?since=1": True,
+    }
+    for query, there in queries.items():
+        text = console.look(operator, console.list_url(Message, query))
+        assert (str(mine) in text) is there, query
+
+
+# -- Configuration, written through the steps ------------------------------------------------------
+
+
+def test_a_channel_is_made_and_changed_by_its_step(operator: Client) -> None:
+    add = reverse("admin:channels_app_channel_add")
+    values = values_of(operator, add) | {"slug": "orders", "content_types": "text/*\ntext/csv"}
+
+    assert operator.post(add, values).status_code == 302
+
+    channel = Channel.objects.get(slug="orders")
+    assert channel.content_types == ["text/*", "text/csv"]
+    assert audited("channel.create").actor == "user:olga"
+    page = console.page_url(channel)
+    changed = {"paused": "on", "default_retry": "fast", "reason": "a flood"}
+    operator.post(page, values_of(operator, page) | changed)
+    channel.refresh_from_db()
+    assert (channel.paused, channel.default_retry) == (True, "fast")
+    entry = audited("channel.update")
+    assert entry.after == {"paused": True, "default_retry": "fast"}
+    assert entry.reason == "a flood"
+    assert console.look(operator, console.list_url(AuditEntry, "?q=channel:ord"))
+
+
+def test_why_a_producer_is_disabled_stands_in_the_audit_log(operator: Client) -> None:
+    page = console.page_url(ProducerFactory.create())
+
+    too_long = values_of(operator, page) | {"disabled": "on", "reason": "x" * 201}
+    assert "at most 200 characters" in operator.post(page, too_long).content.decode()
+    operator.post(page, values_of(operator, page) | {"disabled": "on", "reason": "it leaked"})
+
+    entry = audited("producer.update")
+    assert (entry.after, entry.reason) == ({"disabled": True}, "it leaked")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("slug", "Not A Slug"),
+        ("content_types", "nonsense"),
+        ("ordering_key_path", "user..id"),
+        ("max_body_bytes", "999999999"),
+        ("default_retry", "[nonsense"),
+        ("default_retry", "no-such-preset"),
+    ],
+)
+def test_what_a_step_would_refuse_stands_beside_its_field(
+    operator: Client, field: str, value: str
+) -> None:
+    add = reverse("admin:channels_app_channel_add")
+    values = values_of(operator, add) | {"slug": "orders", field: value}
+
+    answer = operator.post(add, values | {"description": "kept"})
+
+    assert not Channel.objects.exists()
+    assert list(answer.context["adminform"].form.errors) == [field]
+    assert "kept" in answer.content.decode()
+
+
+def test_a_change_made_meanwhile_is_not_overwritten(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    page = console.page_url(channel)
+    values = values_of(operator, page) | {"description": "mine"}
+    channel.description = "somebody else's"
+    channel.save()
+
+    answer = operator.post(page, values)
+
+    channel.refresh_from_db()
+    assert channel.description == "somebody else's"
+    assert "read it again" in answer.content.decode()
+    assert "mine" in answer.content.decode()
+
+
+def test_channels_and_consumers_are_not_deleted_here(operator: Client) -> None:
+    for row in (ChannelFactory.create(), ConsumerFactory.create(), ProducerFactory.create()):
+        name = f"admin:channels_app_{row._meta.model_name}_delete"
+        assert operator.post(reverse(name, args=[row.pk]), {"post": "yes"}).status_code == 403
+
+
+def test_an_event_type_is_made_and_forgotten(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    add = reverse("admin:channels_app_eventtype_add")
+    values = {"channel": channel.pk, "name": "order.paid", "schema": '{"type": "object"}'}
+    operator.post(add, values)
+    event_type = EventType.objects.get()
+    assert event_type.schema == {"type": "object"}
+
+    operator.post(add, values | {"name": "order.sent", "schema": '{"type": "nonsense"}'})
+    assert EventType.objects.count() == 1
+
+    delete = reverse("admin:channels_app_eventtype_delete", args=[event_type.pk])
+    operator.post(delete, {"post": "yes"})
+    assert not EventType.objects.exists()
+    assert audited("event_type.delete").actor == "user:olga"
+
+
+def test_several_event_types_are_forgotten_one_by_one(operator: Client) -> None:
+    rows = EventTypeFactory.create_batch(2)
+
+    operator.post(
+        console.list_url(EventType),
+        {
+            "action": "delete_selected",
+            "_selected_action": [row.pk for row in rows],
+            "post": "yes",
+        },
+    )
+
+    assert AuditEntry.objects.filter(action="event_type.delete").count() == 2
+
+
+def test_a_consumer_is_made_and_its_secret_shown_once(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    add = reverse("admin:channels_app_consumer_add")
+    values = values_of(operator, add) | {
+        "channel": channel.pk,
+        "client_id": "billing",
+        "url": "http://127.0.0.1:9/hook",
+        "headers": '{"X-Token": "s3cret"}',
+        "rate_per_second": "5",
+    }
+
+    answer = operator.post(add, values)
+
+    text = answer.content.decode()
+    assert text.count("whsec_") == 1
+    assert "no-store" in answer["Cache-Control"]
+    consumer = Consumer.objects.get()
+    assert consumer.rate_per_second == 5
+    page = console.page_url(consumer)
+    shown = console.look(operator, page)
+    assert "whsec_" not in shown
+    assert "s3cret" not in shown
+    assert console.told(operator) == []
+
+    again = operator.post(add, values)
+    assert "already" in again.content.decode()
+
+
+def test_a_consumer_keeps_its_headers_when_they_are_left_masked(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    add = reverse("admin:channels_app_consumer_add")
+    operator.post(
+        add,
+        values_of(operator, add)
+        | {
+            "channel": channel.pk,
+            "client_id": "crm",
+            "url": "http://127.0.0.1:9/hook",
+            "headers": '{"X-Token": "s3cret"}',
+        },
+    )
+    consumer = Consumer.objects.get()
+    sealed = bytes(consumer.headers_sealed)
+    page = console.page_url(consumer)
+    values = values_of(operator, page)
+    assert json.loads(values["headers"]) == {"X-Token": "********"}
+
+    operator.post(page, values | {"description": "changed", "signing": ["v1a"]})
+
+    consumer.refresh_from_db()
+    assert (consumer.description, consumer.signing) == ("changed", ["v1a"])
+    assert bytes(consumer.headers_sealed) == sealed
+
+
+@pytest.mark.seed("S3-27", "S3-39")
+def test_how_a_consumer_acknowledges_is_set_and_its_address_renewed(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    page = console.page_url(consumer)
+    values = values_of(operator, page)
+    assert values["ack"] == ""
+    assert f"/{consumer.pk}/renew/" not in console.look(operator, page)
+    signature = {"preset": "meta-x-hub-256", "secret": "s3cret"}
+    ack = {"mode": "callback", "correlation": {"preset": "whatsapp-cloud", "signature": signature}}
+
+    answer = operator.post(page, values | {"ack": '{"mode": "sometimes"}'})
+    assert "ack" in answer.context["adminform"].form.errors
+    operator.post(page, values | {"ack": json.dumps(ack)})
+
+    consumer.refresh_from_db()
+    assert (consumer.ack or {})["mode"] == "callback"
+    first = inbound.opened(consumer)
+    assert first is not None
+    assert first.secret == "s3cret"
+    shown = console.look(operator, page)
+    assert first.token in shown
+    assert "s3cret" not in shown
+    operator.post(page, values_of(operator, page) | {"description": "changed"})
+    consumer.refresh_from_db()
+    assert (consumer.description, inbound.opened(consumer)) == ("changed", first)
+    renew = reverse("admin:channels_app_consumer_renew", args=[consumer.pk])
+    operator.post(renew, {"_form_submitted": "True", "reason": "it leaked"})
+    consumer.refresh_from_db()
+    second = inbound.opened(consumer)
+    assert second is not None
+    assert (second.secret, second.token == first.token) == ("s3cret", False)
+    assert audited("consumer.renew_inbound").reason == "it leaked"
+    operator.post(page, values_of(operator, page) | {"ack": ""})
+    consumer.refresh_from_db()
+    assert (consumer.ack, consumer.inbound_digest) == (None, None)
+
+
+def test_a_consumer_that_may_not_be_called_is_refused_beside_its_address(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    add = reverse("admin:channels_app_consumer_add")
+    values = {"channel": channel.pk, "client_id": "x", "mode": "push", "rate_burst": 1}
+    values |= {"head_of_line": "skip"}
+
+    answer = operator.post(add, values | {"url": "http://10.0.0.1/"})
+
+    assert "url" in answer.context["adminform"].form.errors
+    assert not Consumer.objects.exists()
+
+
+def test_pause_and_resume_ask_first_and_are_audited(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    pause = reverse("admin:channels_app_consumer_pause", args=[consumer.pk])
+
+    assert "Pause this consumer?" in operator.get(pause).content.decode()
+    consumer.refresh_from_db()
+    assert consumer.state == "active"
+
+    answer = operator.post(pause, {"_form_submitted": "True", "reason": "their wish"})
+    assert answer["HX-Redirect"] == console.page_url(consumer)
+    consumer.refresh_from_db()
+    assert consumer.state == "paused"
+    entry = audited("consumer.pause")
+    assert (entry.actor, entry.reason) == ("user:olga", "their wish")
+
+    resume = reverse("admin:channels_app_consumer_resume", args=[consumer.pk])
+    operator.post(resume, {"_form_submitted": "True"})
+    consumer.refresh_from_db()
+    assert consumer.state == "active"
+
+
+def test_buttons_fit_the_state(operator: Client) -> None:
+    rows = {
+        state: console.look(operator, console.page_url(ConsumerFactory.create(state=state)))
+        for state in ("active", "paused", "disabled", "retired")
+    }
+    names = ("pause", "resume", "rotate", "retire")
+
+    offered = {
+        state: [name for name in names if f"/{name}/" in text] for state, text in rows.items()
+    }
+
+    assert offered == {
+        "active": ["pause", "rotate", "retire"],
+        "paused": ["resume", "rotate", "retire"],
+        "disabled": ["resume", "rotate", "retire"],
+        "retired": [],
+    }
+
+
+def test_several_consumers_are_paused_at_once(operator: Client) -> None:
+    active, disabled = ConsumerFactory.create(), ConsumerFactory.create(disabled=True)
+
+    bulk = {"action": "pause_selected", "_selected_action": [active.pk, disabled.pk]}
+    bulk |= {"reason": "a long night"}
+    answer = operator.post(console.list_url(Consumer), bulk, follow=True)
+
+    active.refresh_from_db()
+    assert (active.state, active.state_reason) == ("paused", "a long night")
+    assert audited("consumer.pause").reason == "a long night"
+    assert "disabled already" in answer.content.decode()
+
+
+def test_a_new_secret_is_shown_in_the_dialog_alone(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    rotate = reverse("admin:channels_app_consumer_rotate", args=[consumer.pk])
+
+    answer = operator.post(rotate, {"_form_submitted": "True", "overlap_s": "60"})
+
+    assert answer.content.decode().count("whsec_") == 1
+    assert answer["HX-Retarget"] == "#dialog"
+    assert "no-store" in answer["Cache-Control"]
+    assert ConsumerSecret.objects.filter(expires_at=None).count() == 1
+    assert console.told(operator) == []
+
+
+def test_an_onlooker_gets_no_buttons() -> None:
+    onlooker = console.onlooker()
+    consumer = ConsumerFactory.create()
+    key = ApiKeyFactory.create()
+
+    for name, row in (("consumer_pause", consumer), ("consumer_rotate", consumer),
+                      ("apikey_revoke", key)):  # fmt: skip
+        url = reverse(f"admin:channels_app_{name}", args=[row.pk])
+        assert onlooker.post(url, {"_form_submitted": "True"}).status_code == 403
+    consumer.refresh_from_db()
+    assert consumer.state == "active"
+
+
+# -- Keys ------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_shown_once_and_works(operator: Client) -> None:
+    producer = ProducerFactory.create()
+    add = reverse("admin:channels_app_apikey_add")
+
+    answer = operator.post(add, {"label": "new", "producer": producer.pk, "scopes": ["publish"]})
+
+    shown = re.search(r"data-secret>(\w+)<", answer.content.decode())
+    assert shown is not None
+    parsed = keys.parse(shown[1])
+    assert parsed is not None
+    key = ApiKey.objects.get(key_id=parsed[0])
+    assert keys.matches(parsed[1], key.digest)
+    assert (key.producer, key.scopes) == (producer, ["publish"])
+    assert parsed[1] not in console.look(operator, console.page_url(key))
+    assert console.told(operator) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("scopes", {"scopes": []}),
+        ("channels", {"scopes": ["publish"], "channels": "no-such-channel"}),
+        (
+            "expires_at",
+            {"scopes": ["publish"], "expires_at_0": "2020-01-01", "expires_at_1": "1:00"},
+        ),
+    ],
+)
+def test_a_key_of_no_use_is_not_made(operator: Client, field: str, values: dict[str, Any]) -> None:
+    answer = operator.post(reverse("admin:channels_app_apikey_add"), values)
+
+    assert not ApiKey.objects.exists()
+    assert list(answer.context["adminform"].form.errors) == [field]
+
+
+def test_a_key_belongs_to_one_owner(operator: Client) -> None:
+    values = {"producer": ProducerFactory.create().pk, "team": TeamFactory.create().pk}
+
+    operator.post(reverse("admin:channels_app_apikey_add"), values | {"scopes": ["publish"]})
+
+    assert not ApiKey.objects.exists()
+
+
+def test_a_key_is_rotated_and_revoked_never_edited(operator: Client) -> None:
+    key = ApiKeyFactory.create()
+    rotate = reverse("admin:channels_app_apikey_rotate", args=[key.pk])
+    revoke = reverse("admin:channels_app_apikey_revoke", args=[key.pk])
+
+    answer = operator.post(rotate, {"_form_submitted": "True", "overlap_s": "0"})
+    assert answer.content.decode().count("hsk_") == 2  # the title names the old one
+    operator.post(revoke, {"_form_submitted": "True", "reason": "leaked"})
+
+    key.refresh_from_db()
+    assert key.revoked_at is not None
+    assert audited("key.revoke").reason == "leaked"
+    assert operator.post(console.page_url(key), {"label": "x"}).status_code == 403
+    assert f"/{key.pk}/revoke/" not in console.look(operator, console.page_url(key))
+
+
+# -- Teams -----------------------------------------------------------------------------------------
+
+
+def test_teams_and_memberships_are_audited(operator: Client) -> None:
+    inline = {"memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0}
+    operator.post(reverse("admin:channels_app_team_add"), {"slug": "a", "name": "A", **inline})
+    team = Team.objects.get()
+    user = User.objects.get(username="olga")
+    add = reverse("admin:channels_app_membership_add")
+    operator.post(add, {"team": team.pk, "user": user.pk, "role": "owner"})
+    member = Membership.objects.get()
+    operator.post(
+        reverse("admin:channels_app_membership_delete", args=[member.pk]), {"post": "yes"}
+    )
+
+    assert list(AuditEntry.objects.order_by("id").values_list("action", "target")) == [
+        ("team.create", "team:a"),
+        ("membership.create", "membership:a/olga"),
+        ("membership.delete", "membership:a/olga"),
+    ]
+
+
+# -- The frame -------------------------------------------------------------------------------------
+
+
+def test_the_first_page_shows_where_everything_stands(operator: Client) -> None:
+    DeliveryFactory.create_batch(3, dead=True)
+
+    text = console.look(operator, reverse("admin:index"))
+
+    assert "/admin/delivery/delivery/?state=dead" in text
+    assert "Living pumps" in text
+    groups = operator.get("/admin/").context["groups"]
+    cards = {card["title"]: card["value"] for _, cards in groups for card in cards}
+    assert (cards["Dead letters"], cards["Living pumps"], cards["Accounting gap"]) == ("3", 0, 0)
+
+
+def test_the_search_leads_from_an_id_to_its_page(operator: Client) -> None:
+    consumer = ConsumerFactory.create(client_id="billing")
+    number = ids.to_public(ids.MESSAGE, MessageFactory.create().pk)
+
+    for term, page in ((number, "message"), ("bill", f"consumer/{consumer.pk}")):
+        answer = operator.get(f"/admin/search/?extended=1&s={term}")
+        assert f"/admin/channels_app/{page}" in answer.content.decode()
+
+
+@pytest.mark.parametrize("model", [Message, AuditEntry, IdempotencyRecord])
+def test_the_page_list_ends_where_reading_would_cost_too_much(
+    operator: Client, model: type[Model]
+) -> None:
+    console.fill()
+
+    answer = operator.get(console.list_url(model, "?p=100000"))
+
+    assert answer.status_code == 302
+
+
+def test_json_is_laid_out_where_it_is_long_and_absent_where_there_is_none(operator: Client) -> None:
+    ack = {"mode": "callback", "timeout_ms": 2000, "on_timeout": "proceed", "correlation": None}
+    consumer = ConsumerFactory.create(ack=ack)
+    form = operator.get(console.page_url(consumer)).context["adminform"].form
+    assert '{\n  "mode": "callback",\n' in form["ack"].value()
+    assert form["headers"].value() == "{}"
+
+    added = operator.get(reverse("admin:channels_app_consumer_add")).context["adminform"].form
+    assert (added["ack"].value(), added["headers"].value()) == ("", "")
+    event = EventTypeFactory.create(schema=None, example='"text"')
+    shown = operator.get(console.page_url(event)).context["adminform"].form
+    assert shown["schema"].value() == ""
+    assert json.loads(shown["example"].value()) == '"text"'

@@ -1,0 +1,220 @@
+"""The console's frame: ways around, and lists whose cost does not grow with what they show."""
+
+import re
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+from django import urls
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.db.models import Model
+from django.template import Context, Template
+from django.template.loader import render_to_string
+from django.test import Client
+from django.urls import reverse
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.contrib.filters.forms import DropdownForm
+from unfold.templatetags import unfold_list
+
+from broker_site import navigation, rows
+from broker_site.templatetags import console as console_tags
+from channels_app.admin import choices
+from channels_app.models import Consumer, Membership
+from delivery.models import Counter, Delivery
+from tests.support import console
+from tests.support.books import make_deliveries
+from tests.support.factories import ConsumerFactory
+from tests.support.html import parts
+
+pytestmark = pytest.mark.django_db
+
+DEAD = console.list_url(Delivery, "?state=dead")
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+# -- Ways around -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "lit"),
+    [
+        (reverse("admin:index"), ["Overview"]),
+        (console.list_url(Delivery), ["Deliveries"]),
+        (console.list_url(Delivery, "?state=queued"), ["Deliveries"]),
+        (DEAD, ["Dead letters"]),
+        (console.list_url(Consumer), ["Consumers"]),
+        (console.list_url(Membership), ["Teams"]),
+        (reverse("admin:system"), ["System"]),
+        (reverse("admin:django_q_failure_changelist"), ["Background tasks"]),
+        (console.list_url(Counter), ["Counters"]),
+    ],
+)
+def test_the_sidebar_lights_up_where_one_is(operator: Client, address: str, lit: list[str]) -> None:
+    groups = operator.get(address).context["sidebar_navigation"]
+
+    assert [item["title"] for group in groups for item in group["items"] if item["active"]] == lit
+
+
+def test_every_way_leads_somewhere(operator: Client) -> None:
+    for places in (*navigation.TABS, *(group.places for group in navigation.NAVIGATION)):
+        for place in places:
+            assert operator.get(place.link()).status_code == 200, place.title
+
+
+def test_only_ways_that_are_open_are_shown() -> None:
+    user = User.objects.create_user("otto", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
+    client = Client()
+    client.force_login(user)
+
+    groups = client.get(reverse("admin:index")).context["sidebar_navigation"]
+
+    assert [[item["title"] for item in group["items"]] for group in groups] == [
+        ["Overview"],
+        ["Deliveries", "Dead letters"],
+    ]
+
+
+def test_the_chosen_state_is_a_tab(operator: Client) -> None:
+    tabs = [tab for tab in operator.get(DEAD).context["tab_list"] if tab["models"][0] == DELIVERY]
+
+    assert [item["title"] for item in tabs[0]["items"] if item["active"]] == ["Dead letters"]
+
+
+def test_dead_letters_wear_their_number(operator: Client) -> None:
+    assert badge(operator) == ""
+    make_deliveries(ConsumerFactory.create(), 3, state="dead")
+    assert badge(operator) == "3"
+
+
+def badge(client: Client) -> str:
+    groups = client.get(reverse("admin:index")).context["sidebar_navigation"]
+    items = {item["title"]: item for group in groups for item in group["items"]}
+    return str(items["Dead letters"]["badge"])
+
+
+DELIVERY = "delivery.delivery"
+
+
+# -- Lists -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", list(admin.site._registry), ids=lambda model: model.__name__)
+def test_rows_look_as_unfold_draws_them(model: type[Model], operator: Client) -> None:
+    console.fill()
+    cl = operator.get(console.list_url(model)).context["cl"]
+    headers = list(unfold_list.result_headers(cl))
+
+    assert rows.is_plain(cl)
+    ours = [parts(row)[2:-2] for row in rows.rows(cl, headers)]  # without <tbody><tr>
+    assert ours == [parts("".join(row)) for row in unfold_list.results(cl)]
+
+
+def test_a_choice_looks_as_unfold_draws_it() -> None:
+    given: dict[str, Any] = {
+        "name": "state",
+        "label": "By state",
+        "choices": [("", "All"), ("dead", "<Dead>"), ("it's", "It's & that")],
+        "data": {"state": "dead"},
+    }
+
+    unfolds = [{"form": DropdownForm(**given)}]
+    ours = [{"form": choices.Form(**given)}]
+    templates = DropdownFilter.template, choices.DropdownFilter.template
+    drawn = [
+        render_to_string(template, {"choices": forms})
+        for template, forms in zip(templates, (unfolds, ours), strict=True)
+    ]
+
+    assert parts(drawn[1]) == parts(drawn[0])
+    assert "&lt;Dead&gt;" in drawn[1]
+    given |= {"data": {"state": None}}
+    assert 'value="" selected' in str(choices.Form(**given))
+
+
+def test_a_block_is_drawn_once_for_each_value_of_its_keys() -> None:
+    source = (
+        "{% load console %}{% remembered a b.c %}{{ a }}{{ b.c }}{{ other }}{% endremembered %}"
+    )
+    block = Template(source)
+
+    def drawn(a: Any, c: Any, other: str) -> str:
+        return block.render(Context({"a": a, "b": {"c": c}, "other": other}))
+
+    assert drawn(1, 2, "first") == "12first"
+    assert drawn(1, 2, "second") == "12first"
+    assert drawn("1", 2, "third") == "12third"
+    assert [drawn(number, 2, "x") for number in range(300)][-1] == "2992x"
+    (remembered,) = block.nodelist.get_nodes_by_type(console_tags.Remembered)
+    assert isinstance(remembered, console_tags.Remembered)
+    assert 0 < len(remembered.drawn) <= console_tags.MOST_REMEMBERED
+
+
+def test_what_is_remembered_of_a_page_is_not_what_another_person_may_see(operator: Client) -> None:
+    rows = make_deliveries(ConsumerFactory.create(), 2, state="dead")
+    onlooker = User.objects.create_user("otto", is_staff=True)
+    onlooker.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
+    client = Client()
+    client.force_login(onlooker)
+
+    full = operator.get(DEAD).content.decode()
+    little = client.get(DEAD).content.decode()
+
+    only_theirs = "Cancel</option>|action-toggle|Audit log"
+    assert set(re.findall(only_theirs, full)) == set(only_theirs.split("|"))
+    assert str(rows[0]) in little
+    assert not re.findall(only_theirs, little)
+    assert parts(operator.get(DEAD).content.decode())[:50] == parts(full)[:50]
+
+
+def test_what_is_only_picked_from_a_window_is_left_to_unfold(operator: Client) -> None:
+    ConsumerFactory.create()
+    answer = operator.get(console.list_url(Consumer, "?_popup=1"))
+
+    assert not rows.is_plain(answer.context["cl"])
+    assert "data-popup-opener" in answer.content.decode()
+
+
+def test_a_list_asks_for_as_many_templates_whatever_it_shows(operator: Client) -> None:
+    make_deliveries(ConsumerFactory.create(), 1, state="dead")
+    _, few = operator.get(DEAD), operator.get(DEAD)
+    make_deliveries(ConsumerFactory.create(), 19, state="dead")
+    ConsumerFactory.create_batch(20)
+    _, many = operator.get(DEAD), operator.get(DEAD)
+
+    assert len(many.context["cl"].result_list) == 20
+    assert len(many.templates) == len(few.templates) < 120
+
+
+def test_a_list_resolves_few_addresses(operator: Client) -> None:
+    make_deliveries(ConsumerFactory.create(), 20, state="dead")
+    operator.get(DEAD)
+
+    with Calls(urls.reverse.__code__) as calls:
+        operator.get(DEAD)
+
+    assert 0 < calls.number < 30
+
+
+class Calls:
+    """Counts the calls of a function while it is entered."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.number = 0
+
+    def __enter__(self) -> "Calls":
+        sys.setprofile(self.look)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sys.setprofile(None)
+
+    def look(self, frame: FrameType, event: str, arg: Any) -> None:
+        self.number += event == "call" and frame.f_code is self.code

@@ -1,0 +1,460 @@
+"""The console's pages of deliveries: all there, read-only, in index order, repaired by steps."""
+
+import shlex
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.db.models import Model
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from channels_app.models import AuditEntry
+from channels_app.rules import ids
+from delivery.admin import newest as newest_module
+from delivery.admin.live import LivePage
+from delivery.admin.newest import newest
+from delivery.models import Attempt, Counter, Delivery, Replay
+from delivery.steps import replay
+from tests.support import console
+from tests.support.books import make_deliveries
+from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFactory
+
+pytestmark = pytest.mark.django_db
+
+MODELS = console.models_of("delivery")
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+def shown(client: Client, query: str) -> set[str]:
+    """Public ids of the deliveries that a list shows."""
+    url = console.list_url(Delivery, query)
+    console.look(client, url)
+    return {str(row) for row in client.get(url).context["cl"].result_list}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_table_has_its_pages(model: type[Model], operator: Client) -> None:
+    assert admin.site.is_registered(model)
+    console.look(operator, console.list_url(model))
+    console.fill()
+
+    text = console.look(operator, console.list_url(model))
+    assert "Nothing is here yet" not in text
+    console.look(operator, console.list_url(model, "?q=something"))
+    for row in model._default_manager.all()[:2]:
+        console.look(operator, console.page_url(row))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_history_refuses_even_the_operator(model: type[Model], operator: Client) -> None:
+    console.fill()
+    row = model._default_manager.all()[0]
+    name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+
+    assert operator.post(console.page_url(row), {"_save": "1"}).status_code == 403
+    assert operator.get(reverse(f"{name}_add")).status_code == 403
+    delete = reverse(f"{name}_delete", args=[row.pk])
+    assert operator.post(delete, {"post": "yes"}).status_code == 403
+    bulk = {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
+    operator.post(console.list_url(model), bulk)
+    assert model._default_manager.filter(pk=row.pk).exists()
+
+
+@pytest.mark.parametrize("name", ["schedule", "failure", "success", "ormq"])
+def test_background_tasks_wear_the_same_clothes(name: str, operator: Client) -> None:
+    assert "unfold" in console.look(operator, reverse(f"admin:django_q_{name}_changelist"))
+
+
+# -- Finding ---------------------------------------------------------------------------------------
+
+
+def test_a_page_reads_no_further_than_it_shows(operator: Client) -> None:
+    rows = make_deliveries(ConsumerFactory.create(), 60, state="dead")
+    latest_first = [str(row) for row in reversed(rows)]
+
+    with CaptureQueriesContext(connection) as queries:
+        second = operator.get(console.list_url(Delivery, "?state=dead&p=2"))
+
+    assert [str(row) for row in second.context["cl"].result_list] == latest_first[25:50]
+    assert any("LIMIT 50" in query["sql"] for query in queries)
+    assert not any("LIMIT 1000" in query["sql"] for query in queries)
+    before = str(rows[-1].pk)
+    assert not any(before in query["sql"] for query in queries)
+
+
+def test_pages_of_an_outcome_hold_each_row_once_as_deep_as_they_say(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = ConsumerFactory.create()
+    rows = [
+        row
+        for turn in range(30)
+        for row in make_deliveries(
+            consumer, 2, state="dead", outcome=("timeout", "gone")[turn % 2], status_code=None
+        )
+    ]
+    expected = [str(row) for row in reversed(rows) if row.outcome == "timeout"]
+
+    def pages(query: str) -> list[list[str]]:
+        answers = [operator.get(console.list_url(Delivery, f"{query}&p={n}")) for n in (1, 2, 3)]
+        return [[str(row) for row in answer.context["cl"].result_list] for answer in answers]
+
+    everywhere = pages("?outcome=timeout")
+    assert everywhere == [expected[:25], expected[25:], []]
+    assert pages("?state=dead&outcome=timeout") == everywhere
+
+    monkeypatch.setattr(newest_module, "MOST", 20)
+    monkeypatch.setattr(newest_module, "FEWEST", 1)
+    assert pages("?outcome=timeout") == [expected[:10], [], []]
+    assert pages(f"?consumer={consumer.pk}&outcome=timeout") == [expected[:10], [], []]
+
+
+def test_what_was_selected_is_found_when_newer_rows_have_pushed_it_on(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    selected = make_deliveries(consumer, 1, state="dead")[0]
+    make_deliveries(consumer, 30, state="dead")
+
+    bulk = {"action": "replay_selected", "_selected_action": [selected.pk]}
+    operator.post(console.list_url(Delivery, "?state=dead"), bulk)
+
+    assert Replay.objects.get().matched_count == 1
+
+
+def test_filters_find_what_they_say(operator: Client) -> None:
+    billing = ConsumerFactory.create(client_id="billing")
+    crm = ConsumerFactory.create(client_id="crm", channel=billing.channel)
+    dead = DeliveryFactory.create(consumer=billing, dead=True)
+    sent = DeliveryFactory.create(consumer=billing, delivered=True)
+    waits = DeliveryFactory.create(consumer=crm)
+    other = DeliveryFactory.create(dead=True, outcome="timeout", status_code=503)
+    every = {str(row) for row in (dead, sent, waits, other)}
+    channel = f"channel={billing.channel_id}"
+
+    assert shown(operator, "") == every
+    assert shown(operator, "?since=1") == every
+    assert shown(operator, "?state=dead") == {str(dead), str(other)}
+    assert shown(operator, f"?{channel}") == {str(dead), str(sent), str(waits)}
+    assert shown(operator, f"?consumer={billing.pk}") == {str(dead), str(sent)}
+    assert shown(operator, f"?consumer={billing.pk}&state=dead&since=24") == {str(dead)}
+    assert shown(operator, "?outcome=timeout") == {str(other)}
+    assert shown(operator, "?status=503") == {str(other)}
+    assert shown(operator, "?status=503&outcome=gone") == set()
+    assert shown(operator, "?status=abc") == shown(operator, "?status=99") == every
+    assert shown(operator, f"?{channel}&outcome=timeout") == set()
+    assert shown(operator, "?q=billing") == {str(dead), str(sent)}
+    assert shown(operator, "?q=billing&state=delivered") == {str(sent)}
+    assert shown(operator, f"?q={dead}") == {str(dead)}
+    assert shown(operator, f"?q=+{str(dead).capitalize()}+") == {str(dead)}
+    assert shown(operator, f"?q={ids.to_public(ids.MESSAGE, sent.message_id)}") == {str(sent)}
+    assert shown(operator, "?q=nobody") == set()
+    assert shown(operator, "?state=nonsense&consumer=x&since=-1&outcome=y") == every
+
+
+def test_the_newest_of_many_piles_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_module, "RANGES", 2)
+    consumers = ConsumerFactory.create_batch(3)
+    rows = [
+        DeliveryFactory.create(consumer=consumer, dead=turn % 2 == 0, delivered=turn % 2 == 1)
+        for turn in range(6)
+        for consumer in consumers
+    ]
+    latest_first = [row.pk for row in reversed(rows)]
+
+    assert newest(None, None) == latest_first
+    assert newest(None, {"dead", "delivered"}) == latest_first
+    assert newest([consumers[0].pk], None, since=rows[9].pk) == [
+        row.pk for row in reversed(rows[9:]) if row.consumer_id == consumers[0].pk
+    ]
+    monkeypatch.setattr(newest_module, "MOST", 4)
+    monkeypatch.setattr(newest_module, "FEWEST", 1)
+    assert newest(None, {"dead", "delivered"}) == latest_first[:4]
+    assert newest([], None) == []
+
+
+@pytest.mark.trap("dead letters that are counted wrong or slowly")
+def test_lists_read_by_index_and_count_nothing(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    DeliveryFactory.create_batch(3, consumer=consumer, dead=True)
+    for query in ("", "?state=dead", f"?consumer={consumer.pk}", "?q=billing", "?outcome=timeout"):
+        with CaptureQueriesContext(connection) as captured:
+            console.look(operator, console.list_url(Delivery, query))
+        about = [
+            query["sql"]
+            for query in captured
+            if "delivery_delivery" in query["sql"] and "delivery_counter" not in query["sql"]
+        ]
+        assert not [sql for sql in about if "COUNT(" in sql], query
+        assert all("LIMIT" in sql for sql in about), query
+
+
+@pytest.mark.parametrize("query", ["?p=401", "?p=100000"])
+def test_a_list_ends_where_reading_on_would_cost_too_much(operator: Client, query: str) -> None:
+    assert operator.get(console.list_url(Delivery, query)).status_code == 302
+
+
+# -- Reading ---------------------------------------------------------------------------------------
+
+
+def test_a_delivery_reads_as_a_timeline(operator: Client) -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    AttemptFactory.create(
+        delivery=delivery,
+        number=1,
+        error="The consumer answered 500.",
+        answer_excerpt=b"<script>alert(1)</script>\xff",
+        connect_ms=3,
+        total_ms=41,
+        remote_address="127.0.0.1",
+    )
+    AttemptFactory.create(delivery=delivery, number=2, outcome="timeout", status_code=None)
+
+    text = console.look(operator, console.page_url(delivery))
+
+    assert f">{delivery}</a>" in text  # an id keeps its letters, in the heading too
+    assert text.index("Accepted") < text.index("Attempt 1") < text.index("Attempt 2")
+    assert "connect 3 ms, total 41 ms" in text
+    assert "The consumer answered 500." in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\N{REPLACEMENT CHARACTER}" in text
+    assert "<script>alert(1)" not in text
+
+
+def test_a_body_is_for_who_may_see_messages() -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    page = console.page_url(delivery)
+    attempt = AttemptFactory.create(
+        delivery=delivery, number=1, answer_headers="Server: x", answer_excerpt=b"repeated it"
+    )
+    seen = console.onlooker()
+    assert "--data-binary" in console.look(seen, page)
+    assert "repeated it" in console.look(seen, page)
+    assert "repeated it" in console.look(seen, console.page_url(attempt))
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.set(
+        Permission.objects.filter(codename__in=["view_delivery", "view_attempt"])
+    )
+    client = Client()
+    client.force_login(clerk)
+    text = console.look(client, page)
+    assert "Server: x" in text
+    for place in (page, console.page_url(attempt)):
+        assert "repeated it" not in console.look(client, place)
+    assert "Only who may view messages sees it." in text
+    assert "--data-binary" not in text
+    assert "hs-hex" not in text
+
+
+def test_what_was_sent_stands_beside_what_was_answered(operator: Client) -> None:
+    delivery = DeliveryFactory.create(
+        dead=True,
+        consumer__url="http://127.0.0.1:9/it's",
+        message__body=b'{"who": "it\'s me"}',
+        message__headers={"X-Trace": "abc"},
+    )
+    attempt = AttemptFactory.create(
+        delivery=delivery, answer_headers="HTTP/1.1 500 Oh no", answer_excerpt=b"sorry"
+    )
+
+    answer = operator.get(console.page_url(delivery))
+
+    (shown,) = [moment for moment in answer.context["moments"] if moment.attempt]
+    sent = shown.request.splitlines()
+    assert sent[0] == "POST http://127.0.0.1:9/it's"
+    assert f"webhook-timestamp: {int(attempt.started_at.timestamp())}" in sent
+    assert f"webhook-id: {ids.to_public(ids.MESSAGE, delivery.message_id)}" in sent
+    assert "X-Trace: abc" in sent
+    assert not [line for line in sent if "signature" in line.lower()]
+    assert shown.answer == "HTTP/1.1 500 Oh no\n\nsorry"
+    command = shlex.split(answer.context["curl"].replace("\\\n", " "))
+    assert "http://127.0.0.1:9/it's" in command
+    assert command[-2:] == ["--data-binary", '{"who": "it\'s me"}']
+
+
+def test_what_is_to_come_stands_at_the_end(operator: Client) -> None:
+    waits, held = DeliveryFactory.create(retrying=True), DeliveryFactory.create(in_flight=True)
+
+    assert "Not sent before this instant." in console.look(operator, console.page_url(waits))
+    assert "Its worker has until then." in console.look(operator, console.page_url(held))
+
+
+def test_a_thousand_attempts_do_not_make_a_page_of_a_thousand(operator: Client) -> None:
+    delivery = DeliveryFactory.create(dead=True, attempt_count=120)
+    for number in range(60, 121):
+        AttemptFactory.create(delivery=delivery, number=number)
+
+    text = console.look(operator, console.page_url(delivery))
+
+    assert "Attempt 120<" in text
+    assert "Attempt 71<" in text
+    assert "Attempt 70<" not in text
+    assert "the newest 50 attempts" in text
+
+
+def test_attempts_are_found_by_their_delivery(operator: Client) -> None:
+    attempt, other = AttemptFactory.create(), AttemptFactory.create()
+
+    for term in (str(attempt), str(attempt.delivery)):
+        text = console.look(operator, console.list_url(Attempt, f"?q={term}"))
+        assert str(attempt) in text
+        assert str(other) not in text
+
+
+# -- Repairing -------------------------------------------------------------------------------------
+
+
+def test_one_click_replays_a_dead_delivery(operator: Client) -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
+    assert button in console.look(operator, console.page_url(delivery))
+
+    answer = operator.post(button, {"reason": "mended"}, follow=True)
+
+    delivery.refresh_from_db()
+    assert (delivery.state, delivery.reason, delivery.failure_count) == ("queued", "replayed", 0)
+    assert "is queued again" in answer.content.decode()
+    entry = AuditEntry.objects.get(action="delivery.replay")
+    assert (entry.actor, entry.reason) == ("user:olga", "mended")
+    assert Counter.totals()["dead"] == 0
+    assert str(delivery) in console.look(
+        operator, console.list_url(AuditEntry, f"?q=delivery:{delivery}")
+    )
+
+
+def test_a_button_in_the_list_replays_and_leads_back_to_it(operator: Client) -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    here = f"http://testserver{console.list_url(Delivery, '?state=dead')}"
+    button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
+    assert f'formaction="{button}"' in console.look(operator, here)
+
+    answer = operator.post(button, headers={"referer": here})
+
+    assert answer.headers["Location"] == here
+    delivery.refresh_from_db()
+    assert delivery.state == "queued"
+    assert "formaction" not in console.look(operator, console.list_url(Delivery))
+
+
+@pytest.mark.parametrize("before", ["", "https://elsewhere/admin/delivery/delivery/", "/admin/"])
+def test_a_button_leads_nowhere_else(operator: Client, before: str) -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
+
+    answer = operator.post(button, headers={"referer": before})
+
+    assert answer.headers["Location"] == console.page_url(delivery)
+
+
+def test_a_link_alone_replays_nothing(operator: Client) -> None:
+    delivery = DeliveryFactory.create(dead=True)
+    button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
+
+    assert operator.get(button).status_code == 405
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = operator.cookies
+    assert strict.post(button).status_code == 403
+    delivery.refresh_from_db()
+    assert delivery.state == "dead"
+
+
+def test_what_is_on_its_way_is_not_replayed(operator: Client) -> None:
+    delivery = DeliveryFactory.create(in_flight=True)
+    button = reverse("admin:delivery_delivery_replay", args=[delivery.pk])
+    assert button not in console.look(operator, console.page_url(delivery))
+
+    answer = operator.post(button, follow=True)
+
+    assert "on its way" in answer.content.decode()
+
+
+def test_a_queued_delivery_is_cancelled(operator: Client) -> None:
+    delivery = DeliveryFactory.create()
+    button = reverse("admin:delivery_delivery_cancel", args=[delivery.pk])
+    assert button in console.look(operator, console.page_url(delivery))
+
+    operator.post(button, {"reason": "wrong"})
+
+    delivery.refresh_from_db()
+    assert delivery.state == "cancelled"
+    assert AuditEntry.objects.get(action="delivery.cancel").reason == "wrong"
+
+
+def test_selected_deliveries_become_one_replay(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    dead = DeliveryFactory.create_batch(2, consumer=consumer, dead=True)
+    queued = DeliveryFactory.create(consumer=consumer)
+    left = DeliveryFactory.create(consumer=consumer, dead=True)
+
+    bulk = {
+        "action": "replay_selected",
+        "_selected_action": [row.pk for row in (*dead, queued)],
+    }
+    answer = operator.post(console.list_url(Delivery), bulk, follow=True)
+
+    made = Replay.objects.get()
+    assert made.matched_count == 2
+    assert f"{made}</a> queues 2 deliveries." in answer.content.decode()
+    assert AuditEntry.objects.get(action="replay.create").actor == "user:olga"
+    while replay.run_due(timezone.now(), 0):
+        pass
+    assert {row.state for row in Delivery.objects.filter(pk__in=[row.pk for row in dead])} == {
+        "queued"
+    }
+    left.refresh_from_db()
+    assert left.state == "dead"
+
+
+def test_selected_deliveries_are_cancelled_where_they_can_be(operator: Client) -> None:
+    queued, dead = DeliveryFactory.create(), DeliveryFactory.create(dead=True)
+
+    bulk = {"action": "cancel_selected", "_selected_action": [queued.pk, dead.pk]}
+    answer = operator.post(console.list_url(Delivery), bulk, follow=True)
+
+    queued.refresh_from_db()
+    assert queued.state == "cancelled"
+    assert "1 deliveries are cancelled." in answer.content.decode()
+    assert "only a queued one" in answer.content.decode()
+
+
+def test_a_running_replay_can_be_stopped(operator: Client) -> None:
+    console.fill()
+    running = Replay.objects.get()
+    stop = reverse("admin:delivery_replay_stop", args=[running.pk])
+
+    operator.post(stop, {"_form_submitted": "True", "reason": "enough"})
+
+    running.refresh_from_db()
+    assert running.state == "cancelled"
+    assert AuditEntry.objects.get(action="replay.cancel").reason == "enough"
+    assert stop not in console.look(operator, console.page_url(running))
+
+
+@pytest.mark.parametrize("values", [{"dead": True}, {}], ids=["dead", "queued"])
+def test_an_onlooker_repairs_nothing(values: dict[str, Any]) -> None:
+    onlooker = console.onlooker()
+    delivery = DeliveryFactory.create(**values)
+    text = console.look(onlooker, console.page_url(delivery))
+
+    for name in ("replay", "cancel"):
+        url = reverse(f"admin:delivery_delivery_{name}", args=[delivery.pk])
+        assert url not in text
+        assert onlooker.post(url).status_code == 403
+    bulk = {"action": "replay_selected", "_selected_action": [delivery.pk]}
+    onlooker.post(console.list_url(Delivery), bulk)
+    assert not Replay.objects.exists()
+    assert "replay_selected" not in console.look(onlooker, console.list_url(Delivery))
+
+
+def test_a_page_that_does_not_say_how_far_it_is_cannot_be_registered() -> None:
+    class Silent(LivePage):
+        pass
+
+    with pytest.raises(TypeError, match="live"):
+        Silent(Replay, admin.site)

@@ -1,0 +1,104 @@
+"""The console's page of the forecast: the strip, what stands out, and what is not known."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from delivery.admin import forecast
+from delivery.models import ForecastFrame, PipelineRun
+from tests.support import console
+from tests.support.factories import ChannelFactory
+
+pytestmark = pytest.mark.django_db
+
+PAGE = f"{console.list_url(ForecastFrame)}forecast/"
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+def test_it_says_what_to_do_where_nobody_has_looked(operator: Client) -> None:
+    text = console.look(operator, PAGE)
+
+    assert "python -m pipeline forecast --backtest" in text
+
+
+def test_the_strip_shows_each_hour_and_marks_the_peak(operator: Client) -> None:
+    channel = ChannelFactory.create()
+    console.forecast(channel.pk, timezone.now())
+    rate = {"rate_per_second": 600.0, "rate_source": "docs/performance.md"}
+    # The last one did not look how far off it was.
+    for more in ({"error_percent": 12.5, "mean_error_percent": 20.0}, {}):
+        PipelineRun.objects.create(
+            job="forecast",
+            state="finished",
+            requested_by="mia",
+            requested_at=timezone.now(),
+            result=rate | more,
+        )
+
+    answer = operator.get(PAGE)
+    text = console.look(operator, PAGE)
+
+    cells = [cell for day in answer.context["days"] for cell in day.cells]
+    assert len(cells) % 24 == 0
+    assert sum(cell.frame is not None for cell in cells) == 72
+    (peak,) = [cell for cell in cells if cell.frame and cell.frame.is_hot]
+    assert peak.heat == forecast.HEATS - 1
+    assert {cell.heat for cell in cells if cell.frame} == set(range(forecast.HEATS))
+    assert text.count("is-hot") == 1
+    assert "missed by 12.5 %" in text
+    assert "at 600 deliveries/s each (docs/performance.md)" in text
+    assert f'href="?channel={channel.pk}"' in text
+    minutes = [frame.deliveries for frame in answer.context["hot_minutes"]]
+    assert minutes == [1400]
+
+
+def test_a_channel_has_a_strip_of_its_own(operator: Client) -> None:
+    channel = ChannelFactory.create(slug="orders")
+    console.forecast(channel.pk, timezone.now())
+
+    assert "Forecast of orders" in console.look(operator, f"{PAGE}?channel={channel.pk}")
+    other = ChannelFactory.create()
+    assert "Nothing is to be expected here" in console.look(operator, f"{PAGE}?channel={other.pk}")
+    assert "By channel" in console.look(operator, f"{PAGE}?channel=nonsense")
+
+
+def test_hours_that_stand_on_less_are_said(operator: Client) -> None:
+    console.forecast(1, timezone.now())
+    first = ForecastFrame.objects.filter(channel_id=0).earliest("begins_at")
+    ForecastFrame.objects.filter(pk=first.pk).update(basis="days")
+
+    text = console.look(operator, PAGE)
+
+    assert "For 1 of these hours" in text
+    assert "the same hour of past days" in text
+
+
+def test_shades_are_equal_steps() -> None:
+    assert [forecast.heat(value, 100) for value in (0, 0.1, 19, 21, 99, 100)] == [0, 1, 1, 2, 5, 5]
+    assert forecast.heat(0, 0) == 0
+
+
+def test_days_begin_at_midnight() -> None:
+    first = datetime(2026, 11, 22, 22, tzinfo=UTC)
+    hours = [
+        ForecastFrame(begins_at=first + timedelta(hours=place), deliveries=1) for place in range(4)
+    ]
+
+    days = forecast.strip(hours)
+
+    assert [day.day.day for day in days] == [22, 23]
+    assert [sum(cell.frame is not None for cell in day.cells) for day in days] == [2, 2]
+
+
+def test_it_is_shut_to_others() -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("eve", is_staff=True))
+
+    assert client.get(PAGE).status_code == 403

@@ -1,0 +1,126 @@
+"""The console's page of ordering keys: found by their consumer, parked, resumed and skipped."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Consumer
+from delivery.models import Attempt, Delivery, Lane
+from delivery.steps import dispatch
+from tests.support import console
+from tests.support.factories import ConsumerFactory
+from tests.support.laning import check, end, lane_of, say, take
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    made = ConsumerFactory.create(ordering=True, head_of_line="block")
+    say(made, "A1 A2 A3 B1")
+    dispatch.dispatch(100, slot=0)
+    return made
+
+
+def press(operator: Client, lane: Lane, button: str) -> None:
+    """Ask what the button asks, and say yes."""
+    url = reverse(f"admin:delivery_lane_{button}", args=[lane.pk])
+    hidden = re.findall(r'name="head" value="(\d+)"', operator.get(url).content.decode())
+    typed = {"_form_submitted": "True", "reason": "a test", "head": "".join(hidden)}
+    assert operator.post(url, typed).status_code == 200
+
+
+def test_keys_are_found_by_their_consumer(operator: Client, consumer: Consumer) -> None:
+    name = f"{consumer.channel.slug}/{consumer.client_id}"
+    page = console.list_url(Lane)
+    lane_a, lane_b = lane_of(consumer, "A"), lane_of(consumer, "B")
+    text = console.look(operator, f"{page}?q={name}")
+    assert all(console.page_url(lane) in text for lane in (lane_a, lane_b))
+    text = console.look(operator, f"{page}?q={name}/B")
+    assert console.page_url(lane_b) in text
+    assert console.page_url(lane_a) not in text
+    assert console.page_url(lane_a) not in console.look(operator, f"{page}?q=nobody")
+
+
+@pytest.mark.seed("S2-64")
+def test_the_page_says_what_a_key_can_carry(operator: Client, consumer: Consumer) -> None:
+    page = console.page_url(lane_of(consumer, "A"))
+    assert "1 / answer time" in console.look(operator, page)
+    now = clock.now()
+    end(take(consumer, now), "delivered", now + timedelta(milliseconds=250))
+    Attempt.objects.update(started_at=now)
+    assert "about 4 a second" in console.look(operator, page)
+
+
+def test_a_key_is_parked_resumed_and_skipped(operator: Client, consumer: Consumer) -> None:
+    lane = lane_of(consumer, "A")
+    assert "resume" not in _buttons(operator, lane)
+    press(operator, lane, "park")
+    assert lane_of(consumer, "A").parked_at
+    assert "until it is resumed" in console.look(operator, console.page_url(lane_of(consumer, "A")))
+    assert "park" not in _buttons(operator, lane)
+    press(operator, lane, "resume")
+    assert lane_of(consumer, "A").parked_at is None
+    now = clock.now()
+    end([row for row in take(consumer, now) if row.ordering_key == "A"], "dead", now)
+    assert "blocked" in console.look(operator, console.page_url(lane))
+    assert "Its head is dead and holds" in console.look(operator, console.page_url(lane))
+    press(operator, lane, "skip")
+    assert lane_of(consumer, "A").waiting_count == 1
+    actions = AuditEntry.objects.order_by("id").values_list("action", "reason")
+    assert list(actions) == [(f"lane.{it}", "a test") for it in ("park", "resume", "skip")]
+    check()
+
+
+def test_only_the_head_that_was_seen_is_passed_over(operator: Client, consumer: Consumer) -> None:
+    lane = lane_of(consumer, "A")
+    url = reverse("admin:delivery_lane_skip", args=[lane.pk])
+    assert f'value="{lane.head_id}"' in operator.get(url).content.decode()
+    press(operator, lane, "skip")  # somebody else is faster
+    operator.post(url, {"_form_submitted": "True", "reason": "", "head": str(lane.head_id)})
+    assert Delivery.objects.filter(state="cancelled").count() == 1
+    assert lane_of(consumer, "A").waiting_count == 1
+
+
+def test_who_waits_is_told_for_whom(operator: Client, consumer: Consumer) -> None:
+    behind = Delivery.objects.order_by("message_id")[1]
+    text = console.look(operator, console.page_url(behind))
+    assert "It waits for an earlier one of its ordering key." in text
+    assert "9000" not in text
+    assert console.page_url(lane_of(consumer, "A")) in text
+
+
+def test_a_consumers_page_leads_to_its_keys(operator: Client, consumer: Consumer) -> None:
+    text = console.look(operator, console.page_url(consumer))
+    assert all(console.page_url(lane_of(consumer, key)) in text for key in "AB")
+    name = f"{consumer.channel.slug}%2F{consumer.client_id}"
+    assert f"{console.list_url(Lane)}?q={name}" in text
+    Lane.objects.all().delete()
+    assert "None is open." in console.look(operator, console.page_url(consumer))
+    assert "No key is open" in console.look(operator, console.list_url(Lane))
+    Consumer.objects.update(ordering=False)
+    assert 'id="lanes"' not in console.look(operator, console.page_url(consumer))
+
+
+def test_an_onlooker_holds_nothing(consumer: Consumer) -> None:
+    lane = lane_of(consumer, "A")
+    onlooker = console.onlooker()
+    assert not _buttons(onlooker, lane)
+    url = reverse("admin:delivery_lane_park", args=[lane.pk])
+    assert onlooker.post(url, {"_form_submitted": "True"}).status_code == 403
+    assert lane_of(consumer, "A").parked_at is None
+
+
+def _buttons(client: Client, lane: Lane) -> set[str]:
+    text = console.look(client, console.page_url(lane))
+    names = ("park", "resume", "skip")
+    return {it for it in names if reverse(f"admin:delivery_lane_{it}", args=[lane.pk]) in text}

@@ -1,0 +1,192 @@
+"""The console's replay by filter: it counts, does exactly that, and shows how far it is."""
+
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from channels_app.models import AuditEntry
+from delivery.admin import causes
+from delivery.models import Delivery, Replay
+from delivery.steps import replay
+from tests.support import console
+from tests.support.books import make_deliveries
+from tests.support.factories import ConsumerFactory, DeliveryFactory
+
+pytestmark = pytest.mark.django_db
+
+MATCHING = reverse("admin:delivery_delivery_matching")
+CAUSES = reverse("admin:delivery_delivery_causes")
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+def counted(client: Client, query: str) -> int | None:
+    preview = client.get(MATCHING + query).context["preview"]
+    return preview.count.number if preview else None
+
+
+def test_counting_takes_what_the_lists_filters_say(operator: Client) -> None:
+    billing = ConsumerFactory.create(client_id="billing")
+    crm = ConsumerFactory.create(client_id="crm", channel=billing.channel)
+    make_deliveries(billing, 2, status_code=503)
+    make_deliveries(billing, 3, outcome="timeout")
+    make_deliveries(crm, 4)
+    DeliveryFactory.create(dead=True)
+    here = f"?channel={billing.channel_id}"
+
+    assert counted(operator, here) == 9
+    assert counted(operator, f"?consumer={crm.pk}") == 4
+    assert counted(operator, f"?consumer={billing.pk}&outcome=timeout") == 3
+    assert counted(operator, f"?consumer={billing.pk}&status=503") == 2
+    assert counted(operator, f"?consumer={billing.pk}&status=503&outcome=timeout") == 0
+    assert counted(operator, "?q=crm&state=dead") == 4
+    assert counted(operator, f"{here}&state=delivered") == 0
+    assert counted(operator, f"{here}&state=queued") == 9, "only what is finished can be replayed"
+    assert counted(operator, f"{here}&since=1") == 9
+    assert counted(operator, f"{here}&ends=2020-01-01T00:00:00Z") == 0
+    assert counted(operator, "") is None
+    assert not Replay.objects.exists()
+
+
+def test_what_was_counted_is_what_is_sent_again(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 3)
+    text = console.look(operator, f"{MATCHING}?consumer={consumer.pk}")
+    assert "Send 3 again" in text
+    form = {
+        "filter": operator.get(f"{MATCHING}?consumer={consumer.pk}").context["preview"].filter,
+        "rate_per_second": "50",
+        "reason": "mended",
+    }
+
+    answer = operator.post(MATCHING, form)
+
+    made = Replay.objects.get()
+    assert answer.headers["Location"] == console.page_url(made)
+    assert (made.matched_count, made.rate_per_second, made.reason) == (3, 50.0, "mended")
+    entry = AuditEntry.objects.get(action="replay.create")
+    assert (entry.actor, entry.reason) == ("user:olga", "mended")
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        ({"filter": "{"}, "The filter cannot be read."),
+        ({"filter": "{}"}, "Name a channel"),
+        ({"filter": json.dumps({"channel": "nowhere"})}, "There is no channel nowhere"),
+        ({"filter": "{}", "rate_per_second": "0"}, "greater than or equal to 0.001"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_does_nothing(
+    operator: Client, form: dict[str, str], sentence: str
+) -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 1)
+
+    answer = operator.post(f"{MATCHING}?consumer={consumer.pk}", form | {"reason": "kept"})
+
+    text = answer.content.decode()
+    assert sentence in text
+    assert 'value="kept"' in text
+    assert not Replay.objects.exists()
+
+
+def test_a_bad_filter_is_told_at_its_field(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    here = f"{MATCHING}?consumer={consumer.pk}"
+    assert "between the years" in console.look(operator, f"{here}&begins=1850-01-01T00:00:00Z")
+    assert "not one of the" in console.look(operator, f"{here}&outcome=nonsense")
+
+
+def test_an_onlooker_counts_nothing_and_sends_nothing() -> None:
+    onlooker = console.onlooker()
+    assert onlooker.get(MATCHING).status_code == 403
+    assert onlooker.post(MATCHING, {"filter": "{}"}).status_code == 403
+    assert MATCHING not in console.look(onlooker, console.list_url(Delivery))
+    assert MATCHING not in console.look(onlooker, CAUSES)
+
+
+def test_the_bar_follows_and_the_result_adds_up(operator: Client) -> None:
+    consumer = ConsumerFactory.create()
+    make_deliveries(consumer, 5)
+    operator.post(
+        f"{MATCHING}?consumer={consumer.pk}",
+        {"filter": json.dumps({"channel": consumer.channel.slug, "consumer": consumer.client_id})},
+    )
+    made = Replay.objects.get()
+    bar = reverse("admin:delivery_replay_progress", args=[made.pk])
+    assert bar in console.look(operator, console.page_url(made))
+    assert "HX-Refresh" not in operator.get(bar).headers
+
+    replay.run_slice(made, timezone.now(), 2)
+    assert "2 of 5 are queued again" in console.look(operator, bar)
+    operator.post(
+        reverse("admin:delivery_replay_stop", args=[made.pk]), {"_form_submitted": "True"}
+    )
+
+    ended = operator.get(bar)
+    assert ended.headers["HX-Refresh"] == "true"
+    facts = dict(ended.context["live"].facts)
+    assert (facts["Queued again"], facts["Left as they were"]) == (2, 3)
+    assert f"consumer={consumer.pk}&amp;state=dead" in console.look(
+        operator, console.page_url(made)
+    )
+
+
+# -- By cause --------------------------------------------------------------------------------------
+
+
+def test_dead_letters_stand_by_consumer_outcome_and_answer(operator: Client) -> None:
+    billing, crm = ConsumerFactory.create_batch(2)
+    make_deliveries(billing, 3, status_code=503)
+    make_deliveries(billing, 2, status_code=500)
+    make_deliveries(billing, 1, outcome="timeout", status_code=None)
+    make_deliveries(crm, 2, outcome="client_error", status_code=404)
+    make_deliveries(crm, 2, state="delivered", outcome="delivered")
+
+    first, second = causes.piles()
+
+    assert (first.consumer, first.count, first.is_whole) == (billing, 6, True)
+    assert [(cause.title, cause.count, cause.statuses) for cause in first.causes] == [
+        ("server error", 5, [(503, 3), (500, 2)]),
+        ("timeout", 1, []),
+    ]
+    assert (second.consumer, second.count) == (crm, 2)
+    text = console.look(operator, CAUSES)
+    assert f"state=dead&amp;consumer={billing.pk}&amp;outcome=timeout" in text
+    assert "causes are counted among" not in text
+
+
+def test_the_count_is_exact_and_the_causes_say_how_many_they_are_of(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causes, "LOOK", 10)
+    make_deliveries(ConsumerFactory.create(), 2)
+    make_deliveries(ConsumerFactory.create(), 30)
+
+    with CaptureQueriesContext(connection) as captured:
+        text = console.look(operator, CAUSES)
+
+    assert "causes are counted among the newest 8" in text
+    about = [query["sql"] for query in captured if 'FROM "delivery_delivery"' in query["sql"]]
+    assert all("LIMIT" in sql for sql in about)
+
+
+def test_without_dead_letters_it_says_what_there_is_instead(operator: Client) -> None:
+    assert "No dead letters" in console.look(operator, CAUSES)
+
+
+def test_what_small_piles_leave_the_large_ones_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causes, "LOOK", 100)
+    some: dict[int, Any] = {1: 10, 2: 1000, 3: 5}
+    assert causes.shares(some) == {3: 5, 1: 10, 2: 85}
+    assert causes.shares({}) == {}

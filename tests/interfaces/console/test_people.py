@@ -1,0 +1,121 @@
+"""What a browser is told to keep for us and to keep to: cookies, forgery, content policies."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+
+from broker_site import security
+from tests.support import people
+from tests.support.factories import TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+ASK = """
+from django.conf import settings as s
+print(s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.CSRF_TRUSTED_ORIGINS)
+"""
+FORMS = ("/accounts/login/", "/portal/acme/keys/new/", "/admin/channels_app/channel/add/")
+POLICIES = {
+    "/admin/": security.CONSOLE,
+    "/admin/channels_app/consumer/": security.CONSOLE,
+    "/portal/acme/": security.STRICT,
+    "/accounts/login/": security.STRICT,
+    "/accounts/nothing/": security.STRICT,
+    "/api/docs/": security.DOCS,
+    "/api/schema/": security.NOTHING,
+    "/api/v1/channels": security.NOTHING,
+    "/livez": security.NOTHING,
+    "/metrics": security.NOTHING,
+    "/nothing": security.NOTHING,
+    "/static/nothing": security.NOTHING,
+}
+
+
+def owner_and_operator(**more: Any) -> Client:
+    """Somebody who is both, so that every page is there."""
+    people.person("olga", TeamFactory.create(slug="acme"), "owner")
+    User.objects.update(is_staff=True, is_superuser=True)
+    client = Client(**more)
+    client.force_login(User.objects.get())
+    return client
+
+
+@pytest.mark.trap("a form that another site wrote")
+def test_cookies_are_out_of_reach_of_scripts_and_of_other_sites() -> None:
+    User.objects.create_user("mia", password="correct horse")
+    client = Client()
+    answer = client.post("/accounts/login/", {"login": "mia", "password": "correct horse"})
+    assert answer.status_code == 302
+    assert set(answer.cookies) == {"sessionid", "csrftoken"}
+    for cookie in answer.cookies.values():
+        assert cookie["httponly"]
+        assert cookie["samesite"] == "Lax"
+
+
+@pytest.mark.trap("a form that another site wrote")
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://hooks.example", "True True ['https://hooks.example']"),
+        ("http://127.0.0.1:8000", "False False ['http://127.0.0.1:8000']"),
+    ],
+)
+def test_where_people_come_by_tls_cookies_never_go_without(url: str, told: str) -> None:
+    environment = os.environ | {"HOOKSTATION_PUBLIC_URL": url}
+    environment["DJANGO_SETTINGS_MODULE"] = "broker_site.settings"
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        cwd=settings.BASE_DIR,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == told
+
+
+@pytest.mark.trap("a form that another site wrote")
+@pytest.mark.parametrize("path", FORMS)
+def test_a_form_that_another_site_wrote_is_refused(path: str) -> None:
+    client = owner_and_operator(enforce_csrf_checks=True)
+    assert client.get(path).status_code in {200, 302}
+    forged = [
+        client.post(path, {"slug": "stolen"}),
+        client.post(path, {"slug": "stolen", "csrfmiddlewaretoken": "a" * 64}),
+    ]
+    assert [answer.status_code for answer in forged] == [403, 403]
+    # Even with the token: over TLS the browser says whose page the form was on.
+    token = client.cookies["csrftoken"].value if "csrftoken" in client.cookies else "a" * 32
+    elsewhere = client.post(
+        path, {"csrfmiddlewaretoken": token}, secure=True, HTTP_REFERER="https://evil.example/"
+    )
+    assert elsewhere.status_code == 403
+
+
+def test_every_way_of_the_console_that_changes_something_refuses_forgery() -> None:
+    client = owner_and_operator(enforce_csrf_checks=True)
+    for path in ("/admin/channels_app/channel/", "/admin/delivery/delivery/", "/admin/logout/"):
+        assert client.post(path, {"action": "delete_selected"}).status_code == 403, path
+
+
+@pytest.mark.trap("a body or an answer that runs as a page")
+@pytest.mark.parametrize(("path", "policy"), POLICIES.items())
+def test_every_answer_says_what_a_browser_may_do_with_it(path: str, policy: str) -> None:
+    answer = owner_and_operator().get(path)
+    assert answer["Content-Security-Policy"] == policy
+    for name, value in security.FIXED:
+        assert answer[name] == value
+
+
+def test_no_policy_lets_anything_in_from_elsewhere() -> None:
+    for policy in {policy for _, policy in security.POLICIES} | {security.NOTHING}:
+        assert policy.startswith("default-src 'none'")
+        assert "frame-ancestors 'none'" in policy
+        assert "http" not in policy
+        assert "*" not in policy

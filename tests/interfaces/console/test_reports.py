@@ -1,0 +1,176 @@
+"""Pages of what the pipeline found: before its first run, and when the last one failed."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from channels_app import clock
+from delivery.models import Erasure, LakeAudit, PipelineRun, Restore, Segment
+from tests.support import console
+
+pytestmark = pytest.mark.django_db
+
+PAGES = {
+    "usage": reverse("admin:usage"),
+    "health": reverse("admin:delivery_healthday_worst"),
+    "triage": reverse("admin:delivery_deadcluster_triage"),
+    "forecast": reverse("admin:delivery_forecastframe_forecast"),
+    "archive": console.list_url(Segment),
+    "audit": console.list_url(LakeAudit),
+    "replay": console.list_url(Restore),
+    "erase": console.list_url(Erasure),
+}
+FAILED = "The last run failed"
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+@pytest.fixture
+def onlooker() -> Client:
+    return console.onlooker()
+
+
+def make(job: str, state: str = "failed", **values: object) -> PipelineRun:
+    times = dict.fromkeys(("requested_at", "started_at", "heartbeat_at"), clock.now())
+    if state != "running":
+        times["finished_at"] = clock.now()
+    given = {"job": job, "state": state, "requested_by": "schedule", "host": "here", "pid": 17}
+    return PipelineRun.objects.create(**given | times | values)
+
+
+def start_url(job: str, again: PipelineRun | None = None) -> str:
+    url = reverse("admin:delivery_pipelinerun_start", args=[job])
+    return f"{url}?again={again.pk}" if again else url
+
+
+@pytest.mark.parametrize("job", list(PAGES))
+def test_before_its_first_run_a_page_says_how_to_make_it(
+    operator: Client, settings: LazySettings, job: str
+) -> None:
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, lake="/srv/lake")
+
+    text = console.look(operator, PAGES[job])
+
+    assert f"python -m pipeline {job}" in text
+    assert start_url(job) in text
+    assert FAILED not in text
+
+
+@pytest.mark.parametrize("job", list(PAGES))
+def test_a_failed_run_is_told_with_its_error_its_log_and_the_way_out(
+    operator: Client, onlooker: Client, job: str
+) -> None:
+    run = make(job, error="<Access> denied\nand a long story")
+
+    text = console.look(operator, PAGES[job])
+
+    assert FAILED in text
+    assert "&lt;Access&gt; denied" in text
+    assert "long story" not in text
+    assert "None has come to its end yet" in text
+    assert f'href="{console.page_url(run)}"' in text
+    assert f'href="{start_url(job, run)}"' in text
+    assert operator.get(start_url(job, run)).status_code == 200
+    told = console.look(onlooker, PAGES[job])
+    assert f'href="{console.page_url(run)}"' in told
+    assert start_url(job) not in told
+
+
+def test_a_page_tells_of_the_newest_run_of_its_own_job_alone(operator: Client) -> None:
+    make("triage", "finished", finished_at=clock.now() - timedelta(days=400))
+    make("usage", error="of another job")
+    assert FAILED not in console.look(operator, PAGES["triage"])
+
+    make("triage", error="it broke")
+    text = console.look(operator, PAGES["triage"])
+    assert "when a run came to its end last" in text
+    assert f"{clock.now() - timedelta(days=400):%Y-%m-%d}" in text
+
+    run = make("triage", "running")
+    text = console.look(operator, PAGES["triage"])
+    assert FAILED not in text
+    assert "A run is at work" in text
+    assert f'href="{console.page_url(run)}"' in text
+
+    make("triage", "finished")
+    text = console.look(operator, PAGES["triage"])
+    assert "at work" not in text
+
+
+def test_who_may_not_see_runs_is_not_told_of_them() -> None:
+    make("triage", error="it broke")
+    user = User.objects.create_user("ida", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_deadcluster"))
+    client = Client()
+    client.force_login(user)
+
+    text = console.look(client, PAGES["triage"])
+
+    assert FAILED not in text
+    assert "it broke" not in text
+
+
+def test_the_page_of_a_failed_run_has_its_error_its_log_and_the_way_out(operator: Client) -> None:
+    run = make("usage", error="It broke.\nwith a long story", log="<i>one</i>")
+
+    page = console.look(operator, console.page_url(run))
+
+    assert "with a long story" in page
+    assert "<details open>" in page
+    assert "&lt;i&gt;one&lt;/i&gt;" in page
+    assert "it may be started again" in page
+    assert "It left no log" not in page
+    again = reverse("admin:delivery_pipelinerun_again", args=[run.pk])
+    assert again in page
+    assert operator.get(again).headers["Location"] == start_url("usage", run)
+    assert "It left no log" in console.look(operator, console.page_url(make("usage")))
+
+
+def test_only_what_has_ended_is_begun_again_and_by_operators_alone(
+    operator: Client, onlooker: Client
+) -> None:
+    urls = {
+        state: reverse("admin:delivery_pipelinerun_again", args=[make("health", state).pk])
+        for state in ("running", "finished", "failed", "cancelled")
+    }
+    assert {state: operator.get(url).status_code for state, url in urls.items()} == {
+        "running": 403,
+        **dict.fromkeys(("finished", "failed", "cancelled"), 302),
+    }
+    assert {onlooker.get(url).status_code for url in urls.values()} == {403}
+
+
+def test_the_form_is_filled_in_as_the_run_was_told(operator: Client) -> None:
+    asked = {"consumer": "orders/crm", "event_type": ["a.*", "b"], "only_dead": True, "rate": "5"}
+    run = make("replay", options=asked)
+
+    form = operator.get(start_url("replay", run)).context["form"]
+
+    assert form.initial["consumer"] == "orders/crm"
+    assert form.initial["event_type"] == "a.*\nb"
+    assert form.initial["only_dead"] is True
+    assert form.initial["dry_run"] is True, "what cannot be taken back is tried first"
+    assert "sure" not in form.initial
+    for number in ("x", "0", str(make("usage", options={"consumer": "other"}).pk)):
+        url = f"{start_url('replay')}?again={number}"
+        assert "consumer" not in operator.get(url).context["form"].initial
+
+
+def test_a_dry_run_stays_one_and_a_person_is_named_anew(operator: Client) -> None:
+    for is_dry in (True, False):
+        run = make("archive", options={"dry_run": True} if is_dry else {})
+        form = operator.get(start_url("archive", run)).context["form"]
+        assert form.initial["dry_run"] is is_dry
+
+    run = make("erase", options={"ordering_key": ["customer-7"], "reason": "a letter"})
+    answer = operator.get(start_url("erase", run))
+    assert answer.context["form"].initial == {"reason": "a letter", "dry_run": True}
+    assert "customer-7" not in answer.content.decode()

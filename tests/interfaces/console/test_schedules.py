@@ -1,0 +1,186 @@
+"""The console's pages of schedules: made by a form, seen ahead, paused, resumed and run."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Message, Schedule
+from channels_app.rules import firings, ids
+from channels_app.steps import register_schedule
+from tests.support import console
+from tests.support.factories import ChannelFactory, ProducerFactory, ScheduleFactory
+
+pytestmark = pytest.mark.django_db
+ADD = reverse("admin:channels_app_schedule_add")
+PREVIEW = reverse("admin:channels_app_schedule_preview")
+LIST = reverse("admin:channels_app_schedule_changelist")
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+def form(**values: Any) -> dict[str, Any]:
+    """What a browser sends."""
+    empty = ("description", "every_ms", "limit", "content_type", "event_type", "priority")
+    return {
+        **dict.fromkeys((*empty, "ordering_key", "producer", "reason", "headers"), ""),
+        **{f"{name}_{part}": "" for name in ("start_at", "end_at") for part in (0, 1)},
+        **{"name": "daily", "cron": "0 9 * * 1-5", "timezone": "Europe/Paris"},
+        **{"misfire": "fire_once", "overlap": "allow", "body": "first\r\nsecond"},
+        **values,
+    }
+
+
+def test_the_empty_list_says_what_to_do(operator: Client) -> None:
+    page = console.look(operator, LIST)
+    assert "Nothing recurs yet" in page
+    assert f'href="{ADD}"' in page
+    assert "Make one" not in console.look(console.onlooker(), LIST)
+
+
+def test_a_form_makes_one_and_changes_it(operator: Client) -> None:
+    channel, producer = ChannelFactory.create(), ProducerFactory.create()
+    answer = operator.post(
+        ADD,
+        form(
+            channel=channel.pk, producer=producer.pk, start_at_0="2090-01-01", start_at_1="10:00:00"
+        ),
+    )
+    assert answer.status_code == 302, answer.content
+    schedule = Schedule.objects.get()
+    assert (schedule.cron, schedule.timezone, schedule.producer) == (
+        "0 9 * * 1-5",
+        "Europe/Paris",
+        producer,
+    )
+    assert schedule.start_at is not None
+    assert schedule.start_at.isoformat() == "2090-01-01T10:00:00+00:00"
+    assert register_schedule.body_of(schedule) == b"first\nsecond"
+    url = console.page_url(schedule)
+    page = console.look(operator, url)
+    assert "At 09:00 on Monday through Friday, Europe/Paris" in page
+    assert "first\nsecond" in page
+    changed = form(seen=schedule.version, cron="", every_ms="500", body="third", reason="faster")
+    assert operator.post(url, changed).status_code == 302
+    schedule.refresh_from_db()
+    assert (schedule.cron, schedule.every_ms) == ("", 500)
+    entry = AuditEntry.objects.latest("id")
+    assert (entry.action, entry.actor, entry.reason) == ("schedule.update", "user:olga", "faster")
+    # Who saw an older version changes nothing.
+    stale = operator.post(url, changed | {"every_ms": "900"})
+    assert "has changed since" in stale.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"cron": "61 * * * *"}, "Bad minute"),
+        ({"cron": ""}, "Give either cron or every_ms."),
+        ({"timezone": "Mars/Phobos"}, "IANA"),
+        ({"every_ms": "5", "cron": ""}, "A whole number from 100"),
+        ({"event_type": "no spaces"}, "An event type has"),
+        ({"headers": '{"webhook-id": "x"}'}, "is set by the broker"),
+    ],
+)
+def test_what_cannot_be_used_stands_in_the_form(
+    operator: Client, wrong: dict[str, str], sentence: str
+) -> None:
+    answer = operator.post(ADD, form(channel=ChannelFactory.create().pk, **wrong))
+    assert answer.status_code == 200
+    assert sentence in answer.content.decode()
+    assert not Schedule.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ({}, "Say when"),
+        ({"cron": "0 9 * * *", "timezone": "Europe/Paris"}, "At 09:00 every day, Europe/Paris"),
+        ({"cron": "0 9 * * *", "timezone": "Paris"}, "A time zone is an IANA name"),
+        ({"cron": "0 9 * * *", "every_ms": "500"}, "Give either"),
+        ({"every_ms": "half"}, "A whole number"),
+        ({"every_ms": "60000"}, "Every minute"),
+        ({"cron": "0 9 * * *", "end_at_0": "2020-01-01"}, "There is no further occurrence."),
+        ({"cron": "0 9 * * *", "start_at_0": "2020-13-99"}, "Write an instant"),
+        ({"cron": "<b>"}, "Five fields"),
+    ],
+)
+def test_the_form_shows_what_it_would_come_to(
+    operator: Client, typed: dict[str, str], words: str
+) -> None:
+    page = operator.get(PREVIEW, typed).content.decode()
+    assert words in page
+    assert "<b>" not in page
+
+
+def test_pause_resume_and_run(operator: Client) -> None:
+    schedule = ScheduleFactory.create()
+    for name, state in (("pause", "paused"), ("resume", "active")):
+        url = reverse(f"admin:channels_app_schedule_{name}", args=[schedule.pk])
+        assert operator.get(url).status_code == 200  # only asks
+        operator.post(url, {"_form_submitted": "True", "reason": "night"})
+        schedule.refresh_from_db()
+        assert schedule.state == state
+    run = reverse("admin:channels_app_schedule_run_it", args=[schedule.pk])
+    operator.post(run, {"_form_submitted": "True", "reason": ""})
+    message = Message.objects.get()
+    page = console.look(operator, console.page_url(schedule))
+    assert f"/admin/channels_app/message/{message.pk}/change/" in page
+    assert ids.to_public(ids.MESSAGE, message.pk) in page
+    looked = console.onlooker()
+    denied = looked.post(reverse("admin:channels_app_schedule_pause", args=[schedule.pk]), {})
+    assert denied.status_code == 403
+
+
+def test_a_schedule_is_forgotten_through_its_step(operator: Client) -> None:
+    schedule = ScheduleFactory.create()
+    url = reverse("admin:channels_app_schedule_delete", args=[schedule.pk])
+    assert operator.post(url, {"post": "yes"}).status_code == 302
+    assert AuditEntry.objects.latest("id").action == "schedule.delete"
+
+
+@pytest.mark.parametrize(
+    ("traits", "sentence"), [({"paused": True}, "Resume it"), ({"ended": True}, "It has ended")]
+)
+def test_one_that_does_not_go_on_says_why(
+    operator: Client, traits: dict[str, bool], sentence: str
+) -> None:
+    schedule = ScheduleFactory.create(**traits)
+    assert sentence in console.look(operator, console.page_url(schedule))
+
+
+@pytest.mark.parametrize("body", [b"\xff\x00", b"x" * 70_000])
+def test_a_body_that_fits_no_form_is_left_alone(operator: Client, body: bytes) -> None:
+    schedule = ScheduleFactory.create(body=body)
+    url = console.page_url(schedule)
+    assert "Change this schedule through the API" in console.look(operator, url)
+    answer = operator.post(url, form(seen=schedule.version))
+    assert "through the API" in answer.content.decode()
+    assert register_schedule.body_of(Schedule.objects.get()) == body
+
+
+def test_results_are_shown(operator: Client) -> None:
+    schedule = ScheduleFactory.create(
+        recent=[
+            firings.line(
+                firings.MISSED,
+                clock.now(),
+                occurrence_at=clock.now(),
+                count=1234,
+            ),
+            firings.line(
+                firings.REFUSED,
+                clock.now(),
+                occurrence_at=clock.now(),
+                detail="<i>Why</i>",
+            ),
+        ]
+    )
+    page = console.look(operator, console.page_url(schedule))
+    assert "1,234 times" in page
+    assert "&lt;i&gt;Why&lt;/i&gt;" in page

@@ -1,0 +1,110 @@
+"""The console's page of triage: numbers, stories, and a way to the replay of each kind."""
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+from channels_app.models import Consumer
+from delivery.admin import triage
+from delivery.models import DeadCluster, PipelineRun
+from tests.support import console
+from tests.support.factories import DeliveryFactory
+
+pytestmark = pytest.mark.django_db
+
+PAGE = f"{console.list_url(DeadCluster)}triage/"
+REPLAY = "Replay these 2"
+
+
+@pytest.fixture
+def operator() -> Client:
+    return console.operator()
+
+
+def run(**result: object) -> None:
+    PipelineRun.objects.create(
+        job="triage",
+        state="finished",
+        requested_by="mia",
+        requested_at=timezone.now(),
+        result=result,
+    )
+
+
+def fill() -> None:
+    console.dead_letters(DeliveryFactory.create(dead=True), timezone.now())
+
+
+def test_it_says_what_to_do_where_nobody_has_looked(operator: Client) -> None:
+    text = console.look(operator, PAGE)
+
+    assert "Nobody has looked yet" in text
+    assert "python -m pipeline triage" in text
+
+
+def test_it_says_when_there_are_none(operator: Client) -> None:
+    run(since="2026-11-01T00:00:00+00:00", until="2026-11-22T00:00:00+00:00")
+
+    text = console.look(operator, PAGE)
+
+    assert "No dead letters" in text
+    assert "2026-11-01 00:00" in text
+
+
+def test_a_kind_has_its_number_story_and_replay(operator: Client) -> None:
+    fill()
+
+    text = console.look(operator, PAGE)
+
+    assert "<strong>20</strong> dead letters in <strong>1</strong> cluster" in text
+    assert "17 more are of rarer kinds" in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; line #" in text
+    assert "No earlier attempt at" in text
+    assert "1 of them are in the archive" in text
+    assert REPLAY in text
+    assert "Look anew" in text
+    assert "The filter takes 1 more" in text
+    ((line,),) = (triage.lines(DeadCluster.objects.filter(place=1)),)
+    assert line.sample is not None
+    (part,) = line.parts
+    assert operator.get(part.replay_url).context["preview"] is not None
+    assert operator.get(part.list_url).status_code == 200
+
+
+def test_nothing_is_replayed_that_must_not_be(operator: Client) -> None:
+    fill()
+    DeadCluster.objects.filter(place=1).update(kind="never")
+    assert REPLAY not in console.look(operator, PAGE)
+
+    DeadCluster.objects.filter(place=1).update(kind="replay")
+    Consumer.objects.update(state="retired")
+    assert REPLAY not in console.look(operator, PAGE)
+
+
+def test_who_only_looks_has_no_replay() -> None:
+    fill()
+
+    text = console.look(console.onlooker(), PAGE)
+    assert REPLAY not in text
+    assert "Look anew" not in text
+
+
+def test_an_answer_is_shown_to_those_who_may_view_messages() -> None:
+    fill()
+    user = User.objects.create_user("ida", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_deadcluster"))
+    client = Client()
+    client.force_login(user)
+    cluster = DeadCluster.objects.get(place=1)
+
+    pages = [PAGE, console.page_url(cluster), console.list_url(DeadCluster)]
+    assert not [page for page in pages if "line #" in console.look(client, page)]
+    assert "line #" in console.look(console.operator(), console.page_url(cluster))
+
+
+def test_it_is_shut_to_others() -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("eve", is_staff=True))
+
+    assert client.get(PAGE).status_code == 403

@@ -1,0 +1,141 @@
+"""Who gets through which door of the portal: on every address, whichever is added."""
+
+import re
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from channels_app.models import Membership
+from channels_app.ui.access import TeamView
+from tests.support import people
+from tests.support.factories import TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+STRICT = (
+    "default-src 'none'; connect-src 'self'; font-src 'self'; img-src 'self' data:; "
+    "script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+
+FOR_ALL = ["/portal/-/join/<str:token>/"]
+"""Where somebody without an account may look."""
+OWN_BUSINESS = ["/portal/<str:team>/members/leave/"]
+"""What each member may do, whatever the role."""
+
+
+def filled(path: str, team: str) -> str:
+    """The address of a route, with something in each of its places."""
+    path = path.replace("<str:team>", team)
+    return re.sub(r"<(?:(\w+):)?\w+>", lambda place: "1" if place[1] == "int" else "x", path)
+
+
+def test_every_route_of_a_team_checks_membership() -> None:
+    assert people.team_routes()
+    assert [path for path, view in people.team_routes() if not issubclass(view, TeamView)] == []
+
+
+def test_a_stranger_to_the_team_finds_nothing_on_any_route() -> None:
+    people.person("olive", TeamFactory.create(slug="acme"), "owner")
+    stranger = people.person("sam", TeamFactory.create(slug="other"), "owner")
+
+    for path, view in people.team_routes():
+        for method in ("get", *people.CHANGING):
+            if hasattr(view, method):
+                answer = stranger.generic(method.upper(), filled(path, "acme"))
+                assert answer.status_code == 404, (method, path)
+                assert "acme" not in answer.content.decode(), path
+
+
+def test_an_operator_who_is_no_member_is_a_stranger() -> None:
+    people.person("olive", TeamFactory.create(slug="acme"), "owner")
+    client = Client()
+    client.force_login(User.objects.create_superuser("olga"))
+
+    assert client.get("/portal/acme/").status_code == 404
+
+
+def test_who_is_not_signed_in_is_asked_to_on_every_route_and_comes_back() -> None:
+    TeamFactory.create(slug="acme")
+
+    for path, view in people.routes():
+        if not hasattr(view, "get") or path in FOR_ALL:
+            continue
+        address = filled(path, "acme")
+        answer = Client().get(address)
+        assert answer.status_code == 302, path
+        assert answer["Location"] == f"/accounts/login/?next={address}"
+
+
+def test_a_viewer_is_refused_on_every_route_that_changes_something() -> None:
+    team = TeamFactory.create(slug="acme")
+    people.person("olive", team, "owner")
+    viewer = people.person("victor", team, "viewer")
+
+    assert [path for path, view in people.team_routes() if view.writer == "viewer"] == OWN_BUSINESS
+    for path, view in people.team_routes():
+        for method in people.CHANGING:
+            if hasattr(view, method) and path not in OWN_BUSINESS:
+                answer = viewer.generic(method.upper(), filled(path, "acme"))
+                assert answer.status_code == 403, (method, path)
+                assert "olive" in answer.content.decode(), "who can help is not named"
+
+
+def test_a_role_that_ends_ends_at_the_next_request() -> None:
+    team = TeamFactory.create(slug="acme")
+    client = people.person("mia", team, "owner")
+    assert client.get("/portal/acme/").status_code == 200
+
+    Membership.objects.all().delete()
+
+    assert client.get("/portal/acme/").status_code == 404
+
+
+def test_pages_load_nothing_from_elsewhere_and_run_nothing_inline() -> None:
+    team = TeamFactory.create(slug="acme")
+    client = people.person("mia", team, "owner")
+
+    for address in ("/portal/", "/portal/?all", "/portal/acme/", "/portal/acme/members/",
+                    "/portal/acme/members/invite/", "/portal/acme/keys/", "/portal/acme/keys/new/",
+                    "/portal/nothing/here/"):  # fmt: skip
+        answer = client.get(address, follow=True)
+        html = answer.content.decode()
+        assert answer["Content-Security-Policy"] == STRICT
+        assert not re.search(r"""<style|<script(?![^>]*src="/)|\sstyle=|\son\w+=""", html), address
+        assert not re.search(r"""(?:src|href|action)=["']?(?:https?:)?//""", html), address
+
+
+def test_pages_are_kept_in_no_cache() -> None:
+    team = TeamFactory.create(slug="acme")
+
+    answer = people.person("mia", team).get("/portal/acme/")
+
+    assert "no-store" in answer["Cache-Control"]
+
+
+def test_the_only_team_is_entered_at_once_and_several_are_offered() -> None:
+    acme, blue = TeamFactory.create(slug="acme"), TeamFactory.create(slug="blue")
+    client = people.person("mia", acme)
+    assert client.get("/portal/")["Location"] == "/portal/acme/"
+    assert b"acme" in client.get("/portal/?all").content
+
+    Membership.objects.create(team=blue, user=User.objects.get(username="mia"))
+
+    offered = client.get("/portal/").content.decode()
+    assert reverse("portal:home", args=["acme"]) in offered
+    assert reverse("portal:home", args=["blue"]) in offered
+
+
+def test_who_has_no_team_is_told_how_to_get_into_one() -> None:
+    assert "invitation" in people.person("nora").get("/portal/").content.decode()
+
+
+def test_a_form_from_elsewhere_changes_nothing_and_says_what_to_do() -> None:
+    client = Client(enforce_csrf_checks=True)
+
+    answer = client.post("/accounts/logout/")
+
+    assert answer.status_code == 403
+    assert "send the form once more" in answer.content.decode()

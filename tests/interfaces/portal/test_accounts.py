@@ -1,0 +1,312 @@
+"""The door for people: one for all, with a limit of tries, and a way back for who forgot."""
+
+import re
+from typing import Any
+
+import pytest
+from allauth.mfa.models import Authenticator
+from allauth.mfa.totp.internal.auth import (
+    format_hotp_value,
+    generate_totp_secret,
+    hotp_value,
+    yield_hotp_counters_from_time,
+)
+from django.contrib.auth.models import User
+from django.core import mail
+from django.test import Client
+
+from broker_site import diagnosis
+from channels_app import conf, sealing
+from channels_app.models import AuditEntry, Membership
+from channels_app.rules.encryption import Keyring, generate_key
+from channels_app.steps import reseal
+from channels_app.ui.accounts import SecondFactors
+from tests.interfaces.portal.test_access import STRICT
+from tests.support.factories import TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+PASSWORD = "correct horse battery"
+LOGIN = "/accounts/login/"
+
+
+def make(name: str = "mia", **more: Any) -> User:
+    return User.objects.create_user(name, f"{name}@example.com", PASSWORD, **more)
+
+
+def sign_in(client: Client, login: str, password: str = PASSWORD, **more: Any) -> Any:
+    return client.post(LOGIN, {"login": login, "password": password}, **more)
+
+
+def is_in(client: Client) -> bool:
+    return bool(client.get("/portal/?all").status_code == 200)
+
+
+@pytest.mark.parametrize("login", ["mia", "mia@example.com"])
+def test_people_sign_in_by_name_or_address_and_sign_out(login: str) -> None:
+    user, client = make(), Client()
+    Membership.objects.create(team=TeamFactory.create(slug="acme"), user=user, role="viewer")
+
+    answer = sign_in(client, login)
+
+    assert answer["Location"] == "/portal/"
+    assert client.get("/portal/")["Location"] == "/portal/acme/"
+    client.post("/accounts/logout/")
+    assert not is_in(client)
+
+
+@pytest.mark.trap("guessed passwords")
+def test_after_five_wrong_passwords_the_right_one_does_not_help_from_anywhere() -> None:
+    make()
+    for _ in range(5):
+        assert "not correct" in sign_in(Client(), "mia", "guess").content.decode()
+
+    for address in ("127.0.0.1", "10.1.2.3"):
+        client = Client(REMOTE_ADDR=address)
+        assert "Too many failed login attempts" in sign_in(client, "mia").content.decode()
+        assert not is_in(client)
+
+
+@pytest.mark.trap("guessed passwords")
+def test_who_guesses_many_names_from_one_address_is_stopped_too() -> None:
+    make()
+    for number in range(10):
+        sign_in(Client(), f"nobody-{number}", "guess")
+
+    assert "Too many" in sign_in(Client(), "mia").content.decode()
+    assert sign_in(Client(REMOTE_ADDR="10.1.2.3"), "mia").status_code == 302
+
+
+@pytest.mark.trap("guessed passwords")
+def test_what_a_caller_says_of_his_address_is_not_believed() -> None:
+    for number in range(10):
+        sign_in(Client(HTTP_X_FORWARDED_FOR=f"10.0.0.{number}"), f"nobody-{number}", "guess")
+
+    make()
+    assert "Too many" in sign_in(Client(HTTP_X_FORWARDED_FOR="10.9.9.9"), "mia").content.decode()
+
+
+def test_a_proxy_that_is_counted_tells_addresses_apart(settings: Any) -> None:
+    settings.ALLAUTH_TRUSTED_PROXY_COUNT = 1
+    for number in range(10):
+        sign_in(Client(HTTP_X_FORWARDED_FOR="10.0.0.1"), f"nobody-{number}", "guess")
+
+    make()
+    answer = sign_in(Client(HTTP_X_FORWARDED_FOR="10.0.0.1, 10.9.9.9"), "mia")
+    assert answer.status_code == 302
+
+
+def test_the_console_has_no_door_of_its_own() -> None:
+    make("olga", is_staff=True, is_superuser=True)
+    client = Client()
+    assert client.get("/admin/login/?next=/admin/")["Location"] == f"{LOGIN}?next=%2Fadmin%2F"
+    answer = client.post("/admin/login/", {"username": "olga", "password": PASSWORD})
+    assert answer["Location"].startswith(LOGIN)
+    assert client.get("/admin/").status_code == 302
+
+    assert sign_in(client, "olga")["Location"] == "/admin/"
+    assert client.get("/admin/").status_code == 200
+
+
+def test_a_member_at_the_console_is_told_that_it_is_not_theirs() -> None:
+    client = Client()
+    client.force_login(make())
+
+    answer = client.get("/admin/", follow=True)
+
+    assert answer.status_code == 403
+    assert "not an operator" in answer.content.decode()
+
+
+def test_without_an_invitation_nobody_makes_an_account() -> None:
+    form = {"username": "eve", "email": "eve@example.com"}
+    form |= {"password1": PASSWORD, "password2": PASSWORD}
+
+    assert "by invitation" in Client().get("/accounts/signup/").content.decode()
+    assert "by invitation" in Client().post("/accounts/signup/", form).content.decode()
+    assert not User.objects.exists()
+
+
+def test_where_everybody_may_come_an_address_has_to_be_verified_first(settings: Any) -> None:
+    settings.SIGNUP, settings.ACCOUNT_EMAIL_VERIFICATION = "open", "mandatory"
+    form = {"username": "nora", "email": "nora@example.com"}
+    form |= {"password1": PASSWORD, "password2": PASSWORD}
+    client = Client()
+
+    client.post("/accounts/signup/", form)
+
+    assert not is_in(client)
+    link = re.search(r"http://testserver(/accounts/confirm-email/\S+)", str(mail.outbox[0].body))
+    assert link
+    client.post(link[1])
+    assert sign_in(client, "nora").status_code == 302
+    assert is_in(client)
+
+
+def test_an_operator_comes_in_although_mail_does_not_work(settings: Any) -> None:
+    settings.SIGNUP, settings.ACCOUNT_EMAIL_VERIFICATION = "open", "mandatory"
+    make("olga", is_staff=True)
+    make("mia")
+
+    assert sign_in(Client(), "olga")["Location"] == "/admin/"
+    assert "confirm-email" in sign_in(Client(), "mia")["Location"]
+
+
+@pytest.mark.parametrize("password", ["short", "password1234", "mia@example.com"])
+def test_a_password_that_is_easily_guessed_is_refused(settings: Any, password: str) -> None:
+    settings.SIGNUP = "open"
+    form = {"username": "mia", "email": "mia@example.com"}
+
+    answer = Client().post(
+        "/accounts/signup/", {**form, "password1": password, "password2": password}
+    )
+
+    assert 'class="error"' in answer.content.decode()
+    assert 'value="mia@example.com"' in answer.content.decode(), "what was typed is lost"
+    assert not User.objects.exists()
+
+
+def test_a_forgotten_password_is_replaced_by_a_link_that_works_once(settings: Any) -> None:
+    make()
+    Client().post("/accounts/password/reset/", {"email": "mia@example.com"})
+    (sent,) = mail.outbox
+    link = re.search(r"http://testserver(/accounts/password/reset/key/\S+)", str(sent.body))
+    assert link
+    client = Client()
+    form = client.get(link[1], follow=True)
+    new = "a wholly new sentence"
+
+    client.post(form.request["PATH_INFO"], {"password1": new, "password2": new})
+
+    entry = AuditEntry.objects.get()
+    told = (entry.actor, entry.action, entry.target)
+    assert told == ("user:mia", "user.reset_password", "user:mia")
+    assert sign_in(Client(), "mia", new).status_code == 302
+    assert "This link opens nothing" in Client().get(link[1], follow=True).content.decode()
+
+
+@pytest.fixture
+def _lasting_codes(settings: Any) -> None:
+    """No code of a second factor ends between its making and its use."""
+    settings.MFA_TOTP_PERIOD = 10**9
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("_lasting_codes")
+def test_what_people_do_to_their_way_in_is_written_down() -> None:
+    make()
+    client = Client()
+    sign_in(client, "mia")
+    new = "a wholly new sentence"
+    form = {"oldpassword": PASSWORD, "password1": new, "password2": new}
+    assert client.post("/accounts/password/change/", form).status_code == 302
+    client.post("/accounts/email/", {"email": "new@example.com", "action_add": ""})
+    body = str(mail.outbox[-1].body)
+    link = re.search(r"http://testserver(/accounts/confirm-email/\S+)", body)
+    assert link
+    client.post(link[1])
+    client.post("/accounts/reauthenticate/", {"password": new})
+    assert client.get("/accounts/2fa/totp/activate/").status_code == 200
+    secret = client.session["mfa.totp.secret"]
+    code = format_hotp_value(hotp_value(secret, next(iter(yield_hotp_counters_from_time()))))
+    assert client.post("/accounts/2fa/totp/activate/", {"code": code}).status_code == 302
+    assert client.post("/accounts/2fa/totp/deactivate/").status_code == 302
+
+    entries = AuditEntry.objects.order_by("id")
+    assert {entry.actor for entry in entries} == {"user:mia"}
+    actions = [entry.action for entry in entries]
+    assert actions[0] == "user.change_password"
+    assert "user.change_email" in actions
+    assert "second_factor.add" in actions
+    assert actions[-1].startswith("second_factor.remove")
+    changed = entries.get(action="user.change_email")
+    assert changed.after == {"email": "new@example.com"}
+
+
+def test_nobody_learns_whether_an_address_has_an_account() -> None:
+    make()
+    answers = [
+        Client().post("/accounts/password/reset/", {"email": address}, follow=True).content
+        for address in ("mia@example.com", "stranger@example.com")
+    ]
+
+    assert answers[0] == answers[1]
+    assert len(mail.outbox) == 1
+
+
+def test_who_cannot_get_mail_is_told(settings: Any) -> None:
+    settings.CAN_MAIL = False
+    assert "sends no mail" in Client().get("/accounts/password/reset/").content.decode()
+    settings.CAN_MAIL = True
+    assert "sends no mail" not in Client().get("/accounts/password/reset/").content.decode()
+
+
+@pytest.mark.usefixtures("_lasting_codes")
+def test_a_second_factor_is_asked_for_and_its_secret_is_sealed() -> None:
+    user, secret = make(), generate_totp_secret()
+    stored = SecondFactors().encrypt(secret)
+    Authenticator.objects.create(user=user, type="totp", data={"secret": stored})
+    assert secret not in stored
+    client = Client()
+
+    assert "/accounts/2fa/authenticate/" in sign_in(client, "mia")["Location"]
+    assert not is_in(client)
+    counter = next(iter(yield_hotp_counters_from_time()))
+    code = format_hotp_value(hotp_value(secret, counter))
+    client.post("/accounts/2fa/authenticate/", {"code": code})
+
+    assert is_in(client)
+
+
+def test_second_factors_are_sealed_again_when_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    def install(*keys: str) -> None:
+        ring = Keyring.from_texts(keys)
+        for module in (sealing, reseal, conf, diagnosis):
+            monkeypatch.setattr(module, "keyring", lambda: ring)
+
+    old, new = generate_key(), generate_key()
+    install(old)
+    sealed = {"seed": sealing.seal_second_factor("seed"), "used_mask": 3}
+    Authenticator.objects.create(user=make(), type="recovery_codes", data=sealed)
+    install(new, old)
+    assert "key_rotation" in [finding.id for finding in diagnosis.encryption()]
+
+    (kind,) = [kind for kind in reseal.kinds() if kind.noun == "second factor"]
+    assert [batch.resealed for batch in kind.reseal()] == [1]
+
+    install(new)
+    assert list(diagnosis.encryption()) == []
+    data = Authenticator.objects.get().data
+    assert sealing.open_second_factor(data["seed"]) == "seed"
+    assert data["used_mask"] == 3
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_pages_of_accounts_run_nothing_inline(is_known: bool) -> None:
+    client = Client()
+    if is_known:
+        make()
+        sign_in(client, "mia")
+    pages = ["login", "signup", "password/reset", "password/reset/done", "confirm-email",
+             "inactive", "email", "password/change", "2fa", "2fa/totp/activate"]  # fmt: skip
+
+    for page in pages:
+        answer = client.get(f"/accounts/{page}/", follow=True)
+        html = answer.content.decode()
+        assert answer.status_code == 200, page
+        assert answer["Content-Security-Policy"] == STRICT
+        assert not re.search(r"""<style|<script(?![^>]*src="/)|\sstyle=|\son\w+=""", html), page
+        assert not re.search(r"""(?:src|href|action)=["']?(?:https?:)?//""", html), page
+        assert "portal.css" in html, page
+
+
+@pytest.mark.parametrize("place", ["email/", "password/change/", "reauthenticate/"])
+def test_forms_of_ones_own_account_speak_our_words(place: str) -> None:
+    client = Client()
+    client.force_login(make())
+
+    page = client.get(f"/accounts/{place}").content.decode()
+
+    assert "placeholder=" not in page
+    assert re.search(r"E-mail address</label>|Present password</label>|Password</label>", page)
+    assert "Email" not in page

@@ -1,0 +1,148 @@
+"""The audit log of a team: everything that was done to what is its own, and nothing else."""
+
+import re
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Team
+from channels_app.rules.ids import DELIVERY, to_public
+from channels_app.steps import (
+    issue_key,
+    register_consumer,
+    register_producer,
+    rotate_secret,
+    switch_consumer,
+)
+from channels_app.ui.views import audit
+from delivery.rules.asker import Asker
+from delivery.steps import cancel, health, replay, reschedule
+from delivery.steps.replay import ReplayFilter
+from tests.support import people
+from tests.support.factories import (
+    ChannelFactory,
+    ConsumerFactory,
+    DeliveryFactory,
+    MessageFactory,
+    ProducerFactory,
+    TeamFactory,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def viewer(team: Team) -> Client:
+    return people.person("vera", team, "viewer")
+
+
+def told(client: Client, query: str = "") -> list[str]:
+    """What was done, newest first, as the page shows it."""
+    html = client.get(f"/portal/acme/audit/{query}").content.decode()
+    return re.findall(r'data-label="Did"[^>]*>([\w.]+)<', html)
+
+
+def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: Client) -> None:
+    ChannelFactory.create(slug="orders", external=True)
+    who: Any = {"actor": "user:olga"}
+    register_producer.put("shop", {"team": "acme"}, **who)
+    key = issue_key.issue({}, producer="shop", **who).row
+    issue_key.rotate(key.key_id, {}, **who)
+    issue_key.revoke(key.key_id, **who)
+    issue_key.issue({"scopes": ["read"]}, team="acme", **who)
+    wanted = {"url": "http://127.0.0.1/hook", "team": "acme"}
+    register_consumer.put("orders", "till", wanted, **who)
+    rotate_secret.rotate("orders", "till", {}, **who)
+    switch_consumer.pause("orders", "till", **who)
+    switch_consumer.resume("orders", "till", **who)
+
+    assert told(viewer) == [
+        "consumer.resume", "consumer.pause", "consumer.rotate_secret", "consumer.create",
+        "key.issue", "key.revoke", "key.expire", "key.rotate", "key.issue", "producer.create",
+    ]  # fmt: skip
+
+
+def test_what_is_done_to_its_deliveries_stands_there_too(team: Team, viewer: Client) -> None:
+    consumer = ConsumerFactory.create(team=team)
+    asker, now = Asker("user:olga"), clock.now()
+    dead = DeliveryFactory.create(consumer=consumer, dead=True)
+    replay.replay_one(dead.id, asker, now=now)
+    cancel.cancel_one(dead.id, asker, now=now)
+    wanted = ReplayFilter(channel=consumer.channel.slug)
+    started = replay.create(wanted, replay.consumers_of(wanted), asker, now=now)
+    replay.cancel(started.id, asker, now=now)
+    producer = ProducerFactory.create(team=team)
+    message = MessageFactory.create(producer=producer, scheduled=True)
+    reschedule.reschedule(message.id, asker, now=now, priority=7)
+    cancel.cancel_message(message.id, asker, now=now)
+    health.disable(consumer.id, reason="gone", now=now)
+
+    assert told(viewer) == [
+        "consumer.disable", "message.cancel", "message.reschedule", "replay.cancel",
+        "replay.create", "delivery.cancel", "delivery.replay",
+    ]  # fmt: skip
+    assert to_public(DELIVERY, dead.id) in viewer.get("/portal/acme/audit/").content.decode()
+
+
+def test_what_is_another_s_does_not(team: Team, viewer: Client) -> None:
+    other = TeamFactory.create(slug="other")
+    theirs = ConsumerFactory.create(team=other, client_id="theirs")
+    nobody_s = ConsumerFactory.create(client_id="nobodys")
+    for consumer in (theirs, nobody_s):
+        switch_consumer.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+
+    assert told(viewer) == []
+    assert AuditEntry.objects.count() == 2
+
+
+def test_values_are_shown_as_they_were_and_became(team: Team, viewer: Client) -> None:
+    AuditEntry.record(
+        "user:<b>", "consumer.update", "consumer:x", team_id=team.pk, reason="<i>why</i>",
+        before={"url": "http://old", "same": 1}, after={"url": "http://new", "same": 1},
+    )  # fmt: skip
+
+    html = viewer.get("/portal/acme/audit/").content.decode()
+
+    assert "<del>http://old</del> <ins>http://new</ins>" in html
+    assert "same" not in html.split("<main")[1]
+    assert "&lt;i&gt;why&lt;/i&gt;" in html
+    assert "user:&lt;b&gt;" in html
+
+
+def test_pages_follow_each_other_in_index_order(
+    team: Team, viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "PAGE", 2)
+    for number in range(5):
+        AuditEntry.record("broker", f"act.n{number}", "x", team_id=team.pk)
+    seen, query = [], ""
+    while True:
+        seen.append(told(viewer, query))
+        html = viewer.get(f"/portal/acme/audit/{query}").content.decode()
+        older = re.search(r'href="(\?before=\d+)"', html)
+        if older is None:
+            break
+        query = older[1]
+
+    assert seen == [["act.n4", "act.n3"], ["act.n2", "act.n1"], ["act.n0"]]
+    assert told(viewer, "?before=nonsense") == ["act.n4", "act.n3"]
+
+
+@pytest.mark.django_db(transaction=True)  # MariaDB commits what was open when it analyses
+def test_the_list_is_served_by_its_index(team: Team) -> None:
+    AuditEntry.objects.bulk_create(
+        AuditEntry(actor="a", action="b", target="c", team_id=number % 50) for number in range(2000)
+    )
+    table = "TABLE " if connection.vendor == "mysql" else ""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {table}channels_app_auditentry")
+        cursor.fetchall()
+    entries = AuditEntry.objects.filter(team_id=7, id__lt=10**9).order_by("-id")[:51]
+
+    plan = entries.explain()
+
+    assert "audit_team" in plan, plan
+    assert not re.search("filesort|TEMP B-TREE", plan), plan

@@ -1,0 +1,321 @@
+"""Keys in the portal: no more rights than the team has, shown once, dead when revoked."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
+from channels_app.ui.views import keys as views
+from tests.support import people
+from tests.support.factories import (
+    ApiKeyFactory,
+    ChannelFactory,
+    ProducerFactory,
+    TeamFactory,
+    text_of,
+)
+
+pytestmark = pytest.mark.django_db
+
+NEW = "/portal/acme/keys/new/"
+TEXT = re.compile(r"hsk_[a-z2-7]{16}_[a-z2-7]{52}")
+
+
+@pytest.fixture
+def orders() -> Channel:
+    return ChannelFactory.create(slug="orders", external=True)
+
+
+@pytest.fixture
+def shop(team: Team) -> Producer:
+    """A producer that an operator let publish on one channel."""
+    producer = ProducerFactory.create(slug="shop", team=team)
+    ApiKeyFactory.create(producer=producer, label="granted", channels=["orders"])
+    return producer
+
+
+def wish(**changes: Any) -> dict[str, Any]:
+    wished = {"label": "till", "owner": "producer:shop", "scopes": ["publish"], "days": "90"}
+    return {**wished, "channels": ["orders"], **changes}
+
+
+def newest() -> ApiKey:
+    return ApiKey.objects.latest("id")
+
+
+def made(answer: Any) -> str:
+    """The text of a key that was just made."""
+    html = answer.content.decode()
+    assert answer.status_code == 200, html
+    found = TEXT.findall(html)
+    assert len(found) == 2, "the text and the line that uses it"
+    assert found[0] == found[1]
+    return str(found[0])
+
+
+def ticked(html: str) -> set[str]:
+    """The channels that are chosen in the form."""
+    boxes = re.findall(r'<input[^>]*name="channels"[^>]*>', html)
+    assert boxes
+    return {box.split('value="')[1].split('"')[0] for box in boxes if " checked" in box}
+
+
+def publish(text: str) -> int:
+    return (
+        Client()
+        .post(
+            "/api/v1/channels/orders/messages",
+            b"{}",
+            content_type="application/json",
+            headers={"Authorization": f"Bearer {text}"},
+        )
+        .status_code
+    )
+
+
+def test_a_key_is_made_shown_once_used_and_dead_when_revoked(
+    editor: Client, orders: Channel, shop: Producer
+) -> None:
+    text = made(editor.post(NEW, wish()))
+
+    key = newest()
+    assert (key.producer, key.scopes, key.channels) == (shop, ["publish"], ["orders"])
+    assert key.expires_at is not None
+    assert abs(key.expires_at - timezone.now() - timedelta(days=90)) < timedelta(minutes=1)
+    assert publish(text) == 202
+    listed = editor.get("/portal/acme/keys/").content.decode()
+    assert f"hsk_{key.key_id}_" in listed
+    assert not TEXT.search(listed)
+
+    editor.post(f"/portal/acme/keys/{key.key_id}/revoke/")
+
+    assert publish(text) == 401
+    assert "revoked" in editor.get("/portal/acme/keys/").content.decode()
+    entries = AuditEntry.objects.order_by("id").values_list("actor", "action", "team_id")
+    assert list(entries) == [
+        ("user:eddy", "key.issue", shop.team_id),
+        ("user:eddy", "key.revoke", shop.team_id),
+    ]
+
+
+def test_a_key_of_the_team_belongs_to_nobody_else(
+    editor: Client, team: Team, orders: Channel
+) -> None:
+    made(editor.post(NEW, wish(owner="team", scopes=["read", "replay"], channels=["*"], days="")))
+
+    key = newest()
+    assert (key.team, key.producer, key.channels, key.expires_at) == (team, None, [], None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        pytest.param({"scopes": ["admin"]}, "not one of the available choices", id="admin"),
+        pytest.param({"channels": ["inner"]}, "inner is not one of the", id="an internal channel"),
+        pytest.param({"channels": ["orders", "open"]}, "open is not one", id="an external channel"),
+        pytest.param({"channels": ["payroll"]}, "publish on payroll", id="what the team reads"),
+        pytest.param({"channels": []}, "Choose channels, or all", id="no channel"),
+        pytest.param({"channels": ["*", "orders"]}, "either all or some", id="all and some"),
+        pytest.param({"scopes": ["publish", "read"]}, "cannot get read", id="a producer reading"),
+        pytest.param(
+            {"owner": "team", "scopes": ["read"], "channels": ["open"]},
+            "open is not one",
+            id="an external channel that may become internal",
+        ),
+        pytest.param({"owner": "producer:bank"}, "not one of the available", id="another's"),
+        pytest.param(
+            {"owner": "team", "channels": ["*"]}, "cannot get publish", id="publishing for nobody"
+        ),
+        pytest.param({"scopes": []}, "required", id="nothing"),
+    ],
+)
+def test_a_key_with_more_than_the_team_has_is_refused_and_nothing_typed_is_lost(
+    editor: Client,
+    team: Team,
+    orders: Channel,
+    shop: Producer,
+    changes: dict[str, Any],
+    sentence: str,
+) -> None:
+    ChannelFactory.create(slug="inner")
+    ChannelFactory.create(slug="open", external=True)
+    ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
+    ApiKeyFactory.create(team=team, label="reads", scopes=["read"], channels=["payroll"])
+
+    answer = editor.post(NEW, wish(**changes))
+
+    html = answer.content.decode()
+    assert answer.status_code == 422
+    assert sentence in html
+    assert 'value="till"' in html
+    still = {"*", "orders", "payroll"}.intersection(changes.get("channels", ["orders"]))
+    assert ticked(html) == still
+    assert [key.label for key in ApiKey.objects.all()] == ["granted", "reads"]
+
+
+@pytest.mark.parametrize("scope", ["register", "receive", "read", "replay"])
+def test_who_may_publish_everywhere_gets_no_look_at_internal_channels(
+    editor: Client, team: Team, scope: str
+) -> None:
+    ChannelFactory.create(slug="payroll")
+    ApiKeyFactory.create(producer=ProducerFactory.create(slug="shop", team=team))
+
+    for channels in ("*", "payroll"):
+        answer = editor.post(NEW, wish(scopes=[scope], channels=[channels]))
+        assert answer.status_code == 422
+    assert ApiKey.objects.count() == 1
+    assert "payroll" not in editor.get(NEW).content.decode()
+
+    made(editor.post(NEW, wish(channels=["*"])))
+
+    assert newest().channels == []
+
+
+def test_all_of_a_producer_is_what_it_was_granted_by_name(
+    editor: Client, team: Team, orders: Channel, shop: Producer
+) -> None:
+    ChannelFactory.create(slug="news", external=True)
+    ApiKeyFactory.create(producer=shop, channels=["news"])
+    ApiKeyFactory.create(producer=shop, scopes=["read"], channels=["payroll"])
+    ProducerFactory.create(slug="fresh", team=team)
+
+    made(editor.post(NEW, wish(channels=["*"])))
+    answer = editor.post(NEW, wish(owner="producer:fresh", channels=["*"]))
+
+    assert newest().channels == ["news", "orders"]
+    assert answer.status_code == 422
+    assert "Name the channels" in answer.content.decode()
+
+
+@pytest.mark.parametrize("days", ["90", ""])
+def test_a_key_does_not_outlive_the_grant_that_it_passes_on(
+    editor: Client, team: Team, orders: Channel, days: str
+) -> None:
+    shop = ProducerFactory.create(slug="shop", team=team)
+    ends = timezone.now() + timedelta(days=10)
+    ApiKeyFactory.create(producer=shop, channels=["orders"], expires_at=ends)
+
+    made(editor.post(NEW, wish(days=days)))
+
+    first = newest()
+    assert first.expires_at == ends
+    made(editor.post(f"/portal/acme/keys/{first.key_id}/rotate/", {"overlap_s": "0"}))
+    made(editor.post(NEW, wish(days=days)))
+    assert newest().expires_at == ends
+
+
+def test_what_an_operator_granted_by_name_can_be_passed_on(editor: Client, team: Team) -> None:
+    ChannelFactory.create(slug="payroll")
+    ApiKeyFactory.create(team=team, scopes=["read"], channels=["payroll"])
+    wished = wish(owner="team", channels=["payroll"])
+
+    assert editor.post(NEW, wished | {"scopes": ["read", "replay"]}).status_code == 422
+    made(editor.post(NEW, wished | {"scopes": ["read"]}))
+
+    assert newest().channels == ["payroll"]
+
+
+def test_the_form_says_what_there_is_to_give(editor: Client, team: Team, shop: Producer) -> None:
+    ApiKeyFactory.create(team=team, scopes=["read"], channels=["payroll"])
+    ApiKeyFactory.create(team=team, scopes=["read"], channels=["secret"], revoked=True)
+    ApiKeyFactory.create(producer=ProducerFactory.create(slug="bus", team=team))
+    ProducerFactory.create(slug="new", team=team)
+    ChannelFactory.create(slug="open", external=True)
+
+    html = editor.get(NEW).content.decode()
+
+    assert "orders: producer shop may publish" in html
+    assert "open: producer bus may publish" in html
+    assert "payroll: the team may read" in html
+    assert "secret" not in html
+    assert ticked(html) == {"*"}
+
+
+def test_rotation_leaves_both_keys_working_for_a_while(
+    editor: Client, orders: Channel, shop: Producer
+) -> None:
+    old = made(editor.post(NEW, wish()))
+    key = newest()
+    rotate = f"/portal/acme/keys/{key.key_id}/rotate/"
+    assert editor.get(rotate).status_code == 200
+
+    new = made(editor.post(rotate, {"overlap_s": "3600"}))
+
+    assert publish(old) == publish(new) == 202
+    key.refresh_from_db()
+    assert key.expires_at is not None
+    assert abs(key.expires_at - timezone.now() - timedelta(hours=1)) < timedelta(minutes=1)
+
+    made(editor.post(f"/portal/acme/keys/{newest().key_id}/rotate/", {"overlap_s": "0"}))
+    assert publish(new) == 401
+
+
+def test_a_key_that_rules_is_no_team_s_to_rotate(editor: Client, team: Team) -> None:
+    key = ApiKeyFactory.create(team=team, scopes=["admin"])
+
+    answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
+
+    assert answer.status_code == 422
+    assert "Ask an operator" in answer.content.decode()
+    assert ApiKey.objects.count() == 1
+
+
+def test_a_key_that_is_over_has_no_successor(editor: Client, shop: Producer) -> None:
+    key = ApiKeyFactory.create(producer=shop, revoked=True)
+
+    answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
+
+    assert "issue a new one" in answer.content.decode()
+
+
+def test_keys_of_others_do_not_exist(editor: Client) -> None:
+    other = ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
+    for key in (ApiKeyFactory.create(producer=other), ApiKeyFactory.create(admin=True)):
+        assert key.key_id not in editor.get("/portal/acme/keys/").content.decode()
+        for what in ("rotate", "revoke"):
+            answer = editor.post(f"/portal/acme/keys/{key.key_id}/{what}/", {"overlap_s": "0"})
+            assert answer.status_code == 404
+    assert ApiKey.objects.filter(revoked_at=None, expires_at=None).count() == 2
+
+
+def test_no_number_of_keys_that_are_over_hides_one_that_works(
+    editor: Client, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "MOST_SHOWN", 3)
+    working = [ApiKeyFactory.create(team=team) for _ in range(2)]
+    over = [ApiKeyFactory.create(team=team, revoked=True), ApiKeyFactory.create(team=team)]
+    ApiKey.objects.filter(pk=over[1].pk).update(expires_at=timezone.now())
+
+    html = editor.get("/portal/acme/keys/").content.decode()
+
+    shown = [key.key_id in html for key in (*working, *over)]
+    assert shown == [True, True, False, True]
+    assert "of those that are over only the newest" in html
+
+    monkeypatch.setattr(views, "MOST_SHOWN", 1)
+    html = editor.get("/portal/acme/keys/").content.decode()
+    assert [key.key_id in html for key in (*working, *over)] == [True, True, False, False]
+
+
+def test_a_viewer_sees_keys_and_no_way_to_act(team: Team, shop: Producer) -> None:
+    key = ApiKeyFactory.create(producer=shop, label="till")
+    viewer = people.person("vera", team, "viewer")
+
+    html = viewer.get("/portal/acme/keys/").content.decode()
+
+    assert "till" in html
+    assert key.key_id in html
+    assert text_of(key) not in html
+    assert "Revoke" not in html
+    assert "New key" not in html
+    assert viewer.get(NEW).status_code == 403
+
+
+def test_the_page_with_a_key_is_kept_in_no_cache(
+    editor: Client, orders: Channel, shop: Producer
+) -> None:
+    assert "no-store" in editor.post(NEW, wish())["Cache-Control"]

@@ -1,0 +1,115 @@
+"""What belongs to others: a member who puts their names into addresses finds nothing there."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.test import Client
+
+from channels_app.models import Invitation, Membership, Team
+from channels_app.rules import ids
+from channels_app.steps import invite
+from tests.interfaces.api.test_tenants import rows, undone
+from tests.support import people, world
+from tests.support.factories import ApiKeyFactory, ConsumerFactory, DeliveryFactory, TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+FOR_EVERYBODY = {
+    "/portal/<str:team>/webhooks/-/catalogue/<str:channel>/",
+    "/portal/<str:team>/webhooks/-/new/<str:channel>/",
+}
+"""An external channel is every team's to look at and to register with."""
+FORGIVING = ("<int:member>", "<int:invitation>")
+"""Two owners may act at once: who is gone already is told of in the list of members, not by 404."""
+NOBODY = "987654321"
+
+
+def belongings(team: Team) -> dict[str, str]:
+    """By the names of the addresses: one of everything that a team has."""
+    made = world.make(team)
+    queued = DeliveryFactory.create(consumer=made.consumer)
+    people.person("somebody", team, "viewer")
+    membership = Membership.objects.get(team=team)
+    wish = {"email": "new@example.com", "role": "viewer"}
+    invited = invite.invite(team.slug, wish, actor="test", inviter="somebody")
+    key = ApiKeyFactory.create(team=team)
+    return {
+        **made.parameters,
+        "delivery": made.parameters["delivery_id"],
+        "queued": ids.to_public(ids.DELIVERY, queued.id),
+        "member": str(membership.pk),
+        "invitation": str(invited.row.pk),
+        "key_id": key.key_id,
+    }
+
+
+def addresses(team: str, found: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Route, method and address of each route that leads to an object, with these for objects."""
+    for path, view in people.team_routes():
+        names = re.findall(r"<\w+:(\w+)>", path)
+        if names == ["team"] or path in FOR_EVERYBODY:
+            continue
+        address = path.replace("<str:team>", team)
+        for name in names[1:]:
+            is_taken_back = name == "delivery" and path.endswith("/cancel/")
+            value = found["queued" if is_taken_back else name]
+            address = re.sub(rf"<\w+:{name}>", value, address)
+        for method in ("get", *people.CHANGING):
+            if hasattr(view, method):
+                yield path, method.upper(), address
+
+
+def test_the_same_addresses_lead_their_owners_somewhere() -> None:
+    """Without this the walks below would prove nothing."""
+    team = TeamFactory.create(slug="theirs")
+    found = belongings(team)
+    owner = people.person("olga", team, "owner")
+    led = set()
+    for path, method, address in addresses("theirs", found):
+        with undone():
+            if owner.generic(method, address).status_code != 404:
+                led.add(path)
+    assert {path for path, _, _ in addresses("theirs", found)} == led
+
+
+@pytest.mark.trap("another tenant's object by its number")
+def test_what_is_anothers_is_nowhere_among_my_teams_addresses() -> None:
+    theirs = belongings(TeamFactory.create(slug="theirs"))
+    me = people.person("mia", TeamFactory.create(slug="mine"), "owner")
+    before = rows()
+    for path, method, address in addresses("mine", theirs):
+        if any(name in path for name in FORGIVING):
+            nobodys = re.sub(r"/\d+/", f"/{NOBODY}/", address)
+            assert told(me, address) == told(me, nobodys), path
+            continue
+        answer = me.generic(method, address)
+        assert answer.status_code == 404, (method, path)
+        assert theirs["client_id"] not in answer.content.decode()
+    assert rows() == before
+    assert list(Membership.objects.filter(team__slug="theirs").values_list("role")) == [("viewer",)]
+    assert Invitation.objects.filter(revoked_at=None).exists()
+
+
+def told(client: Client, address: str) -> list[str]:
+    """What the list of members says of it afterwards."""
+    answer = client.post(address, {"role": "editor"}, follow=True)
+    return [str(message) for message in answer.context["messages"]]
+
+
+@pytest.mark.trap("another tenant's object by its number")
+def test_what_is_anothers_is_not_reached_through_my_webhook() -> None:
+    """Deliveries and replays are named below a webhook: mine does not open theirs."""
+    theirs = belongings(TeamFactory.create(slug="theirs"))
+    mine = TeamFactory.create(slug="mine")
+    me = people.person("mia", mine, "owner")
+    webhook = ConsumerFactory.create(team=mine)
+    mixed = {**theirs, "channel": webhook.channel.slug, "client_id": webhook.client_id}
+    before = rows()
+    inner = [
+        one for one in addresses("mine", mixed) if re.search(r"<str:(delivery|replay_id)>", one[0])
+    ]
+    assert len(inner) > 3
+    for path, method, address in inner:
+        assert me.generic(method, address).status_code == 404, (method, path)
+    assert rows() == before

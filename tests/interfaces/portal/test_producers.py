@@ -1,0 +1,170 @@
+"""Producers in the portal: a team makes its own, which may do nothing until an operator says so."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from channels_app.errors import NotFound
+from channels_app.models import AuditEntry, Producer, Team
+from channels_app.steps import register_producer
+from tests.support import people
+from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/portal/acme/producers/"
+NEW = f"{LIST}-/new/"
+
+
+def wish(**changes: Any) -> dict[str, Any]:
+    return {"name": "till", "description": "The till", "default_priority": "4", **changes}
+
+
+def test_a_producer_is_made_listed_and_changed(team: Team, editor: Client) -> None:
+    assert "No producers yet" in editor.get(LIST).content.decode()
+
+    answer = editor.post(NEW, wish(default_priority="6"), follow=True)
+
+    page = "/portal/acme/producers/acme.till/"
+    assert answer.redirect_chain == [(page, 302)]
+    assert "Ask an operator for its first key" in answer.content.decode()
+    made = Producer.objects.get()
+    assert (made.slug, made.team, made.description) == ("acme.till", team, "The till")
+    assert (made.default_priority, made.max_priority, made.rate_per_second) == (6, 9, None)
+    listed = editor.get(LIST).content.decode()
+    assert "The till" in listed
+    assert "none yet" in listed
+
+    changed = wish(description="Tills", version=f"{made.version}")
+    assert editor.post(page, changed)["Location"] == page
+
+    made.refresh_from_db()
+    assert (made.description, made.default_priority) == ("Tills", 4)
+    entries = AuditEntry.objects.order_by("id").values_list("actor", "action", "target", "team_id")
+    assert list(entries) == [
+        ("user:eddy", "producer.create", "producer:acme.till", team.pk),
+        ("user:eddy", "producer.update", "producer:acme.till", team.pk),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        pytest.param({"name": "Till"}, "lower-case letters", id="no name"),
+        pytest.param({"name": "t" * 99}, "1 to 100 characters", id="too long with the team's"),
+        pytest.param({"name": "shop"}, "a producer acme.shop already", id="its own"),
+        pytest.param({"default_priority": "10"}, "less than or equal to 9", id="priority"),
+        pytest.param({"description": "\x07"}, "Control characters", id="a bell"),
+    ],
+)
+def test_what_cannot_be_made_is_said_and_nothing_typed_is_lost(
+    team: Team, editor: Client, changes: dict[str, Any], sentence: str
+) -> None:
+    ProducerFactory.create(slug="acme.shop", team=team)
+
+    answer = editor.post(NEW, wish(**changes))
+
+    html = answer.content.decode()
+    assert answer.status_code == 422
+    assert sentence in html
+    assert f'value="{changes.get("name", "till")}"' in html
+    assert Producer.objects.count() == 1
+
+
+def test_a_team_s_producer_takes_nobody_s_name(editor: Client) -> None:
+    ProducerFactory.create(slug="till", team=None)
+    ProducerFactory.create(slug="acme.till", team=TeamFactory.create(slug="other"))
+
+    assert editor.post(NEW, wish()).status_code == 422
+
+    assert editor.post(NEW, wish(name="shop")).status_code == 302
+    assert list(Producer.objects.filter(team__slug="acme").values_list("slug", flat=True)) == [
+        "acme.shop"
+    ]
+
+
+def test_there_is_an_end_to_how_many(
+    team: Team, editor: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(register_producer, "MOST_OF_TEAM", 1)
+    ProducerFactory.create(team=team)
+
+    answer = editor.post(NEW, wish())
+
+    assert answer.status_code == 422
+    assert "ask an operator for more" in answer.content.decode()
+
+
+def test_no_right_of_the_team_or_of_a_sister_passes_to_a_fresh_producer(
+    team: Team, editor: Client
+) -> None:
+    ChannelFactory.create(slug="orders", external=True)
+    ApiKeyFactory.create(
+        producer=ProducerFactory.create(slug="acme.shop", team=team), channels=["orders"]
+    )
+    ApiKeyFactory.create(team=team, scopes=["read"], channels=["orders"])
+    editor.post(NEW, wish())
+
+    for channels in (["orders"], ["*"]):
+        wished = {"label": "x", "owner": "producer:acme.till", "scopes": ["publish"], "days": ""}
+        answer = editor.post("/portal/acme/keys/new/", {**wished, "channels": channels})
+        assert answer.status_code == 422
+    assert not Producer.objects.get(slug="acme.till").keys.exists()
+
+
+def test_limits_and_what_an_operator_disabled_are_not_a_team_s_to_change(
+    team: Team, editor: Client
+) -> None:
+    shop = ProducerFactory.create(
+        slug="acme.shop", team=team, max_priority=5, rate_per_second=2.0, disabled=True
+    )
+    wider = {"max_priority": "9", "rate_limit": "", "disabled": "", "team": ""}
+    wished = {"description": "", "version": f"{shop.version}", **wider}
+    page = f"{LIST}acme.shop/"
+
+    refused = editor.post(page, {**wished, "default_priority": "6"})
+    assert refused.status_code == 422
+    assert "above max_priority" in refused.content.decode()
+    assert editor.post(page, {**wished, "default_priority": "5"}).status_code == 302
+
+    shop.refresh_from_db()
+    assert (shop.max_priority, shop.rate_per_second, shop.disabled) == (5, 2.0, True)
+    assert (shop.default_priority, shop.team) == (5, team)
+
+
+def test_who_was_slower_is_told_so(team: Team, editor: Client) -> None:
+    shop = ProducerFactory.create(slug="acme.shop", team=team)
+    stale = wish(description="Mine", version=f"{shop.version}")
+    shop.save()
+
+    answer = editor.post(f"{LIST}acme.shop/", stale)
+
+    html = answer.content.decode()
+    assert answer.status_code == 422
+    assert "has changed since" in html
+    assert "Mine" in html
+
+
+def test_another_team_s_producer_does_not_exist(editor: Client) -> None:
+    ProducerFactory.create(slug="bank", team=TeamFactory.create(slug="other"))
+    ProducerFactory.create(slug="free")
+
+    assert "bank" not in editor.get(LIST).content.decode()
+    for slug in ("bank", "free", "none"):
+        assert editor.get(f"{LIST}{slug}/").status_code == 404
+        assert editor.post(f"{LIST}{slug}/", wish()).status_code == 404
+        with pytest.raises(NotFound):
+            register_producer.change_within("acme", slug, {}, actor="user:eddy")
+
+
+def test_a_viewer_looks_and_changes_nothing(team: Team) -> None:
+    ProducerFactory.create(slug="acme.shop", team=team)
+    viewer = people.person("vera", team)
+
+    assert "New producer" not in viewer.get(LIST).content.decode()
+    html = viewer.get(f"{LIST}acme.shop/").content.decode()
+    assert "Save" not in html
+    assert "disabled" in html
+    assert viewer.get(NEW).status_code == 403
+    assert viewer.post(f"{LIST}acme.shop/", wish()).status_code == 403

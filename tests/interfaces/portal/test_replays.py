@@ -1,0 +1,395 @@
+"""Lists, dead letters and their replay in the portal, with a real pump and a real receiver."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Consumer
+from delivery.models import Delivery, Replay
+from delivery.rules.lanes import BEHIND
+from delivery.steps import replay
+from delivery.ui import pages, picture
+from delivery.ui.pages import Wanted
+from delivery.ui.views import replays
+from delivery.ui.views import webhook as views
+from tests.support import people
+from tests.support.books import key_at, make_deliveries
+from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFactory, TeamFactory
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    pumping,
+)
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def webhook(receiver: Receiver) -> Consumer:
+    team = TeamFactory.create(slug="acme", name="Acme")
+    channel = make_channel(exposure="external")
+    return make_consumer(channel, receiver.url("/hook"), client_id="mine", team=team)
+
+
+@pytest.fixture
+def owner(webhook: Consumer) -> Client:
+    assert webhook.team is not None
+    return people.person("olga", webhook.team, "owner")
+
+
+def root(webhook: Consumer) -> str:
+    return f"/portal/acme/webhooks/{webhook.channel}/{webhook}"
+
+
+def text(answer: Any) -> str:
+    return str(answer.content.decode())
+
+
+@pytest.mark.seed("S4-04")
+def test_what_is_due_later_stands_in_the_order_of_its_time(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{root(webhook)}/ahead/"
+    assert "Nothing is due later" in text(owner.get(path))
+    now = clock.now()
+
+    def due(minutes: int, **traits: Any) -> str:
+        at = now + timedelta(minutes=minutes)
+        return str(DeliveryFactory.create(consumer=webhook, **{"due_at": at} | traits))
+
+    third, first = due(30, priority=9), due(10, priority=1)
+    retry = due(20, retrying=True)
+    for other in (
+        *(due(0), due(5, in_flight=True), due(5, due_at=BEHIND), due(5, dead=True, due_at=None)),
+        str(DeliveryFactory.create(due_at=now + timedelta(minutes=5))),
+    ):
+        assert other not in text(owner.get(path))
+    shown = re.findall(r">(dlv_\w{13})<", text(owner.get(path)))
+    assert shown == [first, retry, third]
+    monkeypatch.setattr(views, "MOST_AHEAD", 2)
+    few = text(owner.get(path))
+    assert re.findall(r">(dlv_\w{13})<", few) == [first, retry]
+    assert "more than these 2" in few
+
+
+def run_sweeps() -> None:
+    """Replays are worked off by the steward."""
+    while replay.run_due(clock.now(), slot=0):
+        pass
+
+
+def die(webhook: Consumer, receiver: Receiver, count: int) -> list[Delivery]:
+    """Really failed deliveries; from then on the consumer takes everything."""
+    receiver.script("/hook", [Reply(500, b"no")])
+    Consumer.objects.filter(id=webhook.id).update(retry="once")
+    publish(webhook.channel, *[b"%d" % n for n in range(count)], event_type="order.paid")
+    with pumping() as pump:
+        pump_until(pump, all_finished)
+    receiver.script("/hook", [Reply(200)])
+    return list(Delivery.objects.filter(state="dead").order_by("id"))
+
+
+def test_dead_letters_are_counted_first_then_sent_again(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    rows = die(webhook, receiver, 5)
+    dead = text(owner.get(f"{root(webhook)}/dead/"))
+    assert all(str(row) in dead for row in rows)
+    start = f"{root(webhook)}/dead/replay/?outcome=server_error"
+    assert "This will send 5 messages again" in text(owner.get(start))
+    assert not Replay.objects.exists()
+    assert owner.post(start, {"reason": ""}).status_code == 422  # a reason is needed
+
+    answer = owner.post(start, {"reason": "it was down"})
+
+    asked = Replay.objects.get()
+    assert answer["Location"] == f"{root(webhook)}/replays/{asked}/"
+    assert "<b>0</b> of 5 queued again" in text(owner.get(answer["Location"]))
+    run_sweeps()
+    with pumping() as pump:
+        pump_until(pump, all_finished)
+    part = owner.get(answer["Location"], headers={"X-Live": "1"})
+    assert "<html" not in text(part)
+    assert "<b>5</b> of 5 queued again" in text(part)
+    assert "data-live-stop" in text(part)
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered"}
+    assert "it was down" in text(owner.get(f"{root(webhook)}/replays/"))
+    entry = AuditEntry.objects.get(action="replay.create")
+    assert (entry.actor, entry.reason) == ("user:olga", "it was down")
+
+
+def test_only_the_selected_are_sent_again(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    first, second, third = die(webhook, receiver, 3)
+    start = f"{root(webhook)}/dead/replay/?id={first}&id={third}"
+    assert "This will send 2 messages again" in text(owner.get(start))
+    owner.post(start, {"reason": "two of them"})
+    run_sweeps()
+    second.refresh_from_db()
+    assert second.state == "dead"
+    assert Delivery.objects.filter(state="queued").count() == 2
+
+
+def test_another_teams_dead_letters_cannot_be_selected(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    theirs = ConsumerFactory.create(channel=webhook.channel, team=TeamFactory.create())
+    row = DeliveryFactory.create(dead=True, consumer=theirs)
+    start = f"{root(webhook)}/dead/replay/?id={row}"
+    assert "There is nothing to send again" in text(owner.get(start))
+    owner.post(start, {"reason": "mine now"})
+    run_sweeps()
+    row.refresh_from_db()
+    assert row.state == "dead"
+    assert owner.get(f"{root(webhook)}/dead/replay/?id=nonsense").status_code == 404
+
+
+def test_a_replay_is_cancelled_half_way(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    die(webhook, receiver, 3)
+    start = f"{root(webhook)}/dead/replay/"
+    page = owner.post(start, {"reason": "slowly", "rate_per_second": "0.001"})["Location"]
+    run_sweeps()
+    answer = owner.post(f"{page}cancel/", follow=True)
+    assert "What was queued already is sent" in text(answer)
+    assert Replay.objects.get().state == "cancelled"
+    assert Delivery.objects.filter(state="dead").count() == 2
+    assert "cancelled already" in text(owner.post(f"{page}cancel/", follow=True))
+
+
+def asked(team_id: int | None, consumer_id: int) -> Replay:
+    now = clock.now()
+    return Replay(
+        id=key_at(now),
+        filter={},
+        consumer_ids=[consumer_id],
+        team_id=team_id,
+        requested_by="user:x",
+        upper_id=1,
+        next_due_at=now,
+        created_at=now,
+    )
+
+
+def test_no_number_of_other_replays_of_the_team_hides_one(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "LAST", 2)
+    monkeypatch.setattr(replays, "LOOK", 3)
+    another = ConsumerFactory.create(channel=webhook.channel, team=webhook.team)
+    order = (webhook, *[another] * 4, webhook, webhook, webhook)
+    rows = [asked(webhook.team_id, consumer.id) for consumer in order]
+    Replay.objects.bulk_create(rows)
+    mine = [str(row) for row in reversed(rows) if row.consumer_ids == [webhook.id]]
+
+    found, query = [], ""
+    for _ in range(len(rows)):
+        html = text(owner.get(f"{root(webhook)}/replays/{query}"))
+        found.append(re.findall(r">(rpl_\w+)</a>", html))
+        older = re.search(r'href="(\?before=[^"]+)"', html)
+        if not older:
+            break
+        query = older[1]
+
+    assert found == [mine[:2], mine[2:3], mine[3:], []]
+
+
+def test_what_others_replay_pushes_nothing_out_of_the_list(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "LOOK", 50)
+    mine = asked(webhook.team_id, webhook.id)
+    mine.save()
+    Replay.objects.bulk_create(asked(None, webhook.id) for _ in range(60))
+
+    assert str(mine) in text(owner.get(f"{root(webhook)}/replays/"))
+
+
+def test_another_webhooks_replay_is_not_found(owner: Client, webhook: Consumer) -> None:
+    now = clock.now()
+    for team_id, consumer_ids in ((webhook.team_id, [webhook.id + 1]), (None, [webhook.id])):
+        row = Replay.objects.create(
+            id=key_at(now),
+            filter={},
+            consumer_ids=consumer_ids,
+            team_id=team_id,
+            requested_by="user:x",
+            upper_id=1,
+            next_due_at=now,
+            created_at=now,
+        )
+        page = f"{root(webhook)}/replays/{row}/"
+        assert owner.get(page).status_code == 404
+        assert owner.post(f"{page}cancel/").status_code == 404
+        assert str(row) not in text(owner.get(f"{root(webhook)}/replays/"))
+        row.delete()
+
+
+def test_one_is_sent_again_or_taken_back(
+    owner: Client, webhook: Consumer, receiver: Receiver
+) -> None:
+    (row,) = die(webhook, receiver, 1)
+    page = f"{root(webhook)}/deliveries/{row}/"
+    assert "Send again" in text(owner.get(page))
+    assert "Queued: it is sent now." in text(owner.post(f"{page}replay/", follow=True))
+    assert "Take back" in text(owner.get(page))
+    assert "Taken back." in text(owner.post(f"{page}cancel/", follow=True))
+    assert "only a queued one" in text(owner.post(f"{page}cancel/", follow=True))
+    actions = AuditEntry.objects.filter(actor="user:olga").values_list("action", flat=True)
+    assert {"delivery.replay", "delivery.cancel"} <= set(actions)
+
+
+def make_history(webhook: Consumer) -> list[Delivery]:
+    """Sixty deliveries, one a minute, in several states; newest last."""
+    now, rows = clock.now(), []
+    for place in range(60):
+        at = now - timedelta(minutes=60 - place)
+        kind: dict[str, Any] = {"delivered": True}
+        if place % 5 == 0:
+            kind = {"dead": True, "outcome": "timeout" if place % 10 else "server_error"}
+        elif place % 7 == 0:
+            kind = {"retrying": True}
+        row = DeliveryFactory.create(
+            id=key_at(at),
+            consumer=webhook,
+            accepted_at=at,
+            event_type="order.paid" if place % 3 else "stock.low",
+            **kind,
+        )
+        if row.state == "delivered":
+            AttemptFactory.create(
+                delivery=row, outcome="delivered", status_code=200, total_ms=10 + place
+            )
+        rows.append(row)
+    return rows
+
+
+def walk(owner: Client, address: str, query: str = "") -> list[str]:
+    """Ids of all pages from the newest to the oldest, and back again to the same first page."""
+    first = page = text(owner.get(address + query))
+    seen = re.findall(r'href="[^"]*/deliveries/(dlv_\w+)/"', page)
+    while link := re.search(r'rel="next" href="([^"]+)"', page):
+        page = text(owner.get(address + link[1].replace("&amp;", "&")))
+        seen += re.findall(r'href="[^"]*/deliveries/(dlv_\w+)/"', page)
+    while link := re.search(r'rel="prev" href="([^"]+)"', page):
+        page = text(owner.get(address + link[1].replace("&amp;", "&")))
+    ids = re.compile(r"/deliveries/(dlv_\w+)/")
+    assert ids.findall(page) == ids.findall(first)
+    return seen
+
+
+@pytest.mark.parametrize("looks", [pages.LOOKS, (7,) * 4, (3, 9)])
+def test_every_page_holds_what_its_filter_says_in_order_and_once(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch, looks: tuple[int, ...]
+) -> None:
+    """Also when the look breaks off long before it has found a page full."""
+    monkeypatch.setattr(pages, "LOOKS", looks)
+    rows = make_history(webhook)
+    wanted: dict[str, Callable[[Delivery], bool]] = {
+        "": lambda row: True,
+        "?state=dead": lambda row: row.state == "dead",
+        "?state=retrying": lambda row: row.state == "queued",
+        "?outcome=timeout": lambda row: row.outcome == "timeout",
+        "?event_type=stock.*": lambda row: row.event_type == "stock.low",
+        "?state=delivered&event_type=order.paid": lambda row: (
+            row.state == "delivered" and row.event_type == "order.paid"
+        ),
+        "?status=503": lambda row: row.status_code == 503,
+        "?status=%C2%B2": lambda row: True,
+        "?outcome=dns_error": lambda row: False,
+        "?state=nonsense": lambda row: True,
+    }
+    for query, fits in wanted.items():
+        expected = [str(row) for row in reversed(rows) if fits(row)]
+        assert walk(owner, f"{root(webhook)}/", query) == expected, query
+
+
+def test_the_time_filter_reads_no_older_rows(webhook: Consumer) -> None:
+    rows = make_history(webhook)
+    begin = clock.now() - timedelta(hours=1)
+    later = clock.now() + timedelta(minutes=30)
+    found = pages.look(webhook.id, Wanted(since="1h"), later, limit=100)
+    expected = [
+        row.id for row in reversed(rows) if row.accepted_at >= begin + timedelta(minutes=30)
+    ]
+    assert [row.id for row in found.rows] == expected
+
+
+def test_the_health_page_says_how_messages_fared(
+    owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = make_history(webhook)
+    monkeypatch.setattr(picture, "SAMPLE", 5)  # wherever the bars' edges are just now
+    assert "A sample:" in text(owner.get(f"{root(webhook)}/health/?span=7d"))
+    monkeypatch.setattr(picture, "SAMPLE", 100)
+    taken = sum(row.state == "delivered" for row in rows)
+    attempts = sum(row.attempt_count for row in rows)
+    for span in ("24h", "7d"):
+        page = text(owner.get(f"{root(webhook)}/health/?span={span}"))
+        assert f"{taken} of {attempts} attempts" in page
+        assert "dead: 12" in page
+        assert "All messages of this time." in page
+
+
+def test_the_list_of_webhooks_asks_as_often_for_many_as_for_one(
+    owner: Client, webhook: Consumer
+) -> None:
+    def count() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert owner.get("/portal/acme/webhooks/").status_code == 200
+        return sum("UTC_TIMESTAMP" not in query["sql"] for query in captured.captured_queries)
+
+    make_history(webhook)
+    one = count()
+    others = ConsumerFactory.create_batch(3, channel=webhook.channel, team=webhook.team)
+    make_deliveries(others[0], 40, state="delivered", attempt_count=2)
+    make_deliveries(others[0], 2, state="dead")
+
+    assert count() == one
+    rows = owner.get("/portal/acme/webhooks/").context["rows"]
+    ticks = {row["webhook"].id: row["ticks"] for row in rows}
+    tones = [tick["tone"] for tick in ticks[others[0].id]]
+    assert tones == ["wait"] * 28 + ["bad"] * 2, "the newest stand last"
+    assert ticks[others[1].id] == []
+    assert len(ticks[webhook.id]) == 30
+
+
+def test_a_week_of_health_asks_as_often_as_a_day(owner: Client, webhook: Consumer) -> None:
+    make_history(webhook)
+    asked = []
+    for span in ("24h", "7d"):
+        with CaptureQueriesContext(connection) as captured:
+            owner.get(f"{root(webhook)}/health/?span={span}")
+        table = f"FROM {connection.ops.quote_name(Delivery._meta.db_table)}"
+        asked.append(sum(table in query["sql"] for query in captured))
+
+    assert asked == [1, 1]
+
+
+def test_pages_ask_no_more_the_more_there_is(owner: Client, webhook: Consumer) -> None:
+    """The number of queries does not grow with rows on a page."""
+
+    def count(path: str) -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert owner.get(f"{root(webhook)}/{path}").status_code == 200
+        # The clock asks for the database's time now and then.
+        return sum("UTC_TIMESTAMP" not in query["sql"] for query in captured.captured_queries)
+
+    for state in ("delivered", "dead", "retrying"):
+        DeliveryFactory.create(consumer=webhook, **{state: True})
+    few = {path: count(path) for path in ("", "dead/", "health/")}
+    make_history(webhook)
+    assert {path: count(path) for path in few} == few

@@ -1,0 +1,432 @@
+"""Teams: founding one, inviting, joining, changing roles, leaving; and never without an owner."""
+
+import io
+import logging
+import re
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core import mail
+from django.db import connection, connections, transaction
+from django.test import Client
+from django.utils import timezone
+
+from channels_app.errors import Refused
+from channels_app.models import AuditEntry, Invitation, Membership, Team
+from channels_app.steps import accept_invitation, change_membership, invite
+from tests.support import people
+from tests.support.factories import TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def owner(team: Team) -> Client:
+    return people.person("olive", team, "owner")
+
+
+def link_of(owner: Client, **values: Any) -> str:
+    """The path of a fresh invitation, as it is shown once."""
+    form = {"role": "editor", "days": "7", "email": "", **values}
+    html = owner.post("/portal/acme/members/invite/", form).content.decode()
+    found = re.search(r"http://[^/]+(/portal/-/join/[\w-]{43}/)", html)
+    assert found, html
+    return found[1]
+
+
+def member(name: str) -> Membership:
+    return Membership.objects.get(user__username=name)
+
+
+def audited() -> list[tuple[str, str, str]]:
+    entries = AuditEntry.objects.order_by("id")
+    return list(entries.values_list("actor", "action", "target"))
+
+
+def test_an_invitation_makes_a_member_once(owner: Client, team: Team) -> None:
+    link = link_of(owner)
+    nora, tim = people.person("nora"), people.person("tim")
+    assert "Join Acme" in nora.get(link).content.decode()
+
+    assert nora.post(link)["Location"] == "/portal/acme/"
+
+    assert member("nora").role == "editor"
+    assert tim.get(link).status_code == 404
+    tim.post(link)
+    assert not Membership.objects.filter(user__username="tim").exists()
+    number = Invitation.objects.get().pk
+    assert audited() == [
+        ("user:olive", "invitation.create", f"invitation:acme/{number}"),
+        ("user:nora", "invitation.accept", "membership:acme/nora"),
+    ]
+    assert set(AuditEntry.objects.values_list("team_id", flat=True)) == {team.pk}
+
+
+def test_the_link_is_stored_nowhere_and_shown_once(owner: Client) -> None:
+    token = link_of(owner).split("/")[-2]
+
+    stored = str(list(Invitation.objects.values())) + str(list(AuditEntry.objects.values()))
+    assert token not in stored
+    assert token not in owner.get("/portal/acme/members/").content.decode()
+
+
+def test_looking_at_a_link_uses_nothing_up_and_neither_does_a_member(owner: Client) -> None:
+    link = link_of(owner)
+    Client().get(link)
+    owner.post(link)
+
+    assert Invitation.objects.get().accepted_at is None
+    assert Membership.objects.count() == 1
+
+
+@pytest.mark.parametrize("how", ["ended", "taken back"])
+def test_an_invitation_that_is_over_opens_nothing(owner: Client, how: str) -> None:
+    link = link_of(owner)
+    number = Invitation.objects.get().pk
+    if how == "ended":
+        Invitation.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    else:
+        owner.post(f"/portal/acme/invitations/{number}/revoke/")
+    nora = people.person("nora")
+
+    assert nora.get(link).status_code == 404
+    nora.post(link)
+
+    assert Membership.objects.count() == 1
+
+
+def test_an_invitation_lets_its_holder_make_an_account_and_nobody_else(owner: Client) -> None:
+    link, client = link_of(owner), Client()
+    form = {"username": "nora", "email": "nora@example.com"}
+    form |= {"password1": PASSWORD, "password2": PASSWORD}
+    for wrong in ("", "/portal/", "/portal/-/join/" + "x" * 43 + "/", "//evil.example/"):
+        client.post("/accounts/signup/", {**form, "next": wrong})
+    assert not User.objects.filter(username="nora").exists()
+
+    answer = client.post("/accounts/signup/", {**form, "next": link})
+
+    assert answer["Location"] == link
+    client.post(link)
+    assert member("nora").role == "editor"
+
+
+def test_an_invitation_that_leaks_is_no_open_door(owner: Client) -> None:
+    link = link_of(owner)
+    for number in range(5):
+        form = {"username": f"n{number}", "email": f"n{number}@example.com", "next": link}
+        form |= {"password1": PASSWORD, "password2": PASSWORD}
+        answer = Client().post("/accounts/signup/", form)
+
+    assert "by invitation" in answer.content.decode()
+    assert User.objects.filter(username__startswith="n").count() == 3
+    assert audited()[-1][:2] == ("user:n2", "invitation.sign_up")
+    assert "n2" in owner.get("/portal/acme/audit/").content.decode()
+
+
+def test_the_log_names_no_link_that_still_works(
+    owner: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = link_of(owner)
+    log = io.StringIO()
+    (handler,) = [handler for handler in logging.getLogger().handlers if handler.name == "stderr"]
+    monkeypatch.setattr(handler, "stream", log)
+    client = Client(enforce_csrf_checks=True)
+
+    client.post(link)
+    referer = f"https://elsewhere.example/?next={quote(link, safe='')}"
+    client.post(link, secure=True, headers={"Referer": referer})
+
+    lines = log.getvalue().splitlines()
+    assert len(lines) == 2
+    assert all("/portal/-/join/..." in line for line in lines)
+    assert link.split("/")[-2] not in log.getvalue()
+
+
+def test_an_invitation_is_mailed_where_there_is_mail(owner: Client, settings: Any) -> None:
+    link_of(owner, email="nora@example.com")
+    assert mail.outbox == []
+    settings.CAN_MAIL = True
+
+    link = link_of(owner, email="nora@example.com")
+
+    (sent,) = mail.outbox
+    assert sent.to == ["nora@example.com"]
+    assert link in str(sent.body)
+
+
+def test_mail_that_fails_loses_no_invitation(owner: Client, settings: Any) -> None:
+    settings.CAN_MAIL, settings.EMAIL_PORT = True, 1
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    form = {"role": "viewer", "days": "7", "email": "nora@example.com"}
+
+    html = owner.post("/portal/acme/members/invite/", form).content.decode()
+
+    assert "No mail was sent" in html
+    assert "/portal/-/join/" in html
+
+
+def test_what_was_typed_stays_when_it_cannot_be_used(owner: Client) -> None:
+    form = {"role": "editor", "days": "7", "email": "no address"}
+
+    answer = owner.post("/portal/acme/members/invite/", form)
+
+    assert answer.status_code == 422
+    assert 'value="no address"' in answer.content.decode()
+    assert not Invitation.objects.exists()
+
+
+def test_a_team_cannot_be_flooded_with_invitations(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(invite, "MOST_OPEN", 1)
+    invite.invite("acme", {}, actor="user:o", inviter="o")
+
+    with pytest.raises(Refused, match="take some back"):
+        invite.invite("acme", {}, actor="user:o", inviter="o")
+
+
+@pytest.mark.parametrize(
+    ("limit", "team_slug", "inviter"),
+    [("MOST_OF_TEAM", "acme", "otto"), ("MOST_OF_PERSON", "blue", "olive")],
+)
+def test_taking_invitations_back_does_not_let_anybody_send_mail_without_end(
+    team: Team, monkeypatch: pytest.MonkeyPatch, limit: str, team_slug: str, inviter: str
+) -> None:
+    TeamFactory.create(slug="blue")
+    monkeypatch.setattr(invite, limit, 1)
+    first = invite.invite("acme", {}, actor="user:olive", inviter="olive").row
+    invite.revoke("acme", first.pk, actor="user:olive")
+
+    with pytest.raises(Refused, match="within a day"):
+        invite.invite(team_slug, {}, actor="a", inviter=inviter)
+
+    invite.invite("blue", {}, actor="a", inviter="otto")
+    Invitation.objects.update(created_at=timezone.now() - timedelta(days=1, seconds=1))
+    invite.invite(team_slug, {}, actor="a", inviter=inviter)
+
+
+@pytest.mark.parametrize("role", ["viewer", "editor"])
+def test_only_owners_decide_who_belongs(team: Team, owner: Client, role: str) -> None:
+    client = people.person("eddy", team, role)
+    olive = member("olive").pk
+    waiting = invite.invite("acme", {}, actor="user:o", inviter="o").row.pk
+
+    for address in ("members/invite/", f"members/{olive}/role/", f"members/{olive}/remove/",
+                    f"invitations/{waiting}/revoke/"):  # fmt: skip
+        answer = client.post(f"/portal/acme/{address}", {"role": "viewer", "days": 7})
+        assert answer.status_code == 403, address
+    assert client.get("/portal/acme/members/invite/").status_code == 403
+
+    assert member("olive").role == "owner"
+    assert Invitation.objects.filter(revoked_at=None).count() == 1
+
+
+def test_an_owner_changes_roles_and_takes_members_out(team: Team, owner: Client) -> None:
+    people.person("vera", team, "viewer")
+    vera = member("vera").pk
+
+    owner.post(f"/portal/acme/members/{vera}/role/", {"role": "editor"})
+    assert member("vera").role == "editor"
+    owner.post(f"/portal/acme/members/{vera}/role/", {"role": "king"})
+    assert member("vera").role == "editor"
+    owner.post(f"/portal/acme/members/{vera}/remove/")
+
+    assert Membership.objects.count() == 1
+    assert [action for _, action, _ in audited()] == ["membership.change", "membership.end"]
+
+
+def test_the_last_owner_stays_owner_and_stays(team: Team, owner: Client) -> None:
+    people.person("vera", team, "editor")
+    olive = member("olive").pk
+
+    for address in (f"members/{olive}/role/", f"members/{olive}/remove/", "members/leave/"):
+        answer = owner.post(f"/portal/acme/{address}", {"role": "viewer"}, follow=True)
+        assert "would have no owner" in answer.content.decode(), address
+
+    assert member("olive").role == "owner"
+    assert AuditEntry.objects.count() == 0
+
+
+def test_an_owner_who_cannot_sign_in_is_no_owner_that_stays(team: Team, owner: Client) -> None:
+    people.person("otto", team, "owner")
+    User.objects.filter(username="otto").update(is_active=False)
+
+    answer = owner.post("/portal/acme/members/leave/", follow=True)
+
+    assert "would have no owner" in answer.content.decode()
+    assert member("olive").role == "owner"
+
+
+@pytest.mark.parametrize("how", ["leave", "remove", "demote"])
+def test_nobody_comes_back_by_an_invitation_of_their_own(
+    team: Team, owner: Client, how: str
+) -> None:
+    otto = people.person("otto", team, "owner")
+    own, other = link_of(otto, role="owner"), link_of(owner)
+    number = member("otto").pk
+    if how == "leave":
+        otto.post("/portal/acme/members/leave/")
+    elif how == "remove":
+        owner.post(f"/portal/acme/members/{number}/remove/")
+    else:
+        owner.post(f"/portal/acme/members/{number}/role/", {"role": "viewer"})
+
+    assert otto.get(own).status_code == 404
+    otto.post(own)
+    assert not Membership.objects.filter(user__username="otto", role="owner").exists()
+    assert Client().get(other).status_code == 200
+    taken = Invitation.objects.get(invited_by="otto")
+    who = "otto" if how == "leave" else "olive"
+    assert (f"user:{who}", "invitation.revoke", f"invitation:acme/{taken.pk}") in audited()
+
+
+def test_who_becomes_an_owner_keeps_what_waits(team: Team, owner: Client) -> None:
+    people.person("vera", team, "viewer")
+    invite.invite("acme", {}, actor="user:vera", inviter="vera")
+
+    change_membership.set_role("acme", member("vera").pk, "owner", actor="user:olive")
+
+    assert Invitation.objects.get().revoked_at is None
+
+
+def test_a_viewer_may_leave(team: Team, owner: Client) -> None:
+    viewer = people.person("vera", team, "viewer")
+
+    viewer.post("/portal/acme/members/leave/")
+
+    assert viewer.get("/portal/acme/").status_code == 404
+    assert audited() == [("user:vera", "membership.end", "membership:acme/vera")]
+
+
+def test_members_of_other_teams_cannot_be_reached_by_number(owner: Client) -> None:
+    other = TeamFactory.create(slug="other")
+    people.person("tim", other, "owner")
+    people.person("tom", other, "owner")
+    waiting = invite.invite("other", {}, actor="user:tim", inviter="tim").row.pk
+
+    owner.post(f"/portal/acme/members/{member('tim').pk}/remove/")
+    owner.post(f"/portal/acme/members/{member('tim').pk}/role/", {"role": "viewer"})
+    owner.post(f"/portal/acme/invitations/{waiting}/revoke/")
+
+    assert member("tim").role == "owner"
+    assert Invitation.objects.filter(revoked_at=None).exists()
+
+
+def test_where_everybody_may_come_everybody_may_found_a_team(settings: Any) -> None:
+    settings.SIGNUP = "open"
+    client = people.person("nora")
+
+    answer = client.post("/portal/-/new/", {"name": "Nora & Co", "slug": "nora"})
+
+    assert answer["Location"] == "/portal/nora/"
+    assert member("nora").role == "owner"
+    assert audited() == [("user:nora", "team.create", "team:nora")]
+
+
+def test_else_only_those_whom_operators_allowed_it() -> None:
+    client = people.person("nora")
+    assert client.get("/portal/-/new/").status_code == 403
+    assert client.post("/portal/-/new/", {"name": "N", "slug": "n"}).status_code == 403
+
+    nora = User.objects.get(username="nora")
+    nora.user_permissions.add(Permission.objects.get(codename="add_team"))
+
+    assert client.post("/portal/-/new/", {"name": "N", "slug": "n"}).status_code == 302
+
+
+@pytest.mark.parametrize(
+    ("slug", "sentence"),
+    [("acme", "has this name already"), ("-", "begins with a letter"), ("Ä b", "lower-case")],
+)
+def test_a_name_that_cannot_be_used_is_told_at_its_field(
+    team: Team, settings: Any, slug: str, sentence: str
+) -> None:
+    settings.SIGNUP = "open"
+
+    answer = people.person("nora").post("/portal/-/new/", {"name": "Kept", "slug": slug})
+
+    html = answer.content.decode()
+    assert answer.status_code == 422
+    assert sentence in html
+    assert 'value="Kept"' in html
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_two_owners_who_leave_at_once_do_not_both_go() -> None:
+    team = TeamFactory.create(slug="acme")
+    for name in ("olive", "otto"):
+        people.person(name, team, "owner")
+    rows = list(Membership.objects.values_list("pk", flat=True))
+    together(*[lambda row=row: change_membership.end("acme", row, actor="a") for row in rows])
+
+    assert Membership.objects.filter(role="owner").count() == 1
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_two_who_join_by_one_link_at_once_do_not_both_get_in() -> None:
+    TeamFactory.create(slug="acme")
+    token = invite.invite("acme", {}, actor="a", inviter="o").secrets[0]
+    users = [User.objects.create_user(name) for name in ("nora", "tim")]
+    together(
+        *[lambda user=user: accept_invitation.accept(token, user=user, actor="a") for user in users]
+    )
+
+    assert Membership.objects.count() == 1
+
+
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_who_joins_by_two_links_at_once_is_a_member_once() -> None:
+    TeamFactory.create(slug="acme")
+    tokens = [invite.invite("acme", {}, actor="a", inviter="o").secrets[0] for _ in range(2)]
+    user, refused = User.objects.create_user("nora"), []
+
+    def join(token: str) -> None:
+        try:
+            accept_invitation.accept(token, user=user, actor="a")
+        except Refused as refusal:
+            refused.append(refusal.detail)
+
+    joining = threading.Thread(
+        target=together, args=[lambda token=token: join(token) for token in tokens]
+    )
+    with transaction.atomic():
+        # A new member needs the team's row: both have looked before either can write.
+        Team.objects.select_for_update().get()
+        joining.start()
+        time.sleep(0.5)
+    joining.join()
+
+    assert Membership.objects.count() == 1
+    assert len(refused) == 1
+    assert Invitation.objects.filter(accepted_at=None).count() == 1
+
+
+def together(*works: Any) -> None:
+    """Run the works at the same moment; what one of them refuses is what the test is about."""
+    barrier = threading.Barrier(len(works))
+
+    def run(work: Any) -> None:
+        connection.ensure_connection()
+        barrier.wait()
+        try:
+            work()
+        except Refused:
+            pass
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,246 @@
+"""The real broker in processes of its own, on a database of its own, spoken to over HTTP."""
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import requests
+from django.conf import settings
+from django.db import connection
+
+from tests.support.receiver import Receiver
+
+START_S = 180.0
+"""On a machine that has much else to do; nobody waits so long unless something is wrong."""
+ANSWER_S = 60.0
+"""For one answer: a disk that others keep busy may hold a commit for many seconds."""
+ROOT = Path(settings.BASE_DIR)
+
+
+class Broker:
+    """A running installation and a key that may do everything."""
+
+    def __init__(self, folder: Path, database_url: str, **settings_: str) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self.base = f"http://127.0.0.1:{self.port}/api/v1"
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "SECRET_KEY": "e2e-" + "0123456789" * 6,
+            "DATABASE_URL": database_url,
+            "HOOKSTATION_DATA_DIR": str(folder),
+            "HOOKSTATION_ALLOWED_TARGETS": "127.0.0.0/8",
+            "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
+            "PYTHONWARNINGS": "ignore",
+            **settings_,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+        self.http = requests.Session()
+        self.http.trust_env = False
+
+    def manage(self, *arguments: str) -> str:
+        """Standard output of a management command that must succeed."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"manage.py {arguments}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def set_up(self) -> None:
+        """The key; `fresh_database` has the tables."""
+        key = self.manage("issue_key", "e2e", "--scope", "admin").strip()
+        self.http.headers["Authorization"] = f"Bearer {key}"
+
+    def start(self, *arguments: str) -> None:
+        """Start `manage.py broker` and wait until it is ready to deliver."""
+        log = (self.folder / "broker.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "manage.py", "broker", "--bind", f"127.0.0.1:{self.port}", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+        wait_until(self.is_ready, START_S, "the broker is not ready", self.log)
+
+    def is_ready(self) -> bool:
+        """Whether /readyz says so."""
+        try:
+            return requests.get(f"http://127.0.0.1:{self.port}/readyz", timeout=2).ok
+        except requests.RequestException:
+            return False
+
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 30.0) -> int:
+        """End it with a signal; returns the exit status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+    def end(self) -> None:
+        """Stop it, if it still runs, and ask it nothing more."""
+        self.http.close()
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+
+    def log(self) -> str:
+        """What the broker wrote so far."""
+        return (self.folder / "broker.log").read_text(errors="replace")
+
+    def call(self, method: str, path: str, expect: int, **options: Any) -> Any:
+        """One API request whose status must be ``expect``; the answer's JSON."""
+        answer = self.http.request(method, f"{self.base}{path}", timeout=ANSWER_S, **options)
+        assert answer.status_code == expect, (method, path, answer.status_code, answer.text)
+        return answer.json() if answer.content else None
+
+    def workers(self) -> list[int]:
+        """Process ids of everything below the worker cluster's main process."""
+        assert self.process is not None
+        return [pid for pid in descendants(self.process.pid) if b"qcluster" in _title(pid)]
+
+
+@contextmanager
+def running(folder: Path, **settings_: str) -> Iterator[Broker]:
+    """A broker on a fresh database of the kind this test run uses."""
+    with fresh_database(folder) as url:
+        broker = Broker(folder, url, **settings_)
+        broker.set_up()
+        try:
+            broker.start()
+            yield broker
+        finally:
+            broker.end()
+
+
+@contextmanager
+def fresh_database(folder: Path) -> Iterator[str]:
+    """A new database with tables: a file, or one on the server that this test run uses."""
+    if connection.vendor != "mysql":
+        path = folder / "broker.sqlite3"
+        shutil.copyfile(_migrated_file(), path)
+        yield f"sqlite:///{path}"
+        return
+    name = f"e2e_{os.getpid()}_{time.time_ns()}"
+    _create(name, copied_from=_migrated_database())
+    try:
+        yield _address(name)
+    finally:
+        _on_server("mysql", f"DROP DATABASE {name}")
+
+
+@cache
+def _migrated_file() -> Path:
+    """Made once: all migrations take longer than a broker to start."""
+    folder = Path(tempfile.mkdtemp(prefix="hookstation-e2e-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "migrated.sqlite3"
+    _migrate(folder, f"sqlite:///{path}")
+    return path
+
+
+@cache
+def _migrated_database() -> str:
+    """The same on the server, which is the test run's own."""
+    name = f"e2e_{os.getpid()}_migrated"
+    _create(name)
+    atexit.register(_on_server, "mysql", f"DROP DATABASE {name}")
+    with tempfile.TemporaryDirectory() as folder:
+        _migrate(Path(folder), _address(name))
+    return name
+
+
+def _migrate(folder: Path, url: str) -> None:
+    Broker(folder, url).manage("migrate", "--verbosity", "0")
+
+
+def _address(name: str) -> str:
+    at = connection.settings_dict
+    return f"mysql://{at['USER']}:{at['PASSWORD']}@{at['HOST']}:{at['PORT']}/{name}"
+
+
+def _create(name: str, copied_from: str = "") -> None:
+    """An empty database, or one with the tables and rows of another."""
+    _on_server("mysql", f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    if not copied_from:
+        return
+    tables = [str(row[0]) for row in _on_server(copied_from, "SHOW TABLES")]
+    # In the order of names: who refers to a later one is believed.
+    statements = ["SET FOREIGN_KEY_CHECKS = 0"]
+    for table in tables:
+        ((_, definition),) = _on_server(copied_from, f"SHOW CREATE TABLE {table}")
+        statements.append(str(definition))
+        statements.append(f"INSERT INTO {table} SELECT * FROM {copied_from}.{table}")
+    _on_server(name, *statements)
+
+
+def wait_until(
+    done: Callable[[], bool],
+    seconds: float,
+    otherwise: str,
+    more: Callable[[], str] = lambda: "",
+) -> None:
+    """Look again and again; fails with a sentence after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, f"{otherwise} after {seconds} s\n{more()[-3000:]}"
+        time.sleep(0.1)
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below one, children first."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    below = [int(child) for child in children]
+    return below + [deeper for child in below for deeper in descendants(child)]
+
+
+def heard_ids(receiver: Receiver, path: str) -> list[str]:
+    """The ``webhook-id`` of each request on a path, in order."""
+    return [request.header("webhook-id") or "" for request in receiver.requests(path)]
+
+
+def _title(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _on_server(database: str, *statements: str) -> list[tuple[Any, ...]]:
+    """What the last one finds."""
+    asked = connection.get_connection_params() | {"database": database}
+    there = connection.get_new_connection(asked)
+    try:
+        with closing(there.cursor()) as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            found = list(cursor.fetchall())
+        there.commit()
+    finally:
+        there.close()
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

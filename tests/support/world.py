@@ -1,0 +1,85 @@
+"""One object of each kind, so that an address made of real names has something behind it."""
+
+from dataclasses import dataclass
+
+from channels_app import clock
+from channels_app.models import ApiKey, Consumer, Producer, Team
+from channels_app.rules import ids
+from channels_app.rules.correlation import correlation
+from delivery.models import Delivery, Lane, Replay
+from delivery.rules.asker import Asker
+from delivery.rules.lanes import lane_id
+from delivery.rules.leases import Lease
+from delivery.runtime import leasing
+from delivery.steps import replay
+from tests.support import factories
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What one tenant owns, with the words of the URLconf for it."""
+
+    consumer: Consumer
+    producer: Producer
+    key: ApiKey
+    """The producer's."""
+    dead: Delivery
+    queued: Delivery
+    """Of the same message."""
+    replay: Replay
+    pull: Consumer
+    """It receives by itself, and holds one message."""
+    lease: str
+    parameters: dict[str, str]
+    """By the names that the addresses use."""
+
+
+def make(team: Team | None = None, *, exposure: str = "external") -> World:
+    """A channel with an event type, a consumer, a schedule, a producer with a key, and traffic."""
+    channel = factories.ChannelFactory.create(exposure=exposure)
+    producer = factories.ProducerFactory.create(team=team)
+    key = factories.ApiKeyFactory.create(producer=producer, scopes=["publish"])
+    schema = {"type": "object", "required": ["id"]}
+    kind = factories.EventTypeFactory.create(channel=channel, schema=schema, example={"id": 1})
+    ack = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "retry"}
+    called = correlation({"preset": "whatsapp-cloud"})
+    consumer = factories.ConsumerFactory.create(
+        channel=channel, team=team, ack=ack | {"correlation": called}
+    )
+    other = factories.ConsumerFactory.create(channel=channel, team=team)
+    message = factories.MessageFactory.create(
+        channel=channel, producer=producer, event_type=kind.name, dispatched=True, consumer_count=2
+    )
+    dead = factories.DeliveryFactory.create(consumer=consumer, message=message, dead=True)
+    queued = factories.DeliveryFactory.create(consumer=other, message=message)
+    factories.AttemptFactory.create(delivery=dead, answer_excerpt=b"private answer")
+    pull = factories.ConsumerFactory.create(channel=channel, team=team, pull=True)
+    held = factories.DeliveryFactory.create(consumer=pull, in_flight=True, lease_owner=-1)
+    lease = Lease(held.id, pull.id, 1, 0, 0, held.accepted_at, held.accepted_at, "worker")
+    schedule = factories.ScheduleFactory.create(channel=channel, producer=producer)
+    wanted = replay.parse({"channel": channel.slug, "consumer": consumer.client_id})
+    asker = Asker(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
+    asked = replay.create(wanted, [consumer], asker, now=clock.now())
+    lane = Lane.objects.create(
+        id=lane_id(consumer.id, "room-7"),
+        consumer=consumer,
+        ordering_key="room-7",
+        head_id=dead.id,
+        head_at=clock.now(),
+        blocked_at=clock.now(),
+    )
+    parameters = {
+        "channel": channel.slug,
+        "client_id": consumer.client_id,
+        "name": kind.name,
+        "schedule": schedule.name,
+        "producer": producer.slug,
+        "key_id": key.key_id,
+        "message_id": ids.to_public(ids.MESSAGE, message.id),
+        "delivery_id": ids.to_public(ids.DELIVERY, dead.id),
+        "replay_id": ids.to_public(ids.REPLAY, asked.id),
+        "lane_id": ids.to_public(ids.LANE, lane.id),
+    }
+    return World(
+        *(consumer, producer, key, dead, queued, asked, pull, leasing.token(lease), parameters)
+    )

@@ -1,0 +1,125 @@
+"""What is sealed opens in its own row with its own key, and nowhere else."""
+
+import base64
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels_app.rules.encryption import Keyring, Unreadable, generate_key
+from tests.support.properties import quick
+
+OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
+RING = Keyring.from_texts([NEW, OLD])
+ROW = b"message:1"
+
+
+@quick
+@given(st.binary(max_size=2000), st.binary(max_size=50))
+def test_what_is_sealed_opens_again(plain: bytes, aad: bytes) -> None:
+    envelope = RING.seal(plain, aad)
+    assert RING.open(envelope, aad) == plain
+    assert RING.key_id(envelope) == RING.primary_id
+    assert len(envelope) == len(plain) + 33
+
+
+@quick
+@given(st.binary(max_size=2000))
+def test_plain_envelopes_open_anywhere(data: bytes) -> None:
+    envelope = RING.plain(data)
+    assert RING.open(envelope, ROW) == data
+    assert RING.key_id(envelope) == ""
+
+
+@quick
+@given(st.binary(max_size=100), st.data())
+def test_one_changed_bit_is_noticed(plain: bytes, data: st.DataObject) -> None:
+    envelope = bytearray(RING.seal(plain, ROW))
+    # All but the format's lowest bit: that one makes it a plain envelope.
+    bit = data.draw(st.integers(1, len(envelope) * 8 - 1))
+    envelope[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(Unreadable):
+        RING.open(bytes(envelope), ROW)
+
+
+@quick
+@given(st.binary(max_size=100), st.data())
+def test_a_cut_envelope_is_noticed(plain: bytes, data: st.DataObject) -> None:
+    envelope = RING.seal(plain, ROW)
+    size = data.draw(st.integers(0, len(envelope) - 1))
+    with pytest.raises(Unreadable):
+        RING.open(envelope[:size], ROW)
+
+
+@quick
+@given(st.binary())
+def test_no_bytes_break_opening(envelope: bytes) -> None:
+    if envelope[:1] != b"\0":
+        with pytest.raises(Unreadable):
+            RING.open(envelope, ROW)
+
+
+def test_an_envelope_does_not_open_in_another_row() -> None:
+    with pytest.raises(Unreadable, match="belongs to another row"):
+        RING.open(RING.seal(b"body", ROW), b"message:2")
+
+
+def test_the_plain_text_is_not_in_the_envelope() -> None:
+    plain = b"account 12345678"
+    assert plain not in RING.seal(plain, ROW)
+    assert RING.seal(plain, ROW) != RING.seal(plain, ROW)
+
+
+def test_after_a_rotation_the_old_key_still_opens() -> None:
+    before = Keyring.from_texts([OLD]).seal(b"body", ROW)
+    assert RING.open(before, ROW) == b"body"
+    assert RING.key_id(before) != RING.primary_id
+    assert RING.primary_id == hashlib.sha256(bytes([2]) * 32).hexdigest()[:8]
+
+
+def test_a_missing_key_is_named() -> None:
+    envelope = RING.seal(b"body", ROW)
+    with pytest.raises(Unreadable, match=RING.primary_id):
+        Keyring.from_texts([OLD]).open(envelope, ROW)
+
+
+def test_a_derived_keyring_is_the_same_in_every_process_and_no_other() -> None:
+    envelope = Keyring.derived("secret").seal(b"body", ROW)
+    assert Keyring.derived("secret").open(envelope, ROW) == b"body"
+    with pytest.raises(Unreadable):
+        Keyring.derived("Secret").open(envelope, ROW)
+
+
+def test_generated_keys_are_usable_and_random() -> None:
+    keys = {generate_key() for _ in range(20)}
+    assert len(keys) == 20
+    ring = Keyring.from_texts(sorted(keys))
+    assert ring.open(ring.seal(b"body", ROW), ROW) == b"body"
+
+
+def test_a_key_may_be_listed_twice() -> None:
+    assert Keyring.from_texts([NEW, NEW]).primary_id == RING.primary_id
+
+
+@pytest.mark.parametrize(
+    "text", ["", "short", NEW[:-1], NEW + "=", NEW + "A", " " + NEW, "\u00e9" * 44, "A" * 24]
+)
+def test_a_bad_key_is_told_by_its_place_and_not_shown(text: str) -> None:
+    with pytest.raises(ValueError, match="Encryption key 2 is not base64 of 32 bytes") as caught:
+        Keyring.from_texts([NEW, text])
+    assert not text or text not in str(caught.value)
+
+
+def test_a_ring_needs_whole_keys() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        Keyring.from_texts([])
+    with pytest.raises(ValueError, match="32 bytes"):
+        Keyring([bytes(32), b"short"])
+
+
+def test_two_keys_with_one_id_are_refused() -> None:
+    # Found by search: their SHA-256 begin with the same four bytes.
+    twins = [number.to_bytes(32, "big") for number in (50_323, 54_260)]
+    with pytest.raises(ValueError, match="the same id"):
+        Keyring(twins)

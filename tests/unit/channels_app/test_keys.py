@@ -1,0 +1,79 @@
+"""A key opens what it was made for and nothing else, and its secret is stored nowhere."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels_app.rules.keys import SCOPES, allows, matches, mint, parse
+from tests.support.properties import quick
+
+
+def test_a_new_key_is_recognised_by_its_digest() -> None:
+    key = mint()
+    parsed = parse(key.text)
+    assert parsed is not None
+    key_id, secret = parsed
+    assert key_id == key.key_id
+    assert len(key.digest) == 64
+    assert matches(secret, key.digest)
+    assert not matches(secret, mint().digest)
+
+
+def test_what_is_stored_or_printed_does_not_hold_the_secret() -> None:
+    key = mint()
+    _, secret = parse(key.text) or ("", "")
+    assert secret
+    assert secret not in key.digest
+    assert secret not in key.key_id
+    assert secret not in repr(key)
+
+
+def test_keys_do_not_repeat() -> None:
+    keys = [mint() for _ in range(100)]
+    assert len({key.key_id for key in keys}) == len({key.digest for key in keys}) == 100
+
+
+def test_a_single_changed_character_does_not_match() -> None:
+    key = mint()
+    _, secret = parse(key.text) or ("", "")
+    for position, character in enumerate(secret):
+        other = "b" if character == "a" else "a"
+        assert not matches(secret[:position] + other + secret[position + 1 :], key.digest)
+
+
+@pytest.mark.parametrize(
+    "mangle",
+    [
+        lambda text: "",
+        lambda text: text[:-1],
+        lambda text: text + "a",
+        lambda text: text + "\n",
+        lambda text: " " + text,
+        lambda text: text.upper(),
+        lambda text: text.replace("hsk_", "sk_"),
+        lambda text: text[4:],
+        lambda text: text.replace("_", "-"),
+        lambda text: text[:-1] + "1",
+        lambda text: text[:-1] + "\u00e9",
+    ],
+)
+def test_malformed_keys_are_not_parsed(mangle: object) -> None:
+    assert callable(mangle)
+    assert parse(mangle(mint().text)) is None
+
+
+@quick
+@given(st.text())
+def test_no_text_breaks_parsing_or_matching(text: str) -> None:
+    assert parse(text) is None
+    assert not matches("secret", text)
+
+
+def test_scopes_are_exact_and_admin_has_them_all() -> None:
+    assert SCOPES == ("publish", "register", "receive", "read", "replay", "admin")
+    for wanted in SCOPES:
+        assert allows([wanted], wanted)
+        assert allows(["admin"], wanted)
+        assert not allows([], wanted)
+        others = [scope for scope in SCOPES if scope not in (wanted, "admin")]
+        assert not allows(others, wanted)

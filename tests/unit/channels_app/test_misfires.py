@@ -1,0 +1,87 @@
+"""Misfires: what still happens after the broker was away."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels_app.rules import firings, misfires
+from channels_app.rules.misfires import GRACE, MOST_SKIPPED, turn
+from channels_app.rules.timetable import Timetable
+from tests.support.properties import quick
+
+NOW = datetime(2027, 1, 4, 12, tzinfo=UTC)
+
+
+def fired(every_s: float, late_s: float, misfire: str) -> tuple[list[float], int]:
+    """Lateness in seconds of what is fired, and how many were missed, until nothing is due."""
+    table = Timetable(every_ms=int(every_s * 1000), start_at=NOW - timedelta(seconds=late_s))
+    at: datetime | None = table.start_at
+    late, missed = [], 0
+    while at is not None and at <= NOW:
+        done = turn(at, NOW, misfire, table.after)
+        missed += done.missed
+        if done.occurrence is not None:
+            late.append((NOW - done.occurrence).total_seconds())
+        at = done.next_at
+    return late, missed
+
+
+@pytest.mark.parametrize(
+    ("misfire", "late", "missed"),
+    [
+        # An hour away, every ten minutes: the one that is due now is on time.
+        ("fire_once", [600, 0], 5),
+        ("fire_all", [3600, 3000, 2400, 1800, 1200, 600, 0], 0),
+        ("skip", [0], 6),
+    ],
+)
+def test_after_an_hour(misfire: str, late: list[float], missed: int) -> None:
+    assert fired(600, 3600, misfire) == (late, missed)
+
+
+@pytest.mark.parametrize("misfire", ["fire_once", "fire_all", "skip"])
+def test_up_to_a_minute_nothing_is_missed(misfire: str) -> None:
+    assert fired(1, 60, misfire) == ([float(late) for late in range(60, -1, -1)], 0)
+
+
+def test_a_week_of_seconds_is_judged_in_parts() -> None:
+    table = Timetable(every_ms=1000, start_at=NOW - timedelta(days=7))
+    assert table.start_at is not None
+    done = turn(table.start_at, NOW, "skip", table.after)
+    assert (done.occurrence, done.missed) == (None, MOST_SKIPPED)
+    assert done.next_at == table.start_at + timedelta(seconds=MOST_SKIPPED)
+
+
+@quick
+@given(
+    every=st.integers(1, 4000),
+    late=st.integers(0, 100_000),
+    misfire=st.sampled_from([misfires.FIRE_ONCE, misfires.FIRE_ALL, misfires.SKIP]),
+)
+def test_each_occurrence_is_fired_or_missed(every: int, late: int, misfire: str) -> None:
+    found, missed = fired(every, late, misfire)
+    assert len(found) + missed == late // every + 1
+    assert found == sorted(found, reverse=True)
+    over = [one for one in found if one > GRACE.total_seconds()]
+    if misfire == misfires.SKIP:
+        assert not over
+    if misfire == misfires.FIRE_ALL:
+        assert not missed
+    if misfire == misfires.FIRE_ONCE:
+        assert len(over) == (late > GRACE.total_seconds())
+
+
+def test_the_last_lines_are_kept_newest_first() -> None:
+    recent = [firings.line(firings.FIRED, NOW, message=f"msg_{n}") for n in range(9, -1, -1)]
+    first = firings.line(firings.MISSED, NOW, occurrence_at=NOW, count=3)
+    second = firings.line(firings.REFUSED, NOW, occurrence_at=NOW, detail="x" * 999)
+    kept = firings.kept(recent, first, second)
+    assert [line["result"] for line in kept[:3]] == ["refused", "missed", "fired"]
+    assert len(kept) == firings.KEPT
+    assert len(kept[0]["detail"]) == firings.LONGEST_DETAIL
+
+
+def test_a_key_names_the_occurrence_to_the_millisecond() -> None:
+    assert firings.key("daily", NOW) == "schedule:daily:1799064000000"
