@@ -16,29 +16,17 @@ unexport VIRTUAL_ENV
 # `--inexact`: what `make test` added is not removed again by `make install`.
 SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
-# What is in tests/browser drives one browser and one broker: it runs by itself, on SQLite.
-BROWSER := tests/browser
-# What is in tests/pipeline starts one Spark, which needs both cores; what starts one for each of
-# many steps is run on SQLite alone.
-PIPELINE := tests/pipeline
-# What depends on how a server answers: reading, writing and deleting. Reports that are made of the
-# same rows in the same way, rules, kills and the command line run on SQLite alone.
-PIPELINE_ON_MARIADB := $(addprefix tests/pipeline/test_,source.py archive.py archive_attempts.py \
-	usage.py audit.py replay.py erase.py)
-# Three at a time: many of them wait for processes, and two would leave a core of two idle then.
-PYTEST := $(BIN)/python -m pytest -n 3 --ignore=$(BROWSER) --ignore=$(PIPELINE)
-# What fails beside others is run once more by itself: real processes on a busy machine miss a
-# moment now and then. What fails again has failed; what passes then is unsteady, and stands in the
-# report by its name. Hypothesis repeats the very example that failed.
-define tested
-$(1) -o cache_dir=.pytest_cache/$@ || \
-	{ echo; echo "Once more, each by itself: those that failed."; \
-	$(1) -o cache_dir=.pytest_cache/$@ -n 0 -v --last-failed --last-failed-no-failures=none; }
-endef
-# These never touch the database; once is enough.
-NO_DATABASE := $(addprefix --ignore=tests/,test_architecture.py test_docs.py test_readme.py \
-	delivery/test_supervisor.py delivery/test_children.py bench) \
-	--ignore-glob='*/rules/*' --ignore-glob='*/delivery/test_send*.py'
+PYTEST := $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@
+# The fast tiers compute: one process for each core of two.
+FAST := -n 2
+# The tiers that start processes wait: three share two cores well, and a file shares a broker.
+WAITING := -n 3 --dist loadfile
+# Data of these tests need not survive a crash of the server: it lives in memory.
+ON_MARIADB := $(BIN)/python tools/mariadb --memory
+ON_SQLITE := DATABASE_URL=
+# Several targets side by side: while one waits for a process it started, another one computes.
+# The output of each is printed when it is done, so that they do not mix.
+SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target
 
 # How much `make bench` measures: quick or full.
 MODE ?= quick
@@ -52,40 +40,59 @@ SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
 # One test turns the broker's clock with it, and is skipped without.
 FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 	tools/apt libfaketime || true
+CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
-.PHONY: help install demo test test-sqlite test-mariadb test-browser test-pipeline screenshots bench bench-pipeline soak lint format clean
-.NOTPARALLEL:
+.PHONY: help install demo test test-fast test-full test-sqlite test-mariadb test-processes \
+	test-pipeline test-browser test-smoke coverage mutation golden screenshots bench bench-pipeline \
+	soak lint format clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root on most machines
 
 demo: install ## Start everything with sample data on http://127.0.0.1:8000
 	@$(BIN)/python manage.py demo
 
-test: test-sqlite test-mariadb test-pipeline test-browser ## All tests, on SQLite and on a private MariaDB
+# -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------
 
-test-sqlite: $(VENV)/.test ## All tests on SQLite: no root, no services
-	@$(FAKETIME)
-	$(call tested,DATABASE_URL= $(PYTEST))
+test: $(VENV)/.pipeline ## What a change breaks in the ordinary way: under 10 minutes on 2 cores
+	@$(SIDE_BY_SIDE) -j2 test-mariadb test-sqlite test-smoke
 
-test-mariadb: $(VENV)/.mysql ## The tests that need a database, on a private MariaDB
+test-full: $(VENV)/.lint ## Every test, and the linters: under 30 minutes on 2 cores
+	@$(SIDE_BY_SIDE) -j2 test-processes test-pipeline test-sqlite test-mariadb test-browser lint
+
+test-fast: $(VENV)/.test ## Unit and interfaces on SQLite, while you type: under 90 seconds
+	$(ON_SQLITE) $(PYTEST) $(FAST) tests/unit tests/interfaces
+
+test-sqlite: $(VENV)/.test ## The fast tiers on SQLite: no root, no services
+	$(ON_SQLITE) $(PYTEST) $(FAST) tests/unit tests/integration tests/interfaces
+
+test-mariadb: $(VENV)/.mysql ## Those of them that depend on the database, on a private MariaDB
+	@$(SERVER)
+	$(ON_MARIADB) $(PYTEST) $(FAST) tests/integration tests/interfaces -m "mysql or mariadb"
+
+test-processes: $(VENV)/.mysql ## Real processes, kills and faults, on SQLite and where it matters on MariaDB
 	@$(SERVER)
 	@$(FAKETIME)
-	$(call tested,$(BIN)/python tools/mariadb $(PYTEST) $(NO_DATABASE))
+	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash
+	$(BIN)/python tools/mariadb $(PYTEST) $(WAITING) tests/e2e tests/crash -m "mysql or mariadb"
 
-test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, over SQLite and a private MariaDB
+test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, on SQLite and where it matters on MariaDB
 	@$(SERVER)
-	$(call tested,DATABASE_URL= $(BIN)/python -m pytest -n 2 --dist loadfile $(PIPELINE))
-	$(call tested,$(BIN)/python tools/mariadb $(BIN)/python -m pytest $(PIPELINE_ON_MARIADB) -m "not e2e")
+	$(ON_SQLITE) $(PYTEST) tests/pipeline
+	$(ON_MARIADB) $(PYTEST) tests/pipeline -m "mysql or mariadb"
 
-test-browser: $(VENV)/.test ## The console in a real browser; skipped where there is none
-	@command -v chromium >/dev/null || tools/apt chromium || true
-	$(call tested,DATABASE_URL= $(BIN)/python -m pytest $(BROWSER))
+test-browser: $(VENV)/.test ## Console and portal in a real browser; skipped where there is none
+	@$(CHROMIUM)
+	$(ON_SQLITE) $(PYTEST) tests/browser
+
+test-smoke: $(VENV)/.pipeline ## A few tests of each slow tier
+	@$(CHROMIUM)
+	$(ON_SQLITE) $(PYTEST) -m smoke tests/e2e tests/crash tests/pipeline tests/browser
 
 screenshots: $(VENV)/.test ## Every page of console and portal as a picture, into data/screenshots
-	@command -v chromium >/dev/null || tools/apt chromium
+	@$(CHROMIUM)
 	DATABASE_URL= $(BIN)/python -m pytest $(BROWSER)/screenshots.py
 
 bench: $(VENV)/.mysql ## Measure what the broker reaches (MODE=full: everything, three times)

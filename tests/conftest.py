@@ -1,9 +1,10 @@
-"""Fixtures that the whole suite shares."""
+"""Fixtures and rules that the whole suite shares."""
 
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import hypothesis.core
 import pytest
 from django.core.cache import caches
 from django.db import connection
@@ -32,8 +33,41 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return TogetherOrAlone(config, log) if config.getoption("dist") == "load" else None
 
 
+SLOW_S = 2.0
+"""A test that takes longer is listed, unless its tier starts processes, Spark or a browser."""
+STARTS_PROCESSES = ("tests/e2e/", "tests/crash/", "tests/pipeline/", "tests/browser/")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """One seed for the order and for the examples: the one that pytest-randomly prints."""
+    hypothesis.core.global_force_seed = config.getoption("randomly_seed", None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the tests that are slow, each with the reason that its marker gives."""
+    slow = [
+        (report.duration, report.nodeid, dict(report.user_properties).get("slow"))
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+        and report.when == "call"
+        and report.duration > SLOW_S
+        and not report.nodeid.startswith(STARTS_PROCESSES)
+    ]
+    if slow:
+        terminalreporter.section(f"slower than {SLOW_S:g} s")
+    for seconds, name, reason in sorted(slow, reverse=True):
+        reason = reason or "no reason given: make it faster, or mark it slow(reason)"
+        terminalreporter.write_line(f"{seconds:6.2f} s  {name}  ({reason})")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What only a server database can show is skipped on SQLite; `make test` runs both."""
+    """Skip on SQLite what only a server database can show; `make test` runs both."""
+    for item in items:
+        if marker := item.get_closest_marker("slow"):
+            # Reports carry these from the workers of xdist to the process that prints.
+            item.user_properties.append(("slow", marker.args[0]))
     if connection.vendor == "mysql":
         return
     for item in items:

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,13 +39,24 @@ def files(folder: Path = ROOT) -> Iterator[Path]:
 
 def modules(*folders: str) -> list[tuple[str, ast.Module]]:
     """Name and syntax tree of each Python module below the folders, migrations excepted."""
-    found = []
-    for path in files():
-        name = path.relative_to(ROOT).as_posix()
-        in_folders = any(name == folder or name.startswith(f"{folder}/") for folder in folders)
-        if path.suffix == ".py" and in_folders and "/migrations/" not in name:
-            found.append((name, ast.parse(path.read_text(encoding="utf-8"))))
-    return found
+    return [
+        (name, parsed(name))
+        for name in sources()
+        if any(name == folder or name.startswith(f"{folder}/") for folder in folders)
+    ]
+
+
+@cache
+def sources() -> list[str]:
+    """The names of all Python modules, migrations excepted."""
+    names = [path.relative_to(ROOT).as_posix() for path in files() if path.suffix == ".py"]
+    return [name for name in names if "/migrations/" not in name]
+
+
+@cache
+def parsed(name: str) -> ast.Module:
+    """The syntax tree of a module; parsing all of them takes seconds, so it is done once."""
+    return ast.parse((ROOT / name).read_text(encoding="utf-8"))
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
