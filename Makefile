@@ -19,6 +19,8 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 PYTEST := $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@
 # The fast tiers compute: one process for each core of two.
 FAST := -n 2
+# `make test` leaves the interfaces out: their statements are the steps', which are in.
+MARIADB_TIERS := tests/integration tests/interfaces
 # The tiers that start processes wait: three share two cores well, and a file shares a broker.
 WAITING := -n 3 --dist loadfile
 # Data of these tests need not survive a crash of the server: it lives in memory.
@@ -57,7 +59,7 @@ demo: install ## Start everything with sample data on http://127.0.0.1:8000
 # -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------
 
 test: $(VENV)/.pipeline ## What a change breaks in the ordinary way: under 10 minutes on 2 cores
-	@$(SIDE_BY_SIDE) -j2 test-mariadb test-sqlite test-smoke
+	@$(SIDE_BY_SIDE) -j2 MARIADB_TIERS=tests/integration test-mariadb test-sqlite test-smoke
 
 test-full: $(VENV)/.lint ## Every test, and the linters: under 30 minutes on 2 cores
 	@$(SIDE_BY_SIDE) -j2 test-processes test-pipeline test-sqlite test-mariadb test-browser lint
@@ -68,9 +70,9 @@ test-fast: $(VENV)/.test ## Unit and interfaces on SQLite, while you type: under
 test-sqlite: $(VENV)/.test ## The fast tiers on SQLite: no root, no services
 	$(ON_SQLITE) $(PYTEST) $(FAST) tests/unit tests/integration tests/interfaces
 
-test-mariadb: $(VENV)/.mysql ## Those of them that depend on the database, on a private MariaDB
+test-mariadb: $(VENV)/.mysql ## Those of them that need a database, on a private MariaDB
 	@$(SERVER)
-	$(ON_MARIADB) $(PYTEST) $(FAST) tests/integration tests/interfaces -m "mysql or mariadb"
+	$(ON_MARIADB) $(PYTEST) $(FAST) $(MARIADB_TIERS) --ignore=tests/integration/transport
 
 test-processes: $(VENV)/.mysql ## Real processes, kills and faults, on SQLite and where it matters on MariaDB
 	@$(SERVER)

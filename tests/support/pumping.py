@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from channels_app import sealing
 from channels_app.directory import ChannelView, directory
 from channels_app.models import Channel, Consumer, ConsumerSecret
@@ -18,6 +20,8 @@ from delivery.runtime.pump import Pump
 from delivery.runtime.wake import Listener
 
 SECRET = b"0123456789abcdef0123456789abcdef"
+LOOK_S = 0.02
+"""Longest wait of a pump that a test drives, before it looks again whether it may stop."""
 _numbers = itertools.count(1)
 
 
@@ -64,13 +68,34 @@ def pumping() -> Iterator[Pump]:
         slots.leave(held)
 
 
+@contextmanager
+def brisk(pump: Pump) -> Iterator[None]:
+    """A pump that looks again every few milliseconds.
+
+    Alone, an idle one waits half a second for its next poll, and a test for the end of that wait.
+    """
+    patience = pump._patience
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pump, "_patience", lambda: min(patience(), LOOK_S))
+        yield
+
+
 def pump_until(pump: Pump, done: Callable[[], bool], seconds: float = 10.0) -> None:
     """Rounds until ``done``; fails after ``seconds``."""
     end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, f"not reached; counters: {Counter.totals()}"
-        pump.next_poll = 0.0  # a test does not wait for the poll
-        pump.round()
+    with brisk(pump):
+        while not done():
+            assert time.monotonic() < end, f"not reached; counters: {Counter.totals()}"
+            pump.next_poll = 0.0  # a test does not wait for the poll
+            pump.round()
+
+
+def pump_rounds(pump: Pump, count: int) -> None:
+    """That many rounds, each of which polls and follows the configuration."""
+    with brisk(pump):
+        for _ in range(count):
+            pump.next_poll = pump.next_beat = 0.0
+            pump.round()
 
 
 def all_finished() -> bool:

@@ -24,6 +24,7 @@ MANY = 100
 
 
 @pytest.mark.seed("S2-63")
+@pytest.mark.usefixtures("brief_pauses")
 def test_the_oldest_always_goes_first_whatever_fails(receiver: Receiver) -> None:
     channel = make_channel(ordering="fifo")
     values = {"ordering": True, "retry": [0.01], "max_attempts": 100}
@@ -67,6 +68,7 @@ def test_a_queue_in_order_has_one_receiver() -> None:
 
 
 @pytest.mark.seed("S3-46")
+@pytest.mark.usefixtures("brief_pauses")
 def test_a_publisher_without_keys_gets_an_order_for_each_user(receiver: Receiver) -> None:
     admin, api = Api(scopes=["admin"]), Api(scopes=["publish"])
     answer = admin.call("PUT", "/channels/events", {"ordering_key_path": "$.user"})

@@ -10,7 +10,7 @@ from delivery.models import Delivery
 from delivery.runtime import allotment
 from delivery.runtime import pump as pump_module
 from tests.support import pumping
-from tests.support.pumping import make_channel, make_consumer, publish, pump_until
+from tests.support.pumping import make_channel, make_consumer, publish, pump_rounds, pump_until
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,9 +35,7 @@ def test_consumers_that_hang_do_not_take_the_last_requests(receiver: Receiver) -
     with pumping.pumping() as pump:
         # All that they can get: what is kept for others goes out one by one.
         pump_until(pump, lambda: len(pump.open) >= REQUESTS - REQUESTS // 8)
-        for _ in range(20):
-            pump.next_poll = 0.0
-            pump.round()
+        pump_rounds(pump, 20)
         pump.next_poll = pump.next_beat = time.monotonic() + 60.0
         assert pump._patience() > 1.0, "it spins, although nobody may take anything"
         publish(healthy, *[b"y"] * 20)

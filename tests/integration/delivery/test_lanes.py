@@ -611,6 +611,7 @@ def test_a_claim_does_not_see_those_behind(consumer: Consumer, now: datetime) ->
 
 
 @pytest.mark.seed("S3-01", "S3-29")
+@pytest.mark.usefixtures("brief_pauses")
 def test_through_a_pump_with_failures_nothing_overtakes(receiver: Receiver) -> None:
     consumer = make_consumer(
         make_channel(), receiver.url("/flaky"), ordering=True, retry=[0.01], max_attempts=10

@@ -13,7 +13,14 @@ from channels_app.rules.encryption import Keyring, generate_key
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
 from delivery.runtime import slots
 from tests.support import pumping
-from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_rounds,
+    pump_until,
+)
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,8 +66,7 @@ def test_it_gives_up_after_exactly_max_attempts(receiver: Receiver) -> None:
     publish(channel, b"x")
     with pumping.pumping() as pump:
         pump_until(pump, all_finished)
-        for _ in range(3):
-            pump.round()
+        pump_rounds(pump, 3)
     assert len(receiver.requests()) == 3
     delivery = Delivery.objects.get()
     assert (delivery.state, delivery.reason) == ("dead", "exhausted")
@@ -140,9 +146,7 @@ def test_a_paused_consumer_keeps_its_backlog(receiver: Receiver) -> None:
     consumer = make_consumer(channel, receiver.url("/ok"), state="paused")
     publish(channel, *[b"x"] * 20)
     with pumping.pumping() as pump:
-        for _ in range(5):
-            pump.next_poll = 0
-            pump.round()
+        pump_rounds(pump, 5)
         assert receiver.requests() == []
         assert Counter.totals()["queued"] == 20
         consumer.state = Consumer.State.ACTIVE
@@ -159,9 +163,7 @@ def test_410_disables_the_consumer_and_keeps_the_rest(receiver: Receiver) -> Non
     publish(channel, b"1", b"2")
     with pumping.pumping() as pump:
         pump_until(pump, lambda: Consumer.objects.get().state == "disabled")
-        for _ in range(3):
-            pump.next_beat = pump.next_poll = 0
-            pump.round()
+        pump_rounds(pump, 3)
     consumer.refresh_from_db()
     assert "410" in consumer.state_reason
     states = sorted(Delivery.objects.values_list("state", "reason"))

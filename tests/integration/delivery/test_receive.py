@@ -22,7 +22,13 @@ from tests.support.books import assert_counters_are_true
 from tests.support.calling import Api, problem
 from tests.support.factories import ApiKeyFactory, ConsumerFactory, TeamFactory
 from tests.support.pulling import Worker, bring, lapse, row_of, waiting
-from tests.support.pumping import make_channel, make_consumer, pump_until, pumping
+from tests.support.pumping import (
+    make_channel,
+    make_consumer,
+    pump_rounds,
+    pump_until,
+    pumping,
+)
 
 pytestmark = pytest.mark.django_db
 SOON = timedelta(seconds=5)
@@ -172,9 +178,7 @@ def test_a_pump_leaves_pull_consumers_alone() -> None:
     consumer = waiting()
     with pumping() as pump:
         bring(consumer, b"x")
-        for _ in range(5):
-            pump.next_poll = 0.0
-            pump.round()
+        pump_rounds(pump, 5)
         assert row_of(consumer).state == "queued"
         assert len(Worker(consumer).receive()) == 1
 

@@ -27,6 +27,7 @@ from tests.support.pumping import (
     make_channel,
     make_consumer,
     publish,
+    pump_rounds,
     pump_until,
     view_of,
 )
@@ -41,11 +42,11 @@ HOUR = timedelta(hours=1)
 def test_a_consumer_that_comes_after_the_message_gets_it_at_its_time(receiver: Receiver) -> None:
     """Whoever published it is long gone; the newcomer asks once for what it is too late for."""
     channel = make_channel()
-    at = clock.now() + timedelta(seconds=2)
+    at = clock.now() + timedelta(seconds=1)
     (message_id,) = publish(channel, b"later", due_at=at)
     admin = Api(admin=True)
     with pumping.pumping() as pump:
-        pump.round()
+        pump_rounds(pump, 1)
         consumer = make_consumer(channel, receiver.url("/ok"))
         path = f"/channels/{channel.slug}/consumers/{consumer.client_id}/backfill"
         assert admin.post(path, {}).status_code == 202

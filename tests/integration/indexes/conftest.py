@@ -1,8 +1,12 @@
 """The rows and the bounds that all tests of this folder share."""
 
+import pickle
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from pytest_django import DjangoDbBlocker
 
 from channels_app.admin import base
 from channels_app.models import raw
@@ -13,11 +17,50 @@ from delivery.runtime import sweeps
 from delivery.steps import correlate, retention, timeline, traffic, watch
 from delivery.steps.replay import scope, windows
 from tests.integration.indexes import world
+from tests.integration.indexes.snapshot import Snapshot
 from tests.integration.indexes.world import World
 
 
+class Filled:
+    """Full tables, made once and copied back for each test: to make them takes seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._snapshot = Snapshot(folder)
+        self._world = b""
+
+    def world(self) -> World:
+        """The tables are full afterwards, and the database knows how full."""
+        if not self._world:
+            made = world.make()
+            self._snapshot.save()
+            self._world = pickle.dumps(made)
+            return made
+        self._snapshot.restore()
+        world.analyze()
+        found: World = pickle.loads(self._world)  # noqa: S301  # our own bytes
+        return found
+
+    def drop(self) -> None:
+        """Remove the copy."""
+        if self._world:
+            self._snapshot.drop()
+
+
+@pytest.fixture(scope="session")
+def filled(
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Filled]:
+    """What all tests of this folder begin with."""
+    made = Filled(tmp_path_factory.mktemp("snapshot"))
+    yield made
+    with django_db_blocker.unblock():
+        made.drop()
+
+
 @pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> World:
+def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
     """Full tables. What a look without an index may read at most is made small beside them."""
     # One by one, so that each is judged.
     monkeypatch.setattr(raw, "fit_together", lambda statements: False)
@@ -42,4 +85,4 @@ def large(monkeypatch: pytest.MonkeyPatch) -> World:
         (newest, "FEWEST", 5),
     ):
         monkeypatch.setattr(module, name, value)
-    return world.make()
+    return filled.world()

@@ -1,0 +1,67 @@
+"""Keeps the rows of a full database beside it, so that the next test need not make them again."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.db import connection, transaction
+
+APPS = ("channels_app_", "delivery_")
+
+
+class Snapshot:
+    """A copy of our own tables: in a file beside SQLite, in a database of its own on MariaDB."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "snapshot.sqlite3"
+        self._tables: list[str] = []
+
+    @property
+    def _place(self) -> str:
+        is_server = connection.vendor == "mysql"
+        return f"{connection.settings_dict['NAME']}_snapshot" if is_server else "snapshot"
+
+    def save(self) -> None:
+        """Copy every table that has rows."""
+        names = connection.introspection.table_names()
+        ours = [name for name in names if name.startswith(APPS)]
+        self._tables = [name for name in ours if self._run(f"SELECT 1 FROM {name} LIMIT 1")]
+        if connection.vendor == "mysql":
+            self._run(f"CREATE DATABASE {self._place}")
+        with self._attached():
+            for name in self._tables:
+                self._run(f"CREATE TABLE {self._place}.{name} AS SELECT * FROM {name}")
+
+    def restore(self) -> None:
+        """Put those rows, and no others, into the tables."""
+        with (
+            self._attached(),
+            connection.constraint_checks_disabled(),
+            transaction.atomic(),
+        ):
+            for name in self._tables:
+                self._run(f"DELETE FROM {name}")
+                self._run(f"INSERT INTO {name} SELECT * FROM {self._place}.{name}")
+
+    def drop(self) -> None:
+        """Remove the copy from the server; the file goes with its folder."""
+        if connection.vendor == "mysql":
+            self._run(f"DROP DATABASE IF EXISTS {self._place}")
+
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
+        """SQLite reaches another file only while it is attached to the connection."""
+        if connection.vendor == "mysql":
+            yield
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(f"ATTACH DATABASE %s AS {self._place}", [str(self._file)])
+        try:
+            yield
+        finally:
+            self._run(f"DETACH DATABASE {self._place}")
+
+    def _run(self, statement: str) -> Sequence[object]:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
