@@ -13,6 +13,9 @@ export UV_NO_PROGRESS := 1
 # uv brings its own certificates; the system's also know a company's proxy.
 export UV_SYSTEM_CERTS ?= true
 unexport VIRTUAL_ENV
+# What Python has compiled it keeps: without, each process of a test compiles the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+export UV_COMPILE_BYTECODE := 1
 # `--inexact`: what `make test` added is not removed again by `make install`.
 SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
@@ -95,7 +98,7 @@ test-smoke: $(VENV)/.pipeline ## A few tests of each slow tier
 
 screenshots: $(VENV)/.test ## Every page of console and portal as a picture, into data/screenshots
 	@$(CHROMIUM)
-	DATABASE_URL= $(BIN)/python -m pytest $(BROWSER)/screenshots.py
+	$(ON_SQLITE) $(BIN)/python -m pytest tests/browser/screenshots.py
 
 bench: $(VENV)/.mysql ## Measure what the broker reaches (MODE=full: everything, three times)
 	@$(SERVER)

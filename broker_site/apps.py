@@ -1,14 +1,33 @@
 """App of the site itself: its system checks and the console's frame."""
 
+from typing import Any
+
 from django.apps import AppConfig
-from django.contrib.admin.apps import AdminConfig
+from django.contrib import admin
+from django.contrib.admin.apps import SimpleAdminConfig
+from django.contrib.admin.checks import check_admin_app, check_dependencies
+from django.core.checks import CheckMessage, Tags, register
 
 
-class ConsoleConfig(AdminConfig):
-    """Django's admin, as the site's own class makes it."""
+class ConsoleConfig(SimpleAdminConfig):
+    """Django's admin, as the site's own class makes it.
+
+    Only processes that answer people load its pages: the URLconf asks for them (urls.py), and
+    ``manage.py check``. To load them takes longer than all else at a start.
+    """
 
     default = False
     default_site = "broker_site.site.Console"
+
+    def ready(self) -> None:
+        register(check_dependencies, Tags.admin)
+        register(check_console, Tags.admin)
+
+
+def check_console(**kwargs: Any) -> list[CheckMessage]:
+    """Django's checks of every page that the admin has."""
+    admin.autodiscover()
+    return list(check_admin_app(**kwargs))
 
 
 class SiteConfig(AppConfig):

@@ -13,7 +13,7 @@ from django.db import Error as DatabaseFailure
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from channels_app.conf import MAX_TIMEOUT_MS
+from channels_app.conf import INSTALLATION, MAX_TIMEOUT_MS
 from channels_app.rules.addresses import parse_networks
 from channels_app.rules.encryption import Keyring
 
@@ -27,7 +27,7 @@ OLDEST_MYSQL = (8, 0, 17)
 OLDEST_MARIADB = (10, 6)
 
 
-@register(Tags.security)
+@register(INSTALLATION, Tags.security)
 def secret_key(**kwargs: Any) -> list[CheckMessage]:
     """SECRET_KEY is there and long enough."""
     try:
@@ -47,7 +47,7 @@ def secret_key(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
-@register(Tags.security)
+@register(INSTALLATION, Tags.security)
 def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
     """HOOKSTATION_ENCRYPTION_KEYS can be used."""
     texts = settings.ENVIRONMENT.encryption_keys
@@ -64,7 +64,7 @@ def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
-@register
+@register(INSTALLATION)
 def allowed_targets(**kwargs: Any) -> list[CheckMessage]:
     """HOOKSTATION_ALLOWED_TARGETS names networks."""
     problem = _problem(lambda: parse_networks(settings.ENVIRONMENT.allowed_targets))
@@ -80,7 +80,7 @@ def allowed_targets(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
-@register
+@register(INSTALLATION)
 def public_url(**kwargs: Any) -> list[CheckMessage]:
     """HOOKSTATION_PUBLIC_URL is the address of a site and nothing more."""
     if not _problem(lambda: _check_site(settings.ENVIRONMENT.public_url)):
@@ -94,7 +94,7 @@ def public_url(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
-@register
+@register(INSTALLATION)
 def times(**kwargs: Any) -> list[CheckMessage]:
     """Timeouts and leases fit into each other."""
     chosen = settings.ENVIRONMENT
@@ -120,7 +120,7 @@ def times(**kwargs: Any) -> list[CheckMessage]:
     return found
 
 
-@register
+@register(INSTALLATION)
 def ca_file(**kwargs: Any) -> list[CheckMessage]:
     """HOOKSTATION_CA_FILE can be read."""
     path = settings.ENVIRONMENT.ca_file
@@ -135,7 +135,7 @@ def ca_file(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
-@register
+@register(INSTALLATION)
 def debug(**kwargs: Any) -> list[CheckMessage]:
     """DEBUG is off."""
     if not settings.DEBUG:
@@ -149,7 +149,7 @@ def debug(**kwargs: Any) -> list[CheckMessage]:
     ]
 
 
-@register
+@register(INSTALLATION)
 def sign_up(**kwargs: Any) -> list[CheckMessage]:
     """Strangers can verify their address, if strangers may come."""
     chosen = settings.ENVIRONMENT

@@ -9,6 +9,8 @@ from broker_site import health
 from delivery.api.views.acks import AckView
 from delivery.api.views.inbound import InboundView
 
+admin.autodiscover()  # here, since only who has addresses needs pages (apps.py)
+
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("admin/", admin.site.urls),

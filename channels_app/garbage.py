@@ -12,3 +12,4 @@ def spare_what_is_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()

@@ -1,5 +1,6 @@
 """Fixtures and rules that the whole suite shares."""
 
+import signal
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -16,8 +17,14 @@ from delivery.runtime import receiving
 from delivery.runtime.wake import bell
 from tests.support.receiver import Receiver
 
-SHARING = ("tests/crash/", "tests/e2e/hostile/", "tests/e2e/test_wire.py")
-"""Where the tests of a file share a broker in processes of its own, which takes long to start."""
+SHARING = (
+    "tests/crash/",
+    "tests/e2e/hostile/",
+    "tests/e2e/test_wire.py",
+    "tests/unit/test_architecture.py",
+)
+"""Where the tests of a file share what takes long to make: a broker in processes of its own, the
+syntax trees of all modules."""
 
 
 class TogetherOrAlone(LoadScopeScheduling):
@@ -41,6 +48,9 @@ STARTS_PROCESSES = ("tests/e2e/", "tests/crash/", "tests/pipeline/", "tests/brow
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """One seed for the order and for the examples: the one that pytest-randomly prints."""
+    # A shell ignores Ctrl-C for what it runs in the background, and so would all that tests start.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.core.global_force_seed = config.getoption("randomly_seed", None)
 
 

@@ -4,6 +4,7 @@ import getpass
 import textwrap
 import time
 from argparse import SUPPRESS
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import (
@@ -13,6 +14,8 @@ from django.core.management.base import (
     DjangoHelpFormatter,
     OutputWrapper,
 )
+
+from channels_app.conf import INSTALLATION
 
 BAR_WIDTH = 30
 REDRAW_S = 0.1
@@ -37,6 +40,7 @@ class Command(BaseCommand):
     """A command whose ``help`` is prose and whose ``examples`` end its ``--help``."""
 
     examples: str = ""
+    requires_system_checks: Sequence[str] = [INSTALLATION]
     suppressed_base_arguments = {
         "--version",
         "--verbosity",

@@ -11,9 +11,10 @@ from typing import Self
 from django.conf import settings
 from django.db import connection
 
+from channels_app.conf import conf as site
 from delivery.conf import conf
 from delivery.runtime import slots
-from delivery.runtime.processes import Child
+from delivery.runtime.processes import LONGEST_PAUSE_S, Child
 
 DEFAULT_PORT = 8000
 
@@ -99,6 +100,7 @@ def web(bind: Bind) -> Child:
             *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
         ),
         folder=settings.BASE_DIR,
+        longest_pause_s=_longest_pause_s(),
     )
 
 
@@ -114,7 +116,13 @@ def worker() -> Child:
         command=(sys.executable, "manage.py", "worker", "--cluster", name),
         folder=settings.BASE_DIR,
         is_alive=slots.Watch(name, conf().pumps),
+        longest_pause_s=_longest_pause_s(),
     )
+
+
+def _longest_pause_s() -> float:
+    """Short where a broker is told to die (failpoints.py): it dies often, and has no fault."""
+    return 0.2 if site().failpoint else LONGEST_PAUSE_S
 
 
 def web_workers() -> int:

@@ -15,7 +15,9 @@ from typing import Any
 
 from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
+from django_q.brokers.orm import ORM
 from django_q.cluster import Cluster
+from django_q.conf import Conf
 from django_q.signals import post_spawn
 from setproctitle import setproctitle
 
@@ -46,6 +48,20 @@ class BrokerCluster(Cluster):  # type: ignore[misc]  # it has no types
         """Stop pumps first: a worker that pumps does not read django-q2's poison pill."""
         _stopping.set()
         return bool(super().stop())
+
+
+class PromptBroker(ORM):  # type: ignore[misc]  # it has no types
+    """django-q2's queue of tasks in our database, which a cluster that stops waits for no longer.
+
+    Its own sleeps through the stop of the cluster, up to ``poll`` seconds (settings.Q_CLUSTER).
+    """
+
+    def dequeue(self) -> Any:
+        """The next tasks, or None after the cluster's pause between two looks."""
+        if self.queue_size():
+            return super().dequeue()
+        _stopping.wait(Conf.POLL)
+        return None
 
 
 def run(cluster_name: str | None = None) -> int:

@@ -39,6 +39,8 @@ class Child:
     raises, nothing is known and nothing is done."""
     settle_s: float = 30.0
     """Seconds after a start before an answer of ``is_alive`` counts."""
+    longest_pause_s: float = LONGEST_PAUSE_S
+    """Most seconds between a death and the next start."""
 
 
 class Guardian:
@@ -155,7 +157,7 @@ class Process:
         return status
 
     def _pause(self) -> None:
-        pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
+        pause_s = min(FIRST_PAUSE_S * 2**self._failures, self.child.longest_pause_s)
         self.start_at = time.monotonic() + pause_s
         self._failures += 1
 

@@ -6,6 +6,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
 from channels_app import transactions
+from channels_app.conf import INSTALLATION
 from delivery.conf import conf
 from delivery.runtime import children
 from delivery.runtime.processes import Child
@@ -16,6 +17,8 @@ class Command(BaseCommand):
     """Starts web server and workers, and keeps them running until Ctrl-C or SIGTERM."""
 
     help = "Run the broker: web server and delivery workers, restarted when they die."
+
+    requires_system_checks = [INSTALLATION]
 
     def add_arguments(self, parser: CommandParser) -> None:
         """``--bind`` and ``--role``."""

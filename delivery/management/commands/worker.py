@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from channels_app.conf import INSTALLATION
 from delivery.runtime import cluster
 
 
@@ -16,6 +17,8 @@ class Command(BaseCommand):
         "restarts them when they die or stand still; use it alone under a process manager of your "
         "own that signals the main process only."
     )
+
+    requires_system_checks = [INSTALLATION]
 
     def add_arguments(self, parser: CommandParser) -> None:
         """``--cluster``."""

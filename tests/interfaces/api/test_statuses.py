@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from delivery.models import Delivery
 from delivery.rules.asker import Asker
 from delivery.runtime import probe
 from delivery.steps import replay
+from tests.interfaces.api.test_tenants import undone
 from tests.support import world
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory, ConsumerFactory
@@ -98,9 +100,9 @@ BODIES: dict[str, Callable[[World], object]] = {
 """Where {} is not enough."""
 
 
-def request(operation: Operation) -> Request:
-    """One that works, with an operator's key."""
-    made = world.make()
+def request(operation: Operation, made: World, key: ApiKey) -> Request:
+    """One that works, on a copy of the world that a recipe may change."""
+    made = deepcopy(made)
     if operation.name == "deliveries_cancel":
         made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
     if operation.name == "consumers_receive":
@@ -112,7 +114,6 @@ def request(operation: Operation) -> Request:
     body: object = {} if operation.kinds else None
     if make is not None:
         body = make(made)
-    key = ApiKeyFactory.create(admin=True)
     return Request(operation, made, key, body)
 
 
@@ -302,16 +303,18 @@ def test_every_documented_status_is_real(status: int, monkeypatch: pytest.Monkey
     if status == 429:
         monkeypatch.setattr(probe, "AT_ONCE", 0)
         monkeypatch.setattr(base, "bodies", Places(0))
+    made, key = world.make(), ApiKeyFactory.create(admin=True)
     for operation in OPERATIONS:
         if status not in operation.statuses:
             continue
-        wanted = request(operation)
-        recipe = conflicting if status == 409 else RECIPES[status]
-        SPECIAL.get((operation.name, status), recipe)(wanted)
-        try:
-            answer = wanted.send()
-        finally:
-            connection.execute_wrappers.clear()
+        with undone():
+            wanted = request(operation, made, key)
+            recipe = conflicting if status == 409 else RECIPES[status]
+            SPECIAL.get((operation.name, status), recipe)(wanted)
+            try:
+                answer = wanted.send()
+            finally:
+                connection.execute_wrappers.clear()
         complete = status < 400 or answer.is_problem
         if answer.status != status or not complete:
             wrong[operation.name] = (answer.status, answer.body[:200])
