@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import hypothesis
 import hypothesis.core
 import pytest
 from django.core.cache import caches
@@ -15,7 +16,10 @@ from channels_app import directory as directory_module
 from channels_app.directory import directory
 from delivery.runtime import receiving
 from delivery.runtime.wake import bell
+from tests.support import properties  # noqa: F401  # registers the profiles
 from tests.support.receiver import Receiver
+
+hypothesis.settings.load_profile("few")  # unless the command line names another
 
 SHARING = (
     "tests/crash/",

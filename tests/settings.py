@@ -17,3 +17,5 @@ from broker_site.settings import *  # noqa: F403
 
 # A slow hash guards what people chose; what tests chose is known.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+# Each client of a test would else list all static files before its first request.
+WHITENOISE_AUTOREFRESH = True

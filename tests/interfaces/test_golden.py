@@ -162,6 +162,7 @@ def _mysql_table(table: str) -> str:
     return "".join(f"{line}\n" for line in [table, *(f"  {x}" for x in columns + indexes + keys)])
 
 
+@pytest.mark.slow("opens every page twice")
 @pytest.mark.django_db
 def test_queries_of_each_page(same: Same) -> None:
     """A page that starts to ask once for each of its rows shows up here."""

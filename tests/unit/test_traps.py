@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 from django.conf import settings
 
 TESTS = Path(settings.BASE_DIR) / "tests"
@@ -34,6 +35,7 @@ def marked() -> dict[str, set[str]]:
     return dict(found)
 
 
+@pytest.mark.slow("reads every test of the suite")
 def test_every_trap_has_its_tests_and_every_such_test_its_trap() -> None:
     assert len(documented()) > 40
     assert documented() == marked()

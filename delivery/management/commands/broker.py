@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 from django.db import connection
 
 from channels_app import transactions
-from channels_app.conf import INSTALLATION
 from delivery.conf import conf
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error
 from delivery.runtime import children
 from delivery.runtime.processes import Child
 from delivery.runtime.supervisor import Supervisor
@@ -17,8 +18,11 @@ class Command(BaseCommand):
     """Starts web server and workers, and keeps them running until Ctrl-C or SIGTERM."""
 
     help = "Run the broker: web server and delivery workers, restarted when they die."
-
-    requires_system_checks = [INSTALLATION]
+    examples = (
+        "  manage.py broker\n"
+        "  manage.py broker --bind 0.0.0.0:8000 --role web\n"
+        "  manage.py broker --role worker"
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """``--bind`` and ``--role``."""
@@ -44,7 +48,7 @@ class Command(BaseCommand):
             if role != "web":
                 wanted.append(self._worker())
         except children.Unusable as error:
-            raise CommandError(str(error)) from None
+            raise Error(str(error)) from None
         self.stdout.write("Ctrl-C stops.")
         self.stdout.flush()
         transactions.limit_answers()  # the question whether the workers live is one, too

@@ -3,9 +3,9 @@
 import uuid
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
-from channels_app.conf import INSTALLATION
+from delivery.management.base import Command as BaseCommand
 from delivery.runtime import cluster
 
 
@@ -17,8 +17,7 @@ class Command(BaseCommand):
         "restarts them when they die or stand still; use it alone under a process manager of your "
         "own that signals the main process only."
     )
-
-    requires_system_checks = [INSTALLATION]
+    examples = "  manage.py worker"
 
     def add_arguments(self, parser: CommandParser) -> None:
         """``--cluster``."""

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode
 
 from tests.interfaces.api.test_fuzz import CHECKS, OPAQUE, OPERATIONS, Operation
+from tests.support.properties import examples
 from tests.support.wire import Web
 
 pytestmark = pytest.mark.e2e
-EXAMPLES = 6
+EXAMPLES = examples(few=2, many=6)
 """Requests per operation, half of them right ones."""
 NOBODY_LISTENS = "http://127.0.0.1:9/hook"
 

@@ -159,6 +159,7 @@ def test_publishing_reads_no_session(authorization: str) -> None:
     assert not [sql for sql in seen if Session._meta.db_table in sql or "auth_user" in sql]
 
 
+@pytest.mark.slow("collects garbage after each request")
 @pytest.mark.django_db
 @pytest.mark.parametrize("status", [202, 409])
 def test_an_answered_request_is_forgotten_with_its_body(status: int, authorization: str) -> None:

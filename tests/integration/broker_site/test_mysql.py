@@ -217,6 +217,7 @@ def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
     assert Team.objects.count() == 1
 
 
+@pytest.mark.slow("starts a process, and waits for its limit")
 @pytest.mark.parametrize(
     "start",
     [

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from django.conf import settings
 
 LOADED = 50_000
@@ -23,12 +24,14 @@ def counts(module: str) -> tuple[int, int]:
     return int(spared), int(looked_at)
 
 
+@pytest.mark.slow("starts a process")
 def test_a_web_process_spares_what_it_has_loaded() -> None:
     spared, looked_at = counts("broker_site.web")
     assert spared > LOADED
     assert looked_at < LOADED / 10
 
 
+@pytest.mark.slow("starts a process")
 def test_what_nobody_spared_is_looked_at() -> None:
     spared, looked_at = counts("broker_site.wsgi")
     assert spared < LOADED / 10

@@ -278,6 +278,7 @@ def test_new_messages_of_a_consumer_at_rest_are_never_claimed_again(
     assert Counter.totals() == pumping.recounted()
 
 
+@pytest.mark.slow("two pumps send hundreds of messages")
 def test_two_pumps_get_their_share_and_no_delivery_is_taken_twice(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ MANY = 100
 """The requirement says 1,000: the same, and ten times as long."""
 
 
+@pytest.mark.slow("pumps one message after the other")
 @pytest.mark.seed("S2-63")
 @pytest.mark.usefixtures("brief_pauses")
 def test_the_oldest_always_goes_first_whatever_fails(receiver: Receiver) -> None:

@@ -88,6 +88,7 @@ def test_a_key_with_half_of_the_traffic_is_told_of_by_name(
     assert (found.key, found.waiting, found.count) == ("A", 6, 1)
 
 
+@pytest.mark.slow("fills keys beyond their limit")
 def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime) -> None:
     assert look(now) == []
     assert not Standing.objects.exists()
@@ -108,6 +109,7 @@ def test_it_is_told_of_on_the_transition_alone(consumer: Consumer, now: datetime
     assert len(look(now + 92 * MINUTE)) == 1
 
 
+@pytest.mark.slow("fills keys beyond their limit")
 def test_a_key_that_wavers_is_told_of_once_an_hour(consumer: Consumer, now: datetime) -> None:
     told = 0
     for minute in range(0, 180, 10):

@@ -142,6 +142,7 @@ def test_a_process_of_another_container_with_our_host_name_is_not_dead(
     assert not slots.beat(held, 0)
 
 
+@pytest.mark.slow("waits for answers that take long")
 def test_a_consumer_that_comes_back_to_its_pump_is_not_sent_more_than_its_cap(
     receiver: Receiver,
 ) -> None:
@@ -372,6 +373,7 @@ def test_batches_with_the_same_keys_store_each_once_whatever_their_order() -> No
     assert Message.objects.count() == IdempotencyRecord.objects.count() == 20
 
 
+@pytest.mark.slow("fills packets of many megabytes")
 @pytest.mark.mariadb
 @pytest.mark.parametrize("count", [24, accept.SHARED_MESSAGES + 1])
 def test_headers_that_outweigh_the_bodies_break_no_packet(count: int) -> None:

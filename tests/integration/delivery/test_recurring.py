@@ -315,6 +315,7 @@ def test_rivals_fire_each_occurrence_once() -> None:
     assert IdempotencyRecord.objects.count() == len(keys())
 
 
+@pytest.mark.slow("waits for occurrences of each second")
 @pytest.mark.mariadb
 @pytest.mark.seed("S4-06")
 def test_two_clockworks_fire_at_the_instant_each_once() -> None:

@@ -121,6 +121,7 @@ def test_nothing_is_replayed_to_a_removed_consumer_or_after_the_last_instant() -
 # -- many rows ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("makes five thousand rows")
 @pytest.mark.trap("a bulk job without bounds")
 def test_five_thousand_rows_in_slices_with_a_cancel_half_way() -> None:
     consumer, neighbour = ConsumerFactory.create(), ConsumerFactory.create()
@@ -236,6 +237,7 @@ def test_two_replays_of_the_same_rows_share_them() -> None:
     assert_counters_are_true()
 
 
+@pytest.mark.slow("rivals take turns over hundreds of rows")
 @pytest.mark.django_db(transaction=True)
 def test_workers_on_the_same_replays_at_the_same_time_take_each_row_once() -> None:
     consumer = ConsumerFactory.create()
@@ -288,6 +290,7 @@ def test_a_slice_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
     assert_counters_are_true()
 
 
+@pytest.mark.slow("starts a process")
 @pytest.mark.trap("a bulk job without bounds")
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow("pumps each example")
 @pytest.mark.django_db(transaction=True)
 @settings(quick, max_examples=5)
 @given(WISHES)

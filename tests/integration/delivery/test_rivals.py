@@ -199,6 +199,7 @@ def webs(tmp_path: Path) -> Iterator[tuple[Web, Web]]:
                     web.stop()
 
 
+@pytest.mark.slow("starts two brokers")
 @pytest.mark.e2e
 def test_a_key_that_is_revoked_in_use_is_dead_everywhere_within_a_second(
     webs: tuple[Web, Web],

@@ -139,6 +139,7 @@ def test_what_is_given_back_before_its_time_keeps_its_time(
     assert_counters_are_true()
 
 
+@pytest.mark.slow("waits for the old time to pass")
 @pytest.mark.seed("S4-23", "S4-R5")
 def test_a_moved_or_cancelled_message_is_never_sent_at_its_old_time(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +175,7 @@ def test_a_moved_or_cancelled_message_is_never_sent_at_its_old_time(
     assert_counters_are_true()
 
 
+@pytest.mark.slow("makes a long future")
 @pytest.mark.seed("S4-22")
 def test_a_claim_reads_no_more_with_a_long_future() -> None:
     channel = make_channel()

@@ -97,6 +97,7 @@ def test_what_was_due_once_can_be_replayed(receiver: Receiver) -> None:
     assert (first.body, second.body) == (b"x", b"x")
 
 
+@pytest.mark.slow("makes a crowd of messages")
 @pytest.mark.seed("S4-40")
 def test_a_crowd_of_one_instant_keeps_nobody_else_waiting(receiver: Receiver) -> None:
     busy, quiet = make_channel(), make_channel()

@@ -49,6 +49,7 @@ TURNS = 3
 """Pages that are turned forwards, and then back."""
 
 
+@pytest.mark.slow("explains every statement of the API")
 def test_every_address_that_is_read(large: World) -> None:
     operator, reader = Api(scopes=["admin"]), Api(scopes=["read"])
     names = addresses_of(large, operator)

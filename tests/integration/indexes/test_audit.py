@@ -18,6 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 SLICE = 40
 
 
+@pytest.mark.slow("explains every statement of an audit")
 def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretches, "SLICE", SLICE)
     with judging() as judge:

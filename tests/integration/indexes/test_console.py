@@ -19,6 +19,7 @@ CHOICES = 4
 """Tried of each filter."""
 
 
+@pytest.mark.slow("explains every statement of the console")
 def test_every_list_and_every_row(large: World) -> None:
     client = operator()
     terms = ["nothing", "4711", large.consumer.client_id, public(large.rows["dead"][0])]

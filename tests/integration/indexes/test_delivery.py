@@ -50,6 +50,7 @@ LATER = Transition(DeliveryState.QUEUED, Reason.RETRY, 60.0, True)
 ASKER = Asker("command", "test")
 
 
+@pytest.mark.slow("explains every statement of a delivery")
 def test_the_path_of_a_message(large: World) -> None:
     """Fan-out, horizon, claim of one, forty and a hundred consumers, contents, results, release."""
     now = clock.now()
@@ -174,6 +175,7 @@ FORMS: list[dict[str, object]] = [
 """Those that take least come first: they find what the others will have queued."""
 
 
+@pytest.mark.slow("explains every statement of replays")
 def test_replays(large: World) -> None:
     """Counts, samples and slices of each kind of filter."""
     names = {"channel": large.consumer.channel.slug, "consumer": large.consumer.client_id}

@@ -38,6 +38,7 @@ def owner(large: World, monkeypatch: pytest.MonkeyPatch) -> Client:
     return people.person("olga", team, "owner")
 
 
+@pytest.mark.slow("explains every statement of the pages")
 def test_every_page_of_a_webhook(large: World, owner: Client) -> None:
     one = large.consumer
     root = f"/portal/acme/webhooks/{one.channel}/{one}/"

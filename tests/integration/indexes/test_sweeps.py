@@ -14,6 +14,7 @@ from tests.integration.indexes.world import World
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.slow("explains every statement of the sweeps")
 def test_every_sweep(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Now, and in three months, when most of it has become old."""
     for sweep in sweeps.SWEEPS:

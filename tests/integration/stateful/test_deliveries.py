@@ -1,6 +1,5 @@
 """Whatever happens in whatever order, the tables say what docs/states.md says."""
 
-import os
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -34,13 +33,14 @@ from delivery.steps import cancel, claim, dispatch, health, leases, release, rep
 from delivery.steps.claim import Want
 from delivery.steps.settle import Result
 from tests.integration.stateful.model import CANCELLED, DEAD, IN_FLIGHT, QUEUED, Books, Row
+from tests.support.properties import examples
 from tests.support.pumping import make_channel, make_consumer, publish
 
 NOWHERE = "http://127.0.0.1:9/"
 ALICE = Asker("user:alice", "a test")
 LEASE_MS = 10_000
 AFTER_THE_LEASE_S = 11
-EXAMPLES = int(os.environ.get("STATEFUL_EXAMPLES", "30"))
+EXAMPLES = examples(few=8, many=30)
 MAX_ATTEMPTS = 3
 ENDS = [
     Outcome.DELIVERED,
@@ -369,6 +369,7 @@ class Deliveries(RuleBasedStateMachine):
         return Result(row, move, outcome, datetime.now(UTC), "test")
 
 
+@pytest.mark.slow("a state machine over real tables")
 @pytest.mark.django_db(transaction=True)
 def test_the_tables_agree_with_the_model_whatever_happens() -> None:
     run_state_machine_as_test(

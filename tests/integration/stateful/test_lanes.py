@@ -140,6 +140,7 @@ class Lanes(RuleBasedStateMachine):
         assert not Lane.objects.exists()
 
 
+@pytest.mark.slow("a state machine over real tables")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.seed("S3-33", "S3-37")
 def test_lanes() -> None:

@@ -369,6 +369,7 @@ def test_a_removed_consumers_history_can_be_read(reader: Api) -> None:
     assert listed(reader, at(row.consumer, "dead-letters")) == [public(row)]
 
 
+@pytest.mark.slow("turns the pages of every filter")
 @pytest.mark.parametrize("seed", range(6))
 def test_filtered_pages_hold_every_row_once_in_both_directions(
     reader: Api, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -22,8 +22,9 @@ from channels_app.rules import ids
 from delivery.models import Replay
 from tests.support import world
 from tests.support.factories import ApiKeyFactory, bearer
+from tests.support.properties import examples
 
-EXAMPLES = 16
+EXAMPLES = examples(few=6, many=16)
 """Requests per operation. The same ones in each run: a finding must not depend on luck."""
 CHECKS = [
     not_a_server_error,
@@ -86,6 +87,7 @@ def tag_of(operation: Operation) -> str:
     return (operation.tags or [""])[0]
 
 
+@pytest.mark.slow("a fuzzer makes up requests")
 @pytest.mark.trap("what a fuzzer makes up")
 @pytest.mark.parametrize("tag", sorted({tag_of(one) for one in OPERATIONS.values()}))
 def test_no_request_breaks_an_operation(tag: str) -> None:
@@ -97,6 +99,7 @@ def test_no_request_breaks_an_operation(tag: str) -> None:
             assert any(status < 300 for status in statuses), f"{name} never worked: {statuses}"
 
 
+@pytest.mark.slow("a fuzzer makes up requests for every operation")
 def test_a_publishers_key_does_no_more_than_publish() -> None:
     made = world.make()
     worked = set()
@@ -107,6 +110,7 @@ def test_a_publishers_key_does_no_more_than_publish() -> None:
     assert len(worked) > 4
 
 
+@pytest.mark.slow("a fuzzer makes up requests for every operation")
 def test_nobody_gets_anything() -> None:
     made = world.make()
     for name, operation in OPERATIONS.items():

@@ -88,6 +88,7 @@ def test_every_promised_metric_is_there_before_anything_happened(client: Client)
     assert NAMES - names - histograms == set()
 
 
+@pytest.mark.slow("starts processes")
 def test_counters_come_out_once_and_with_one_total(client: Client) -> None:
     before = scrape(client)["hookstation_messages_accepted_total"][()]
     accepting.ACCEPTED.inc(3)
@@ -273,6 +274,7 @@ def test_a_database_that_is_away_is_told_without_its_secrets(client: Client) -> 
     assert "hooker" not in json.dumps(body)
 
 
+@pytest.mark.slow("starts a process")
 def test_metrics_answer_without_a_database(client: Client) -> None:
     assert scrape(client)["hookstation_database_up"][()] == 1
 

@@ -142,6 +142,7 @@ class World:
         }
 
 
+@pytest.mark.slow("a state machine over the API")
 @pytest.mark.seed("S4-15", "S4-R1")
 @pytest.mark.django_db(transaction=True)
 @quick

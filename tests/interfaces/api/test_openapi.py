@@ -44,6 +44,7 @@ def _check(document: Any, name: str, value: object) -> None:
     Draft202012Validator(schema).validate(value)
 
 
+@pytest.mark.slow("the validator walks the whole document")
 def test_it_is_valid_openapi_3_1(document: Any) -> None:
     assert document["openapi"].startswith("3.1")
     validate_schema(document)  # type: ignore[no-untyped-call]  # as above

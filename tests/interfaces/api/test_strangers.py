@@ -28,6 +28,7 @@ from tests.support.factories import (
     ScheduleFactory,
     TeamFactory,
 )
+from tests.support.snapshot import rows
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 BODIES: dict[str, object] = {
@@ -86,13 +87,6 @@ def _address(route: str, addresses: dict[str, str]) -> str:
     return route
 
 
-def _state() -> list[object]:
-    return [
-        sorted(str(row) for row in table.objects.values_list())  # type: ignore[attr-defined]  # every model has them
-        for table in TABLES
-    ]
-
-
 def _ignoring_use(key: ApiKey) -> ApiKey:
     # The first use of a key is noted on it: have that behind us.
     Api(key).get("/api/v1/nothing-here")
@@ -108,23 +102,23 @@ def test_the_walk_sees_the_whole_api() -> None:
 @pytest.mark.trap("an open door and readable secrets")
 @pytest.mark.parametrize("route", ROUTES)
 def test_without_a_key_every_route_is_401(route: str, addresses: dict[str, str]) -> None:
-    before = _state()
+    before = rows(TABLES)
     for method in METHODS:
         answer = Api().call(method, _address(route, addresses), {})
         assert answer.status == 401, method
         assert answer.header("WWW-Authenticate")
         assert method == "HEAD" or answer.is_problem
-    assert _state() == before
+    assert rows(TABLES) == before
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_without_the_scope_nothing_opens(route: str, addresses: dict[str, str]) -> None:
     api = Api(_ignoring_use(ApiKeyFactory.create(scopes=["nothing"])))
-    before = _state()
+    before = rows(TABLES)
     for method in METHODS:
         answer = api.call(method, _address(route, addresses), {})
         assert answer.status in {403, 405}, method
-    assert _state() == before
+    assert rows(TABLES) == before
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -141,7 +135,7 @@ def test_another_team_finds_nothing_and_changes_nothing(
     ours = {addresses["client_id"], addresses["message_id"], addresses["delivery_id"]}
     for stranger in strangers:
         api = Api(_ignoring_use(stranger))
-        theirs = _state()
+        theirs = rows(TABLES)
         for method in METHODS:
             address = _address(route, addresses)
             answer = api.call(method, address, BODIES.get(method))
@@ -152,5 +146,5 @@ def test_another_team_finds_nothing_and_changes_nothing(
                 shown = answer.body.decode()
                 assert answer.status != 200 or not any(name in shown for name in ours)
             if method not in {"GET", "HEAD"} and answer.status >= 300:
-                assert _state() == theirs, method
-            theirs = _state()
+                assert rows(TABLES) == theirs, method
+            theirs = rows(TABLES)

@@ -173,6 +173,7 @@ def test_zero_begins_anew_and_whoever_waits_is_refused(key: ApiKey) -> None:
     assert (sequence().epoch, sequence().expected) == (1, 2)
 
 
+@pytest.mark.slow("waits for a window of three seconds to close")
 @pytest.mark.seed("S2-65")
 def test_of_those_that_wait_the_lowest_goes_first(channel: Channel, key: ApiKey) -> None:
     window(channel, 3000)

@@ -106,6 +106,7 @@ def test_json_is_for_programs() -> None:
     assert (status, json.loads(said)["status"]) == (0, "ok")
 
 
+@pytest.mark.slow("starts a process")
 @pytest.mark.parametrize("url", ["mysql://u:p@127.0.0.1:1/x", "sqlite:////nowhere/x.sqlite3"])
 def test_without_a_database_it_still_says_what_it_can(tmp_path: Path, url: str) -> None:
     environment = {
@@ -131,6 +132,7 @@ def test_without_a_database_it_still_says_what_it_can(tmp_path: Path, url: str) 
     assert "error    The database does not answer: " in done.stdout
 
 
+@pytest.mark.slow("starts a process")
 def test_tables_that_are_missing_are_told_once(tmp_path: Path) -> None:
     environment = {
         "PATH": os.environ["PATH"],

@@ -52,6 +52,7 @@ def test_our_own_commands_give_examples(
         assert f"examples:\n  manage.py {name}" in text
 
 
+@pytest.mark.slow("starts a process")
 def test_help_needs_no_settings(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "HOOKSTATION_DATA_DIR": str(tmp_path / "data")}
 

@@ -61,6 +61,7 @@ def test_the_sidebar_lights_up_where_one_is(operator: Client, address: str, lit:
     assert [item["title"] for group in groups for item in group["items"] if item["active"]] == lit
 
 
+@pytest.mark.slow("opens every page of the menu")
 def test_every_way_leads_somewhere(operator: Client) -> None:
     for places in (*navigation.TABS, *(group.places for group in navigation.NAVIGATION)):
         for place in places:

@@ -129,6 +129,7 @@ def test_what_was_selected_is_found_when_newer_rows_have_pushed_it_on(operator: 
     assert Replay.objects.get().matched_count == 1
 
 
+@pytest.mark.slow("tries every filter")
 def test_filters_find_what_they_say(operator: Client) -> None:
     billing = ConsumerFactory.create(client_id="billing")
     crm = ConsumerFactory.create(client_id="crm", channel=billing.channel)

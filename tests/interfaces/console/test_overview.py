@@ -73,6 +73,7 @@ def test_ranges_reach_as_far_as_they_say(operator: Client) -> None:
     assert figures(operator, "?range=nonsense")["Arrived"] == "1"
 
 
+@pytest.mark.slow("follows every link of the page")
 def test_every_figure_leads_to_what_is_behind_it(operator: Client) -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 2, state="dead")

@@ -291,6 +291,7 @@ def walk(owner: Client, address: str, query: str = "") -> list[str]:
     return seen
 
 
+@pytest.mark.slow("turns the pages of every filter")
 @pytest.mark.parametrize("looks", [pages.LOOKS, (7,) * 4, (3, 9)])
 def test_every_page_holds_what_its_filter_says_in_order_and_once(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch, looks: tuple[int, ...]

@@ -35,6 +35,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow("draws JSON of any shape")
 @pytest.mark.parametrize("name", READERS)
 @given(value=ANYTHING)
 def test_a_reader_gives_a_clean_value_or_a_sentence(name: str, value: Any) -> None:

@@ -61,12 +61,14 @@ def test_what_is_no_path(path: str) -> None:
     assert paths.check(path)
 
 
+@pytest.mark.slow("draws many bodies")
 @given(path=st.from_regex(paths.PATTERN, fullmatch=True), value=ANY_JSON)
 def test_every_path_can_be_asked_of_everything(path: str, value: object) -> None:
     if paths.check(path) is None and len(path) <= paths.LONGEST:
         assert None not in list(paths.found(path, value))
 
 
+@pytest.mark.slow("evaluates the worst paths on the largest body")
 @pytest.mark.parametrize("path", ["[*]" * 66, "[*][*]", "a" + "[*]" * 60 + ".a" * 9])
 def test_the_longest_path_and_a_large_body_take_no_time(path: str) -> None:
     deep = json.loads("[" * 60 + "[" + ",".join(["1"] * 500_000) + "]" + "]" * 60)

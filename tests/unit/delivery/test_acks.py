@@ -139,4 +139,4 @@ class Words(RuleBasedStateMachine):
         assert self.failures <= 3
 
 
-TestWords = pytest.mark.seed("S3-37", "S3-38")(Words.TestCase)
+TestWords = pytest.mark.slow("a state machine")(pytest.mark.seed("S3-37", "S3-38")(Words.TestCase))
