@@ -19,7 +19,9 @@ export UV_COMPILE_BYTECODE := 1
 # `--inexact`: what `make test` added is not removed again by `make install`.
 SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 
-PYTEST := $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@
+# How many examples a property is tried with: few or many.
+EXAMPLES ?= few
+PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES)
 # The fast tiers compute: one process for each core of two.
 FAST := -n 2
 # `make test` leaves the interfaces out: their statements are the steps', which are in.
@@ -48,8 +50,8 @@ FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo test test-fast test-full test-sqlite test-mariadb test-processes \
-	test-pipeline test-browser test-smoke coverage mutation golden screenshots bench bench-pipeline \
-	soak lint format clean
+	test-processes-mariadb test-pipeline test-browser test-smoke golden coverage \
+	screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,13 +64,16 @@ demo: install ## Start everything with sample data on http://127.0.0.1:8000
 # -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------
 
 test: $(VENV)/.pipeline ## What a change breaks in the ordinary way: under 10 minutes on 2 cores
+	@echo "Three parts side by side; each tells its tests when it is done, the first in some minutes."
 	@$(SIDE_BY_SIDE) -j2 MARIADB_TIERS=tests/integration test-mariadb test-sqlite test-smoke
 
 test-full: $(VENV)/.lint ## Every test, and the linters: under 30 minutes on 2 cores
-	@$(SIDE_BY_SIDE) -j2 test-processes test-pipeline test-sqlite test-mariadb test-browser lint
+	@echo "Seven parts side by side; each tells its tests when it is done, the first in some minutes."
+	@$(SIDE_BY_SIDE) -j3 EXAMPLES=many test-pipeline test-processes test-processes-mariadb \
+		test-sqlite test-mariadb test-browser lint
 
 test-fast: $(VENV)/.test ## Unit and interfaces on SQLite, while you type: under 90 seconds
-	$(ON_SQLITE) $(PYTEST) $(FAST) tests/unit tests/interfaces
+	$(ON_SQLITE) $(PYTEST) $(FAST) -m "not slow" tests/unit tests/interfaces
 
 test-sqlite: $(VENV)/.test ## The fast tiers on SQLite: no root, no services
 	$(ON_SQLITE) $(PYTEST) $(FAST) tests/unit tests/integration tests/interfaces
@@ -77,10 +82,14 @@ test-mariadb: $(VENV)/.mysql ## Those of them that need a database, on a private
 	@$(SERVER)
 	$(ON_MARIADB) $(PYTEST) $(FAST) $(MARIADB_TIERS) --ignore=tests/integration/transport
 
-test-processes: $(VENV)/.mysql ## Real processes, kills and faults, on SQLite and where it matters on MariaDB
-	@$(SERVER)
+test-processes: $(VENV)/.test ## Real processes, kills and faults, on SQLite
 	@$(FAKETIME)
 	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash
+
+# On disk, and as safe as in production: what is killed here must not lose a commit.
+test-processes-mariadb: $(VENV)/.mysql ## Those of them whose outcome hangs on the server
+	@$(SERVER)
+	@$(FAKETIME)
 	$(BIN)/python tools/mariadb $(PYTEST) $(WAITING) tests/e2e tests/crash -m "mysql or mariadb"
 
 test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, on SQLite and where it matters on MariaDB
@@ -95,6 +104,18 @@ test-browser: $(VENV)/.test ## Console and portal in a real browser; skipped whe
 test-smoke: $(VENV)/.pipeline ## A few tests of each slow tier
 	@$(CHROMIUM)
 	$(ON_SQLITE) $(PYTEST) -m smoke tests/e2e tests/crash tests/pipeline tests/browser
+
+golden: $(VENV)/.mysql ## Record anew what others build on, after a change of it on purpose
+	@$(SERVER)
+	$(ON_SQLITE) $(PYTEST) -q tests/interfaces/test_golden.py --force-regen || true
+	$(ON_MARIADB) $(PYTEST) -q tests/interfaces/test_golden.py -k schema --force-regen || true
+	@git status --short tests/golden
+
+coverage: $(VENV)/.mysql ## Lines and branches that the fast tiers reach, room by room
+	$(BIN)/python -m coverage erase
+	$(ON_SQLITE) $(BIN)/python -m coverage run -m pytest -o cache_dir=.pytest_cache/$@ \
+		tests/unit tests/integration tests/interfaces
+	@$(BIN)/python tools/rooms
 
 screenshots: $(VENV)/.test ## Every page of console and portal as a picture, into data/screenshots
 	@$(CHROMIUM)

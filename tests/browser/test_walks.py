@@ -4,6 +4,7 @@ import re
 import sqlite3
 import time
 
+import pytest
 import requests
 from playwright.sync_api import expect
 
@@ -14,6 +15,7 @@ from tests.support.receiver import Receiver
 DEAD = "/admin/delivery/delivery/?state=dead"
 
 
+@pytest.mark.smoke
 def test_an_operator_signs_in_finds_a_dead_letter_and_sends_it_again(
     open_window: Open, consumer: Receiver
 ) -> None:

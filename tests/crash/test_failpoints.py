@@ -123,6 +123,7 @@ def test_a_request_that_dies_with_its_process_is_stored_once(place: Place, name:
     assert Books(place.broker).message_count(place.channel) == len(ids)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["before_shared_accept", "after_shared_accept"])
 def test_requests_that_share_a_commit_are_each_stored_once(place: Place, name: str) -> None:
     place.register()
@@ -221,6 +222,7 @@ def test_who_dies_while_giving_back_what_the_dead_held_is_followed_too(
     assert place.heard() == Counter({message_id: 2})
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["in_replay", "after_replay"])
 def test_a_slice_of_a_replay_is_whole_or_did_not_happen(place: Place, name: str) -> None:
     place.register()

@@ -97,6 +97,7 @@ def lives(pid: int) -> bool:
         return False
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["web", "pump", "steward", "worker"])
 def test_kill_9_under_load_loses_nothing(
     broker: Broker, receiver: Receiver, channel: str, kind: str

@@ -122,6 +122,7 @@ def is_free(port: int) -> bool:
     return True
 
 
+@pytest.mark.smoke
 @pytest.mark.e2e
 def test_a_busy_port_ends_the_broker_with_a_sentence(start: Start, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):

@@ -87,6 +87,7 @@ def test_the_help_of_make_says_what_the_readme_says() -> None:
         assert f"make {target}" in text_of(README)
 
 
+@pytest.mark.smoke
 @pytest.mark.seed("S4-34")
 @needs_curl
 @pytest.mark.e2e

@@ -72,6 +72,7 @@ def house(tmp_path: Path, receiver: Receiver) -> Iterator[House]:
         yield House(broker, secrets)
 
 
+@pytest.mark.smoke
 @pytest.mark.trap("secrets in the log")
 @pytest.mark.trap("a sweep that nobody scheduled")
 def test_it_runs_every_sweep_and_keeps_secrets_and_bodies_out_of_its_log(

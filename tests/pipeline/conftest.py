@@ -31,6 +31,7 @@ QUICK = {
     "spark__sql__shuffle__partitions": "2",
     "spark__sql__adaptive__enabled": "false",
     "spark__sql__codegen__wholeStage": "false",
+    "spark__sql__codegen__factoryMode": "NO_CODEGEN",
     "spark__driver__extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:-UseParallelGC -XX:+UseSerialGC"
     ),

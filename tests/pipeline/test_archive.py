@@ -106,6 +106,7 @@ def finish(archive_job: RunArchive) -> None:
     raise AssertionError(states())
 
 
+@pytest.mark.smoke
 def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_month_is_what_its_rows_add_up_to(made: Month, run_job: RunJob) -> Non
     assert (stored(), stored_times()) == before
 
 
+@pytest.mark.smoke
 def test_a_window_is_replaced_and_nothing_else(made: Month, run_job: RunJob) -> None:
     since, until = made.until - timedelta(days=3, hours=5), made.until - timedelta(hours=7)
     other = {"channel_id": 1, "producer_id": 2, "consumer_id": 3, "attempts": 999}
