@@ -69,8 +69,8 @@ test: $(VENV)/.pipeline ## What a change breaks in the ordinary way: under 10 mi
 
 test-full: $(VENV)/.lint ## Every test, and the linters: under 30 minutes on 2 cores
 	@echo "Seven parts side by side; each tells its tests when it is done, the first in some minutes."
-	@$(SIDE_BY_SIDE) -j3 EXAMPLES=many test-pipeline test-processes test-processes-mariadb \
-		test-sqlite test-mariadb test-browser lint
+	@$(SIDE_BY_SIDE) -j3 EXAMPLES=many test-pipeline test-processes test-sqlite \
+		test-processes-mariadb test-mariadb test-browser lint
 
 test-fast: $(VENV)/.test ## Unit and interfaces on SQLite, while you type: under 90 seconds
 	$(ON_SQLITE) $(PYTEST) $(FAST) -m "not slow" tests/unit tests/interfaces
