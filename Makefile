@@ -50,7 +50,7 @@ FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo test test-fast test-full test-sqlite test-mariadb test-processes \
-	test-processes-mariadb test-pipeline test-browser test-smoke golden coverage \
+	test-processes-mariadb test-pipeline test-browser test-smoke golden coverage mutation \
 	screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
@@ -117,6 +117,10 @@ coverage: $(VENV)/.mysql ## Lines and branches that the fast tiers reach, room b
 		tests/unit tests/integration tests/interfaces
 	@$(BIN)/python tools/rooms
 
+mutation: $(VENV)/.mutation ## Break the rules on which all hangs, one place at a time: what no test notices
+	$(BIN)/python -m mutmut run
+	$(BIN)/python -m mutmut results
+
 screenshots: $(VENV)/.test ## Every page of console and portal as a picture, into data/screenshots
 	@$(CHROMIUM)
 	$(ON_SQLITE) $(BIN)/python -m pytest tests/browser/screenshots.py
@@ -146,7 +150,7 @@ format: $(VENV)/.lint ## Put the code into the house's form
 	$(BIN)/ruff format
 
 clean: ## Remove everything that make made; the data of a local broker stays
-	rm -rf $(VENV) staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- Stamps: one for each set of packages that was installed from the present lock -----------------
@@ -177,6 +181,10 @@ $(VENV)/.mysql: $(VENV)/.test
 
 $(VENV)/.pipeline: $(VENV)/.mysql
 	@$(SYNC) --group test --extra mysql --extra pipeline
+	@touch $@
+
+$(VENV)/.mutation: $(VENV)/.test
+	@$(SYNC) --group test --group mutation
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.pipeline

@@ -22,7 +22,12 @@ from tests.support.transcripts import Exchange, Session
 
 ROOT = Path(settings.BASE_DIR)
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    README,
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 OWN_INSTALLATION = "## An installation of your own"
 INSTALL = "make install"
 

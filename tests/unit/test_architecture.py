@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BROKER = ("broker_site", "channels_app", "delivery")
 LONGEST_MODULE = 800
 LONGEST_FUNCTION = 60
-MADE_HERE = {"data", "staticfiles", "__pycache__"}
+MADE_HERE = {"data", "mutants", "staticfiles", "__pycache__"}
 """Folders that hold nothing of the project, like all hidden ones but the next."""
 HIDDEN_SOURCES = {".ci", ".github"}
 

@@ -1,5 +1,7 @@
 """Delays stay within their bounds, grow, and add up to what people are told."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +82,10 @@ def test_the_fast_preset_gives_up_within_minutes() -> None:
     assert PRESETS["fast"] == Steps((5.0, 30.0, 60.0, 60.0, 60.0))
 
 
+def test_delay_of_a_policy_without_delays_is_none_at_all() -> None:
+    assert delay(PRESETS["once"], 1, 0.5) == 0
+
+
 def test_once_never_retries() -> None:
     assert allowed_attempts(PRESETS["once"], 10) == 1
     assert allowed_attempts(PRESETS["fast"], 10) == 10
@@ -94,6 +100,39 @@ def test_what_consumers_may_write() -> None:
     assert parse_policy("fast") == PRESETS["fast"]
     assert parse_policy([5, 30.5]) == Steps((5.0, 30.5))
     assert parse_policy({"base": 1, "factor": 2, "cap": 60}) == Exponential(1.0, 2.0, 60.0)
+
+
+def test_parse_policy_at_its_limits_accepts() -> None:
+    longest = LONGEST_DELAY_S
+    assert parse_policy([longest] * 100) == Steps((longest,) * 100)
+    assert parse_policy({"base": 0, "factor": 1, "cap": 0}) == Exponential(0.0, 1.0, 0.0)
+    widest = {"base": longest, "factor": 100, "cap": longest}
+    assert parse_policy(widest) == Exponential(longest, 100.0, longest)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (5, "The retry policy must be a preset's name, a list of seconds or an object."),
+        (
+            "never",
+            "There is no retry preset 'never'; choose from exponential, standard, fast, once.",
+        ),
+        ([], "A list of retry delays has 1 to 100 entries."),
+        ([-1], "Each retry delay must be a number of seconds from 0 to 604800."),
+        ({}, "A retry object has exactly the fields base, factor and cap."),
+        (
+            {"base": -1, "factor": 2, "cap": 60},
+            "base must be a number of seconds from 0 to 604800.",
+        ),
+        ({"base": 1, "factor": 2, "cap": -1}, "cap must be a number of seconds from 0 to 604800."),
+        ({"base": 1, "factor": 0, "cap": 60}, "factor must be a number from 1 to 100."),
+        ({"base": 61, "factor": 2, "cap": 60}, "base must not be above cap."),
+    ],
+)
+def test_parse_policy_of_a_wrong_value_names_what_is_wrong(value: object, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        parse_policy(value)
 
 
 @pytest.mark.parametrize(

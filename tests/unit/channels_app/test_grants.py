@@ -105,3 +105,56 @@ def test_a_right_lasts_as_long_as_the_keys_that_have_it(
 
 def test_what_is_open_to_every_team_comes_from_no_key() -> None:
     assert grants.end(["read"], [], of_producer=False, held=[Held(["read"], ["a"], SOON)]) is None
+
+
+@pytest.mark.parametrize(
+    ("scopes", "channels", "of_producer", "sentence"),
+    [
+        (["publish"], [], False, "A key of a team cannot get publish here."),
+        (["read"], [], True, "A key of a producer cannot get read here."),
+        (["publish"], [], True, "Name the channels that the key may use."),
+        (
+            ["replay"],
+            ["inner"],
+            False,
+            "No working key of the same owner may replay on inner. Ask an operator for one.",
+        ),
+    ],
+)
+def test_excess_of_a_wish_that_goes_too_far_says_what_and_what_helps(
+    scopes: list[str], channels: list[str], of_producer: bool, sentence: str
+) -> None:
+    fault = grants.excess(scopes, channels, of_producer=of_producer, held=[INNER, PUBLISHES])
+
+    assert fault is not None
+    assert fault.detail == sentence
+
+
+@pytest.mark.parametrize(
+    ("scopes", "held", "names"),
+    [
+        pytest.param(["publish"], [PUBLISHES], ["inner"], id="all that it has"),
+        pytest.param(
+            ["publish"], [PUBLISHES, Held(["publish"], ["a"])], ["a", "inner"], id="of two keys"
+        ),
+        pytest.param(["publish"], [INNER], [], id="none that it may publish on"),
+        pytest.param(["publish"], [Held(["publish"], [])], [], id="no name where all are allowed"),
+        pytest.param(
+            ["publish"], [Held(["publish"], []), PUBLISHES], [], id="one key of two has all"
+        ),
+        pytest.param(
+            ["publish", "read"],
+            [Held(["publish"], ["a", "b"]), Held(["read"], ["b", "c"])],
+            ["b"],
+            id="only where each scope is allowed",
+        ),
+    ],
+)
+def test_every_names_the_channels_of_a_producer(
+    scopes: list[str], held: list[Held], names: list[str]
+) -> None:
+    assert grants.every(scopes, of_producer=True, held=held) == names
+
+
+def test_every_names_nothing_for_a_team() -> None:
+    assert grants.every(["read"], of_producer=False, held=[INNER]) == []

@@ -233,3 +233,11 @@ def test_people_see_the_names_of_the_requirement(
     state: DeliveryState, failures: int, attempts: int, shown: str
 ) -> None:
     assert shown_state(state, failures, attempts) == shown
+
+
+def test_after_attempt_without_retry_after_waits_no_longer_than_the_policy_says() -> None:
+    assert step(Outcome.TIMEOUT, policy=Steps((0.25,))).due_in == 0.25
+
+
+def test_shown_state_of_one_failure_is_a_retry_whatever_the_attempts_say() -> None:
+    assert shown_state(S.IN_FLIGHT, 1, 1) == "Retry-In-flight"

@@ -142,6 +142,30 @@ def test_a_timestamp_beyond_the_tolerance_is_refused(drift: int) -> None:
     verify(SECRET, headers(SIGNATURE), BODY, now=AT + drift, tolerance=86_400)
 
 
+def test_verify_of_fifteen_digits_reads_them_as_a_time() -> None:
+    latest = {"webhook-timestamp": "9" * 15}
+    with pytest.raises(InvalidSignature, match=r"^The timestamp is too far from now\.$"):
+        verify(SECRET, headers(SIGNATURE) | latest, BODY, now=AT)
+    with pytest.raises(InvalidSignature, match=r"^The timestamp is not a number of seconds\.$"):
+        verify(SECRET, headers(SIGNATURE) | {"webhook-timestamp": "0" * 16}, BODY, now=AT)
+
+
+@pytest.mark.parametrize("key", [SECRET, PUBLIC])
+def test_verify_takes_signatures_apart_at_spaces_alone(key: str) -> None:
+    signature = v1() if key == SECRET else sign_v1a([KEY], ID, AT, BODY)
+    with pytest.raises(InvalidSignature, match=r"^No signature fits the body and the key\.$"):
+        verify(key, headers(f"v1,other\t{signature}"), BODY, now=AT)
+    verify(key, headers(f"v1,other {signature}"), BODY, now=AT)
+
+
+def test_verify_passes_over_what_is_no_base64_and_takes_none_of_it() -> None:
+    signature = sign_v1a([KEY], ID, AT, BODY)
+    verify(PUBLIC, headers(f"v1a,? {signature}"), BODY, now=AT)
+    spoilt = signature.replace("v1a,", "v1a,?")
+    with pytest.raises(InvalidSignature, match="No signature fits"):
+        verify(PUBLIC, headers(spoilt), BODY, now=AT)
+
+
 def test_the_reference_library_has_the_same_tolerance() -> None:
     for minutes, accepted in [(4, True), (6, False)]:
         at = datetime.now(UTC) - timedelta(minutes=minutes)
