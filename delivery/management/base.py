@@ -4,7 +4,6 @@ import getpass
 import textwrap
 import time
 from argparse import SUPPRESS
-from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import (
@@ -40,7 +39,7 @@ class Command(BaseCommand):
     """A command whose ``help`` is prose and whose ``examples`` end its ``--help``."""
 
     examples: str = ""
-    requires_system_checks: Sequence[str] = [INSTALLATION]
+    requires_system_checks: list[str] | tuple[str, ...] = [INSTALLATION]
     suppressed_base_arguments = {
         "--version",
         "--verbosity",

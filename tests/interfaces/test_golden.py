@@ -20,8 +20,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from drf_spectacular.generators import SchemaGenerator
+from prometheus_client import REGISTRY
 
-from broker_site import scrape
 from broker_site.env import Environment
 from channels_app.models import ApiKey
 from tests.support import console, people, world
@@ -85,7 +85,7 @@ def test_metrics(same: Same) -> None:
             kinds.get(sample[1], ("", set()))[1].update(labels.findall(sample[2] or ""))
     declared_labels = {
         metric.name + ("_total" if metric.type == "counter" else ""): collector._labelnames
-        for collector in scrape.REGISTRY._collector_to_names
+        for collector in REGISTRY._collector_to_names
         for metric in getattr(collector, "describe", list)()
         if hasattr(collector, "_labelnames")
     }

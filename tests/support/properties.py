@@ -1,7 +1,7 @@
 """How hard properties are tried: with few examples while one works, with many before one lands.
 
-``make test`` takes the profile "few", ``make test-full`` asks for ``--hypothesis-profile=many``, and
-"thousands" is for a night.
+``make test`` takes the profile "few", ``make test-full`` asks for ``--hypothesis-profile=many``,
+and "thousands" is for a night.
 """
 
 from hypothesis import settings
