@@ -270,8 +270,17 @@ def guardian() -> Iterator[Guardian]:
     guardian.close()
 
 
-def test_pauses_double_up_to_half_a_minute(guardian: Guardian) -> None:
-    process = Process(Child(name="child", command=("false",)), guardian)
+@pytest.mark.parametrize(
+    ("child", "expected"),
+    [
+        (Child(name="child", command=("false",)), [1, 2, 4, 8, 16, 30, 30]),
+        (Child(name="child", command=("false",), longest_pause_s=3), [1, 2, 3, 3, 3, 3, 3]),
+    ],
+)
+def test_pauses_double_up_to_the_childs_longest(
+    guardian: Guardian, child: Child, expected: list[int]
+) -> None:
+    process = Process(child, guardian)
     pauses = []
     for _ in range(7):
         process.start()
@@ -280,7 +289,7 @@ def test_pauses_double_up_to_half_a_minute(guardian: Guardian) -> None:
         pauses.append(round(process.start_at - time.monotonic()))
 
     assert status == 1
-    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    assert pauses == expected
 
 
 def test_a_process_that_ran_for_long_starts_again_soon(guardian: Guardian) -> None:
