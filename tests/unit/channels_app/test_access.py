@@ -1,0 +1,32 @@
+"""Who may touch what: the wall between teams, and the roles within one."""
+
+import pytest
+
+from channels_app.rules.roles import ROLES, includes
+from channels_app.rules.tenants import OPERATOR, Tenant
+
+
+@pytest.mark.parametrize(
+    ("tenant", "team_id", "owns"),
+    [
+        pytest.param(Tenant(1), 1, True, id="its own"),
+        pytest.param(Tenant(1), 2, False, id="another team's"),
+        pytest.param(Tenant(1), None, False, id="nobody's"),
+        pytest.param(Tenant(), None, True, id="nobody's, of nobody"),
+        pytest.param(Tenant(), 1, False, id="a team's, of nobody"),
+        pytest.param(OPERATOR, 1, True, id="a team's, of an operator"),
+        pytest.param(OPERATOR, None, True, id="nobody's, of an operator"),
+    ],
+)
+def test_owns_is_true_for_the_own_team_and_for_operators(
+    tenant: Tenant, team_id: int | None, owns: bool
+) -> None:
+    assert tenant.owns(team_id) is owns
+
+
+def test_includes_of_a_role_is_itself_and_those_before() -> None:
+    assert {role: [other for other in ROLES if includes(role, other)] for role in ROLES} == {
+        "viewer": ["viewer"],
+        "editor": ["viewer", "editor"],
+        "owner": ["viewer", "editor", "owner"],
+    }
