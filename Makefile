@@ -13,7 +13,7 @@ export UV_NO_PROGRESS := 1
 # uv brings its own certificates; the system's also know a company's proxy.
 export UV_SYSTEM_CERTS ?= true
 unexport VIRTUAL_ENV
-# What Python has compiled it keeps: without, each process of a test compiles the project anew.
+# Keep bytecode: otherwise every process of a test compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
 export UV_COMPILE_BYTECODE := 1
 # `--inexact`: what `make test` added is not removed again by `make install`.
@@ -22,11 +22,13 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 # How many examples a property is tried with: few or many.
 EXAMPLES ?= few
 PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES)
+GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py
 # The fast tiers compute: one process for each core of two.
 FAST := -n 2
-# Pages of people are left out on MariaDB: tests/integration/indexes opens each of them there, with
-# every filter. `make test` leaves out the API as well: its statements are the steps'.
-MARIADB_TIERS := tests/integration tests/interfaces/api tests/interfaces/test_golden.py
+# Console and commands run on SQLite alone: tests/integration/indexes opens the console's pages on
+# MariaDB, with every filter. `make test` leaves out the rest of the interfaces there, too.
+MARIADB_TIERS := tests/integration tests/interfaces/api tests/interfaces/portal \
+	tests/interfaces/test_golden.py
 # The tiers that start processes wait: three share two cores well, and a file shares a broker.
 WAITING := -n 3 --dist loadfile --durations=10
 LONGEST := --durations=10
@@ -56,7 +58,7 @@ CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 	screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root on most machines
 
@@ -65,17 +67,18 @@ demo: install ## Start everything with sample data on http://127.0.0.1:8000
 
 # -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------
 
-test: $(VENV)/.pipeline ## What a change breaks in the ordinary way: under 10 minutes on 2 cores
-	@$(SERVER)
+test: $(VENV)/.pipeline ## Every tier, a few tests of the slow ones: before a commit, under 10 minutes
+	@$(SERVER) || true
 	@$(CHROMIUM)
-	@echo "Three parts side by side; each tells its tests when it is done, the first in some minutes."
-	@$(SIDE_BY_SIDE) -j2 MARIADB_TIERS=tests/integration test-mariadb test-sqlite test-smoke
+	@echo "Three parts run in parallel; each prints its output when it finishes."
+	@$(SIDE_BY_SIDE) -j2 MARIADB_TIERS="tests/integration tests/interfaces/test_golden.py" \
+		test-mariadb test-sqlite test-smoke
 
-test-full: $(VENV)/.lint ## Every test, and the linters: under 30 minutes on 2 cores
-	@$(SERVER)
+test-full: $(VENV)/.lint ## Every test, and the linters: what CI runs, about 30 minutes
+	@$(SERVER) || true
 	@$(FAKETIME)
 	@$(CHROMIUM)
-	@echo "Eight parts side by side; each tells its tests when it is done, the first in some minutes."
+	@echo "Eight parts run in parallel; each prints its output when it finishes."
 	@$(SIDE_BY_SIDE) -j3 EXAMPLES=many test-pipeline test-processes test-sqlite \
 		test-mariadb test-pipeline-mariadb test-processes-mariadb test-browser lint
 
@@ -85,7 +88,7 @@ test-fast: $(VENV)/.test ## Unit and interfaces on SQLite, while you type: under
 test-sqlite: $(VENV)/.test ## The fast tiers on SQLite: no root, no services
 	$(ON_SQLITE) $(PYTEST) $(FAST) tests/unit tests/integration tests/interfaces
 
-test-mariadb: $(VENV)/.mysql ## Those of them that hang on the database, on a private MariaDB
+test-mariadb: $(VENV)/.mysql ## Database-dependent tests of the fast tiers, on a private MariaDB
 	@$(SERVER)
 	$(ON_MARIADB) $(PYTEST) $(FAST) $(MARIADB_TIERS) --ignore=tests/integration/transport
 
@@ -94,7 +97,7 @@ test-processes: $(VENV)/.test ## Real processes, kills and faults, on SQLite
 	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash
 
 # On disk, and as safe as in production: what is killed here must not lose a commit.
-test-processes-mariadb: $(VENV)/.mysql ## Those of them whose outcome hangs on the server
+test-processes-mariadb: $(VENV)/.mysql ## Database-dependent tests of processes, on a private MariaDB
 	@$(SERVER)
 	@$(FAKETIME)
 	$(BIN)/python tools/mariadb $(PYTEST) $(WAITING) tests/e2e tests/crash -m "mysql or mariadb"
@@ -102,7 +105,7 @@ test-processes-mariadb: $(VENV)/.mysql ## Those of them whose outcome hangs on t
 test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, on SQLite
 	$(ON_SQLITE) $(PYTEST) $(LONGEST) tests/pipeline
 
-test-pipeline-mariadb: $(VENV)/.pipeline ## Those of it that hang on how a server answers
+test-pipeline-mariadb: $(VENV)/.pipeline ## Database-dependent tests of the pipeline, on a private MariaDB
 	@$(SERVER)
 	$(ON_MARIADB) $(PYTEST) $(LONGEST) tests/pipeline -m "mysql or mariadb"
 
@@ -114,10 +117,10 @@ test-smoke: $(VENV)/.pipeline ## A few tests of each slow tier
 	@$(CHROMIUM)
 	$(ON_SQLITE) $(PYTEST) -m smoke tests/e2e tests/crash tests/pipeline tests/browser
 
-golden: $(VENV)/.mysql ## Record anew what others build on, after a change of it on purpose
+golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)
-	$(ON_SQLITE) $(PYTEST) -q tests/interfaces/test_golden.py --force-regen || true
-	$(ON_MARIADB) $(PYTEST) -q tests/interfaces/test_golden.py -k schema --force-regen || true
+	$(ON_SQLITE) $(GOLDEN) --force-regen >/dev/null || $(ON_SQLITE) $(GOLDEN)
+	$(ON_MARIADB) $(GOLDEN) -k schema --force-regen >/dev/null || $(ON_MARIADB) $(GOLDEN) -k schema
 	@git status --short tests/golden
 
 coverage: $(VENV)/.mysql ## Lines and branches that the fast tiers reach, room by room
@@ -126,7 +129,7 @@ coverage: $(VENV)/.mysql ## Lines and branches that the fast tiers reach, room b
 		tests/unit tests/integration tests/interfaces
 	@$(BIN)/python tools/rooms
 
-mutation: $(VENV)/.mutation ## Break the rules on which all hangs, one place at a time: what no test notices
+mutation: $(VENV)/.mutation ## Mutate the core rules; list the changes that no test catches
 	$(BIN)/python -m mutmut run
 	$(BIN)/python -m mutmut results
 
@@ -159,7 +162,7 @@ format: $(VENV)/.lint ## Put the code into the house's form
 	$(BIN)/ruff format
 
 clean: ## Remove everything that make made; the data of a local broker stays
-	rm -rf $(VENV) mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- Stamps: one for each set of packages that was installed from the present lock -----------------

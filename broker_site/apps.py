@@ -12,8 +12,8 @@ from django.core.checks import CheckMessage, Tags, register
 class ConsoleConfig(SimpleAdminConfig):
     """Django's admin, as the site's own class makes it.
 
-    Only processes that answer people load its pages: the URLconf asks for them (urls.py), and
-    ``manage.py check``. To load them takes longer than all else at a start.
+    Its pages load only with the URLconf (urls.py) or for ``manage.py check``: loading them takes
+    longer than everything else at a start.
     """
 
     default = False

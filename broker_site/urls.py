@@ -9,7 +9,7 @@ from broker_site import health
 from delivery.api.views.acks import AckView
 from delivery.api.views.inbound import InboundView
 
-admin.autodiscover()  # here, since only who has addresses needs pages (apps.py)
+admin.autodiscover()  # only processes that serve URLs need the console's pages (apps.py)
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),

@@ -32,8 +32,8 @@ class Conf:
 
 
 INSTALLATION = "installation"
-"""Tag of the system checks of what an operator sets. Commands run these alone: ``manage.py check``
-looks at the code as well, which loads every page and takes longer than a broker's start."""
+"""Tag of the system checks of what an operator sets. Our commands run these alone; ``manage.py
+check`` also checks the code, which loads every page and takes longer than a broker's start."""
 MAX_TIMEOUT_MS = 300_000
 """Longest delivery timeout a consumer may ask for (S0-73)."""
 MAX_BATCH_ITEMS = 1000

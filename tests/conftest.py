@@ -25,10 +25,8 @@ SHARING = (
     "tests/crash/",
     "tests/e2e/hostile/",
     "tests/e2e/test_wire.py",
-    "tests/unit/test_architecture.py",
 )
-"""Where the tests of a file share what takes long to make: a broker in processes of its own, the
-syntax trees of all modules."""
+"""Where the tests of a file share a broker in processes of its own, which takes long to start."""
 
 
 class TogetherOrAlone(LoadScopeScheduling):
@@ -77,7 +75,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip on SQLite what only a server database can show; `make test` runs both."""
+    """Skip on SQLite what only a server database can show."""
     for item in items:
         if marker := item.get_closest_marker("slow"):
             # Reports carry these from the workers of xdist to the process that prints.
@@ -86,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         if item.get_closest_marker("mariadb"):
-            item.add_marker(pytest.mark.skip(reason="runs in the MariaDB part of `make test`"))
+            item.add_marker(pytest.mark.skip(reason="runs on MariaDB"))
 
 
 @pytest.fixture(autouse=True)

@@ -121,7 +121,7 @@ def worker() -> Child:
 
 
 def _longest_pause_s() -> float:
-    """Short where a broker is told to die (failpoints.py): it dies often, and has no fault."""
+    """Short when a failpoint kills the broker on purpose (failpoints.py)."""
     return 0.2 if site().failpoint else LONGEST_PAUSE_S
 
 

@@ -51,16 +51,17 @@ class BrokerCluster(Cluster):  # type: ignore[misc]  # it has no types
 
 
 class PromptBroker(ORM):  # type: ignore[misc]  # it has no types
-    """django-q2's queue of tasks in our database, which a cluster that stops waits for no longer.
+    """django-q2's ORM broker, but ``dequeue`` returns as soon as the cluster stops.
 
-    Its own sleeps through the stop of the cluster, up to ``poll`` seconds (settings.Q_CLUSTER).
+    The original sleeps through the stop, for up to ``poll`` seconds (settings.Q_CLUSTER).
     """
 
     def dequeue(self) -> Any:
-        """The next tasks, or None after the cluster's pause between two looks."""
+        """The next tasks, or None after ``poll`` seconds without any."""
         if self.queue_size():
             return super().dequeue()
-        _stopping.wait(Conf.POLL)
+        if _stopping.wait(Conf.POLL):
+            time.sleep(0.05)  # until the pusher hears of it from the sentinel, too
         return None
 
 

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.core import checks as django_checks
+from django.core.checks import Tags
+from django.core.checks.registry import registry
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import OperationalError, connection
 
 from broker_site import checks
 from broker_site.env import Environment
+from channels_app.conf import INSTALLATION
 from channels_app.rules.encryption import generate_key
 
 
@@ -177,3 +180,9 @@ def test_strangers_who_could_not_verify_their_address(
     environment(signup=signup, email_url=email_url)
 
     assert ids(checks.sign_up()) == found
+
+
+def test_every_check_of_what_an_operator_sets_runs_before_a_command() -> None:
+    ours = [one for one in registry.registered_checks if one.__module__ == checks.__name__]
+    assert len(ours) > 5
+    assert [one for one in ours if not {INSTALLATION, Tags.database} & set(one.tags)] == []

@@ -14,14 +14,20 @@ django.setup()
 {work}
 print("delivery.admin" in sys.modules)
 """
+CHECKED = """
+from django.core.management import load_command_class
+command = load_command_class("delivery", "{name}")
+command.check(tags=command.requires_system_checks)
+"""
+"""What a command loads and checks before it begins."""
 
 
 @pytest.mark.slow("starts a process")
 @pytest.mark.parametrize(
     ("work", "is_loaded"),
     [
-        pytest.param("import delivery.management.commands.worker", False, id="worker"),
-        pytest.param("import delivery.management.commands.broker", False, id="supervisor"),
+        pytest.param(CHECKED.format(name="worker"), False, id="worker"),
+        pytest.param(CHECKED.format(name="broker"), False, id="supervisor"),
         pytest.param("import broker_site.urls", True, id="web"),
         pytest.param(
             "from django.core.management import call_command; call_command('check')",

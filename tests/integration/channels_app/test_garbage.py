@@ -9,7 +9,10 @@ from django.conf import settings
 
 LOADED = 50_000
 """Objects; the site has more than twice as many."""
-SCRIPT = "import gc, {module}; print(gc.get_freeze_count(), len(gc.get_objects()))"
+SCRIPT = (
+    "import gc, {module}; assert gc.isenabled();"
+    " print(gc.get_freeze_count(), len(gc.get_objects()))"
+)
 
 
 def counts(module: str) -> tuple[int, int]:
