@@ -80,7 +80,7 @@ test-full: $(VENV)/.lint ## Every test, and the linters: what CI runs, about 30 
 	@$(CHROMIUM)
 	@echo "Eight parts run in parallel; each prints its output when it finishes."
 	@$(SIDE_BY_SIDE) -j3 EXAMPLES=many test-pipeline test-processes test-sqlite \
-		test-mariadb test-pipeline-mariadb test-processes-mariadb test-browser lint
+		test-processes-mariadb test-pipeline-mariadb test-mariadb test-browser lint
 
 test-fast: $(VENV)/.test ## Unit and interfaces on SQLite, while you type: under 90 seconds
 	$(ON_SQLITE) $(PYTEST) $(FAST) -m "not slow" tests/unit tests/interfaces
@@ -107,7 +107,7 @@ test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, on SQLite
 
 test-pipeline-mariadb: $(VENV)/.pipeline ## Database-dependent tests of the pipeline, on a private MariaDB
 	@$(SERVER)
-	$(ON_MARIADB) $(PYTEST) $(LONGEST) tests/pipeline -m "mysql or mariadb"
+	$(ON_MARIADB) $(PYTEST) $(LONGEST) tests/pipeline -m "(mysql or mariadb) and not e2e"
 
 test-browser: $(VENV)/.test ## Console and portal in a real browser; skipped where there is none
 	@$(CHROMIUM)

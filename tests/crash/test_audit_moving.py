@@ -20,7 +20,7 @@ from tests.support.broker import Broker
 from tests.support.factories import ConsumerFactory, DeliveryFactory, TeamFactory
 from tests.support.receiver import Receiver, Reply
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 LONG = timedelta(minutes=10)
 AUDITS = 25
 LOOK = f"""

@@ -19,7 +19,7 @@ from tests.support.bodies import Sample, corpus
 from tests.support.broker import Broker, heard_ids, wait_until
 from tests.support.receiver import Receiver, Reply
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
 NAMES = ("one", "two", "three")
 
 

@@ -26,7 +26,7 @@ from tests.support import broker as broker_module
 from tests.support.broker import ROOT, Broker, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 SETTINGS = {
     # One process, so that all requests may share a commit; back again soon after its death.
     "HOOKSTATION_WEB_WORKERS": "1",

@@ -15,7 +15,7 @@ from tests.support.broker import heard_ids, wait_until
 from tests.support.receiver import Reply, Request
 
 __all__ = ["place", "started"]
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 
 
 @pytest.mark.seed("S3-29", "S3-34")

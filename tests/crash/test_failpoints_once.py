@@ -16,7 +16,7 @@ from tests.crash.test_failpoints import Place, place, pulled, started
 from tests.support.broker import heard_ids, wait_until
 
 __all__ = ["place", "started"]
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 
 
 class Till:

@@ -18,7 +18,7 @@ from tests.support import broker as broker_module
 from tests.support.broker import Broker, descendants, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 GRACE_S = 20
 SETTINGS = {
     "HOOKSTATION_WEB_WORKERS": "1",

@@ -13,7 +13,7 @@ from tests.support.broker import fresh_database, wait_until
 from tests.support.outage import Lock, Proxy, between
 from tests.support.wire import Web
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 PATIENCE_S = 60.0
 """For a machine that has much else to do: nobody waits so long unless something is wrong."""
 MESSAGES = "/channels/orders/messages"

@@ -15,7 +15,7 @@ from tests.support import broker as broker_module
 from tests.support.broker import Broker, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LEASE_GRACE_MS": "2000"}
 SCHEDULE = "/channels/ticks/schedules/tick"
 SECONDS = 12

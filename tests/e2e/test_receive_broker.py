@@ -18,7 +18,7 @@ from delivery.rules.pull_snippets import receiving
 from tests.support.broker import ROOT, Broker, heard_ids, running, wait_until
 from tests.support.receiver import Receiver
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
 POLLS = 4
 POLL_S = 8
 """So rarely that what is prompt was not found by looking."""

@@ -33,7 +33,7 @@ from tests.pipeline.month import Month
 from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
 from tests.support.books import assert_counters_are_true
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 DAY = timedelta(days=1)
 
 

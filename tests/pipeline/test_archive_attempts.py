@@ -18,7 +18,7 @@ from tests.pipeline.conftest import RunArchive
 from tests.pipeline.test_archive_kills import finish
 from tests.pipeline.whereabouts import Lake, assert_once, in_tables, requeue
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 BEGIN = datetime(2026, 10, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 

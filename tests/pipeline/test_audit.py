@@ -35,7 +35,7 @@ from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
 from tests.support.factories import ConsumerFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 
 ASKED = set(job.CHECKS)
 Findings = dict[str, tuple[int, set[str]]]

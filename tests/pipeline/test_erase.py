@@ -17,7 +17,7 @@ from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 WHO = "customer-7"
 
 

@@ -41,7 +41,7 @@ from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
 from tests.support.books import assert_counters_are_true
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pipeline.settings import Settings
 from tests.support.books import make_deliveries
 from tests.support.factories import ConsumerFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 
 MODELS = {"messages": Message, "deliveries": Delivery, "attempts": Attempt}
 NOT_READ = {

@@ -23,7 +23,7 @@ from tests.pipeline import month, moving
 from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import Month
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
 
 Key = tuple[datetime, int, int, int]
 
