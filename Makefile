@@ -32,6 +32,8 @@ MARIADB_TIERS := tests/integration tests/interfaces/api tests/interfaces/portal 
 # The tiers that start processes wait: three share two cores well, and a file shares a broker.
 WAITING := -n 3 --dist loadfile --durations=10
 LONGEST := --durations=10
+# Two Sparks: most of a job's time one of them computes on one core.
+SPARK := -n 2 --dist loadfile --durations=10
 # Data of these tests need not survive a crash of the server: it lives in memory.
 ON_MARIADB := $(BIN)/python tools/mariadb --memory
 ON_SQLITE := DATABASE_URL=
@@ -103,11 +105,11 @@ test-processes-mariadb: $(VENV)/.mysql ## Database-dependent tests of processes,
 	$(BIN)/python tools/mariadb $(PYTEST) $(WAITING) tests/e2e tests/crash -m "mysql or mariadb"
 
 test-pipeline: $(VENV)/.pipeline ## The data pipeline on Spark, on SQLite
-	$(ON_SQLITE) $(PYTEST) $(LONGEST) tests/pipeline
+	$(ON_SQLITE) $(PYTEST) $(SPARK) tests/pipeline
 
 test-pipeline-mariadb: $(VENV)/.pipeline ## Database-dependent tests of the pipeline, on a private MariaDB
 	@$(SERVER)
-	$(ON_MARIADB) $(PYTEST) $(LONGEST) tests/pipeline -m "(mysql or mariadb) and not e2e"
+	$(ON_MARIADB) $(PYTEST) $(SPARK) tests/pipeline -m "(mysql or mariadb) and not e2e"
 
 test-browser: $(VENV)/.test ## Console and portal in a real browser; skipped where there is none
 	@$(CHROMIUM)
