@@ -30,10 +30,10 @@ FAST := -n 2
 MARIADB_TIERS := tests/integration tests/interfaces/api tests/interfaces/portal \
 	tests/interfaces/test_golden.py
 # The tiers that start processes wait: three share two cores well, and a file shares a broker.
-WAITING := -n 3 --dist loadfile --durations=10
+WAITING = -n 3 --dist loadfile $(LONGEST)
+# Two Sparks: each of them computes on one core most of the time.
+SPARK = -n 2 --dist loadfile $(LONGEST)
 LONGEST := --durations=10
-# Two Sparks: most of a job's time one of them computes on one core.
-SPARK := -n 2 --dist loadfile --durations=10
 # Data of these tests need not survive a crash of the server: it lives in memory.
 ON_MARIADB := $(BIN)/python tools/mariadb --memory
 ON_SQLITE := DATABASE_URL=
@@ -56,8 +56,8 @@ FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo test test-fast test-full test-sqlite test-mariadb test-processes \
-	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke golden coverage mutation \
-	screenshots bench bench-pipeline soak lint format clean
+	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke golden \
+	coverage mutation screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,7 +125,7 @@ golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	$(ON_MARIADB) $(GOLDEN) -k schema --force-regen >/dev/null || $(ON_MARIADB) $(GOLDEN) -k schema
 	@git status --short tests/golden
 
-coverage: $(VENV)/.mysql ## Lines and branches that the fast tiers reach, room by room
+coverage: $(VENV)/.test ## Lines and branches that the fast tiers reach, room by room
 	$(BIN)/python -m coverage erase
 	$(ON_SQLITE) $(BIN)/python -m coverage run -m pytest -o cache_dir=.pytest_cache/$@ \
 		tests/unit tests/integration tests/interfaces

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-import hypothesis
 import hypothesis.core
 import pytest
 from django.core.cache import caches
@@ -16,16 +15,12 @@ from channels_app import directory as directory_module
 from channels_app.directory import directory
 from delivery.runtime import receiving
 from delivery.runtime.wake import bell
-from tests.support import properties  # noqa: F401  # registers the profiles
+from tests.support import properties
 from tests.support.receiver import Receiver
 
-hypothesis.settings.load_profile("few")  # unless the command line names another
+properties.register_profiles()  # before the command line chooses one
 
-SHARING = (
-    "tests/crash/",
-    "tests/e2e/hostile/",
-    "tests/e2e/test_wire.py",
-)
+SHARING = ("tests/crash/", "tests/e2e/hostile/", "tests/e2e/test_wire.py")
 """Where the tests of a file share a broker in processes of its own, which takes long to start."""
 
 

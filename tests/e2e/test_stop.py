@@ -18,7 +18,6 @@ def _sleeps(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
-@pytest.mark.smoke
 def test_it_is_set_once_for_all() -> None:
     stop = Stop()
     assert not stop.is_set()

@@ -12,7 +12,6 @@ import pytest
 from django.conf import settings
 from django.core.management import get_commands
 from django.test import Client
-from django.urls import URLPattern, URLResolver, get_resolver
 from prometheus_client import REGISTRY
 
 from broker_site.env import Environment
@@ -34,6 +33,7 @@ from delivery.rules import envelope
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.outcome import Outcome
 from delivery.steps.replay import filters
+from tests.support.routes import routes
 
 CODE_AT = {
     **dict.fromkeys(("Invalid", "NotFound", "Conflict", "Stale", "Busy"), 0),
@@ -214,18 +214,10 @@ def test_every_header_of_a_delivery_is_documented() -> None:
 def _routes() -> dict[str, Any]:
     """Views under /api/v1 by path as the documentation writes it: ``/channels/{channel}``."""
     found: dict[str, Any] = {}
-
-    def walk(patterns: list[URLPattern | URLResolver], prefix: str) -> None:
-        for pattern in patterns:
-            path = prefix + str(pattern.pattern)
-            if isinstance(pattern, URLResolver):
-                walk(pattern.url_patterns, path)
-            elif path.startswith("api/v1/"):
-                route = "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path[len("api/v1/") :])
-                view: Any = pattern.callback
-                found.setdefault(route, view.view_class)
-
-    walk(get_resolver().url_patterns, "")
+    for path, pattern in routes("/api/v1/"):
+        view: Any = pattern.callback
+        route = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path.removeprefix("/api/v1"))
+        found.setdefault(route, view.view_class)
     return found
 
 

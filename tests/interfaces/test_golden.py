@@ -18,14 +18,15 @@ from django.core.management import get_commands, load_command_class
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import URLPattern, URLResolver, get_resolver, reverse
-from drf_spectacular.generators import SchemaGenerator
+from django.urls import reverse
 from prometheus_client import REGISTRY
 
 from broker_site.env import Environment
 from channels_app.models import ApiKey
 from tests.support import console, people, world
+from tests.support.calling import document
 from tests.support.factories import ApiKeyFactory, TeamFactory, bearer
+from tests.support.routes import routes
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 OURS = ("broker_site", "channels_app", "delivery")
@@ -49,9 +50,7 @@ def lines(found: Iterator[str]) -> str:
 
 
 def test_openapi_document(same: Same) -> None:
-    document = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # it has no types
-
-    same("openapi.json", json.dumps(document, indent=1, sort_keys=True, default=str) + "\n")
+    same("openapi.json", json.dumps(document(), indent=1, sort_keys=True, default=str) + "\n")
 
 
 def test_command_help(same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,15 +62,9 @@ def test_command_help(same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_urls(same: Same) -> None:
-    def walk(patterns: list[URLPattern | URLResolver], prefix: str) -> Iterator[str]:
-        for pattern in patterns:
-            path = prefix + str(pattern.pattern)
-            if isinstance(pattern, URLResolver):
-                yield from walk(pattern.url_patterns, path)
-            else:
-                yield f"{path}  {pattern.name or '-'}"
+    found = (f"{path}  {pattern.name or '-'}" for path, pattern in routes())
 
-    same("urls.txt", lines(walk(get_resolver().url_patterns, "/")))
+    same("urls.txt", lines(found))
 
 
 @pytest.mark.django_db
@@ -186,9 +179,7 @@ def _counted(
     for name, address in pages:
         client = visitors[address.split("/")[1]]
         client.get(address, HTTP_AUTHORIZATION=bearer(key))
-        with CaptureQueriesContext(
-            connection,
-        ) as asked:
+        with CaptureQueriesContext(connection) as asked:
             answer = client.get(address, HTTP_AUTHORIZATION=bearer(key))
         yield f"{name}  {answer.status_code}  {len(asked)}"
 
@@ -213,7 +204,6 @@ def _portal(made: world.World) -> Iterator[tuple[str, str]]:
 
 
 def _api(made: world.World) -> Iterator[tuple[str, str]]:
-    document: Any = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]  # it has no types
-    for path, operations in document["paths"].items():
+    for path, operations in document()["paths"].items():
         if "get" in operations:
             yield f"GET {path}", path.format(**made.parameters)

@@ -5,9 +5,9 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.test import Client
-from django.urls import URLPattern, URLResolver, get_resolver
 
 from channels_app.models import Membership, Team
+from tests.support.routes import routes
 
 CHANGING = ("post", "put", "patch", "delete")
 
@@ -22,21 +22,13 @@ def person(name: str, team: Team | None = None, role: str = "viewer") -> Client:
     return client
 
 
-def routes() -> Iterator[tuple[str, Any]]:
+def portal_routes() -> Iterator[tuple[str, Any]]:
     """Path pattern and view class of everything below /portal/."""
-
-    def walk(patterns: list[URLPattern | URLResolver], prefix: str) -> Iterator[tuple[str, Any]]:
-        for pattern in patterns:
-            path = prefix + str(pattern.pattern)
-            if isinstance(pattern, URLResolver):
-                yield from walk(pattern.url_patterns, path)
-            elif path.startswith("portal/"):
-                view: Any = pattern.callback
-                yield f"/{path}", view.view_class
-
-    yield from walk(get_resolver().url_patterns, "")
+    for path, pattern in routes("/portal/"):
+        view: Any = pattern.callback
+        yield path, view.view_class
 
 
 def team_routes() -> list[tuple[str, Any]]:
     """Those of one team."""
-    return [(path, view) for path, view in routes() if "<str:team>" in path]
+    return [(path, view) for path, view in portal_routes() if "<str:team>" in path]

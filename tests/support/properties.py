@@ -6,10 +6,15 @@ and "thousands" is for a night.
 
 from hypothesis import settings
 
-# No deadline: a busy machine must not fail a test that is about the answer, not the time.
-settings.register_profile("few", max_examples=20, deadline=None)
-settings.register_profile("many", max_examples=100, deadline=None)
-settings.register_profile("thousands", max_examples=5000, deadline=None)
+
+def register_profiles() -> None:
+    """Name the profiles and take "few", unless the command line asks for another.
+
+    No deadline: a busy machine must not fail a test that is about the answer, not the time.
+    """
+    for name, number in (("few", 20), ("many", 100), ("thousands", 5000)):
+        settings.register_profile(name, max_examples=number, deadline=None)
+    settings.load_profile("few")
 
 
 def examples(few: int, many: int) -> int:

@@ -1,29 +1,38 @@
-"""Whether a walk over many requests changed a row: tables as they are, read quickly and often."""
+"""Walks over many requests: each one is undone, and whether it changed a row is seen."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Model
+
+from channels_app.directory import directory
 
 Rows = set[tuple[object, ...]]
 
-NOTED = {"last_used_at"}
-"""Columns that may change: each use of a key is noted on it."""
 
-
-def rows(tables: Iterable[type[Model]]) -> Rows:
-    """Every row of the tables, as the database holds it."""
+def rows(tables: Iterable[type[Model]], *, but: str = "") -> Rows:
+    """Every row of the tables, as the database holds it; ``but`` names a column that may change."""
     found: Rows = set()
     with connection.cursor() as cursor:
         for table in tables:
-            cursor.execute(_select(table))
+            cursor.execute(_select(table, but))
             found.update((table.__name__, *row) for row in cursor.fetchall())
     return found
 
 
 @cache
-def _select(table: type[Model]) -> str:
-    """The statement that a model would make anew each time, which takes longer than it does."""
-    columns = [field.attname for field in table._meta.fields if field.name not in NOTED]
+def _select(table: type[Model], but: str) -> str:
+    """The statement that a model would make anew each time, which takes longer than running it."""
+    columns = [field.attname for field in table._meta.fields if field.name != but]
     return str(table._default_manager.values_list(*columns).query)
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """What happens in here did not happen."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+    directory.__init__()  # type: ignore[misc]  # begins anew

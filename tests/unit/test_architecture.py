@@ -97,6 +97,17 @@ def test_whoever_overrules_the_type_checker_says_why() -> None:
     assert silent == []
 
 
+def test_packages_with_code_say_what_they_are() -> None:
+    """The linter asks all other modules."""
+    silent = []
+    for name in sources(*BROKER, "pipeline", "bench", "tests"):
+        text = (ROOT / name).read_text(encoding="utf-8") if name.endswith("__init__.py") else ""
+        if text and not text.startswith('"""'):
+            silent.append(name)
+
+    assert silent == []
+
+
 def test_no_file_knows_the_machine_it_was_written_on() -> None:
     # Written so that the pattern does not find itself.
     place = re.compile(r"(?<![\w.~}])/(?:hom[e]|roo[t]|User[s]|wor[k])/|/tmp/bas[h]_")

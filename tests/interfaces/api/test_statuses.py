@@ -18,10 +18,10 @@ from delivery.models import Delivery
 from delivery.rules.asker import Asker
 from delivery.runtime import probe
 from delivery.steps import replay
-from tests.interfaces.api.test_tenants import undone
 from tests.support import world
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory, ConsumerFactory
+from tests.support.snapshot import undone
 from tests.support.world import World
 
 pytestmark = pytest.mark.django_db

@@ -1,10 +1,7 @@
 """Every route, walked without a key, with a key that may nothing, and from another team."""
 
-from collections.abc import Iterator
-
 import pytest
 from django.db.models import Model
-from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
 from channels_app.models import (
@@ -28,6 +25,7 @@ from tests.support.factories import (
     ScheduleFactory,
     TeamFactory,
 )
+from tests.support.routes import routes
 from tests.support.snapshot import rows
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -41,16 +39,7 @@ TABLES: list[type[Model]] = [
 ]  # fmt: skip
 
 
-def _routes(patterns: list[URLPattern | URLResolver], prefix: str = "/") -> Iterator[str]:
-    for pattern in patterns:
-        route = prefix + str(pattern.pattern)
-        if isinstance(pattern, URLResolver):
-            yield from _routes(pattern.url_patterns, route)
-        elif route.startswith("/api/v1/"):
-            yield route
-
-
-ROUTES = sorted(set(_routes(get_resolver().url_patterns)))
+ROUTES = sorted({path for path, _ in routes("/api/v1/")})
 
 
 @pytest.fixture

@@ -1,0 +1,23 @@
+"""Every address of the site, as the URLconf has it."""
+
+from collections.abc import Iterator, Sequence
+
+from django.urls import URLPattern, URLResolver, get_resolver
+
+
+def routes(under: str = "/") -> Iterator[tuple[str, URLPattern]]:
+    """Path and pattern of each address that begins with ``under``; parameters as ``<str:name>``."""
+    for path, pattern in _walk(get_resolver().url_patterns, "/"):
+        if path.startswith(under):
+            yield path, pattern
+
+
+def _walk(
+    patterns: Sequence[URLPattern | URLResolver], prefix: str
+) -> Iterator[tuple[str, URLPattern]]:
+    for pattern in patterns:
+        path = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from _walk(pattern.url_patterns, path)
+        else:
+            yield path, pattern
