@@ -1,6 +1,7 @@
 """The only reader of the process environment: each variable once, typed and documented."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -49,6 +50,17 @@ def _one_of(*choices: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def _lake(text: str) -> str:
+    """A folder that Spark and the broker mean alike; the pipeline refuses the same texts."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
+        raise ValueError("addresses are not supported, expected a folder such as /srv/lake")
+    if text and not text.startswith("/"):
+        raise ValueError("expected an absolute folder, such as /srv/lake")
+    if found := set(text) & set("*?[]{}\\"):
+        raise ValueError(f"{min(found)} means more than itself to Spark, leave it out")
+    return text
 
 
 def _mail(text: str) -> str:
@@ -208,7 +220,7 @@ class Environment:
         "AUDIT_GRACE_S", 300, _positive, "What is under way for longer is late to an audit."
     )
     lake: str = _hook(
-        "LAKE", "", str, "Folder of the archive; empty: what retention deletes is gone."
+        "LAKE", "", _lake, "Folder of the archive; empty: what retention deletes is gone."
     )
     lake_bodies: str = _hook(
         "LAKE_BODIES", "keep", _one_of("keep", "omit"), "Whether bodies are archived."

@@ -1,7 +1,7 @@
 """Command line: `python -m pipeline JOB [options]`.
 
 Exit codes: 0 done, 1 failed, 2 a wrong option or setting, 3 another run of the job is at work,
-130 stopped by Ctrl-C, a signal or the console.
+4 done and something was found to be wrong, 130 stopped by Ctrl-C, a signal or the console.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pipeline.jobs import JOBS
 from pipeline.running import java, terminal
 from pipeline.running.job import Context, Job, Refused
 
-DONE, FAILED, WRONG, BUSY, STOPPED = 0, 1, 2, 3, 130
+DONE, FAILED, WRONG, BUSY, FOUND, STOPPED = 0, 1, 2, 3, 4, 130
 LONGEST_ERROR = 2000
 END_TRIES = 5
 """The database may be away just when a run ends."""
@@ -142,6 +142,8 @@ def _work(
     try:
         context = Context(chosen, wanted, run)
         outcome.result = job.work(context)
+        if job.finding and outcome.result.get(job.finding):
+            outcome.code = FOUND
     except BaseException as failure:
         _judge(run, failure, outcome)
     finally:
@@ -199,7 +201,8 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m pipeline",
         description="Work on the broker's rows with Spark (docs/pipeline.md).",
         epilog="Exit codes: 0 done, 1 failed, 2 a wrong option or setting, "
-        "3 another run of the job is at work, 130 stopped.",
+        "3 another run of the job is at work, "
+        "4 done and something was found to be wrong, 130 stopped.",
     )
     top.add_argument(
         "--run", type=int, metavar="NUMBER", help="work off a run that was asked for in the console"

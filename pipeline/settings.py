@@ -4,6 +4,7 @@ The broker reads the same variables in a program of its own; the two share no co
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent.parent
+LAKE = "HOOKSTATION_LAKE"
 BULK = "HOOKSTATION_LAKE_READ_URL"
 """The variable by which Spark's workers know where bulk reads go."""
 
@@ -52,7 +54,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         database_url=database_url,
         bulk_url=_text(environ, BULK) or database_url,
-        lake=Path(lake).absolute() if (lake := _text(environ, "HOOKSTATION_LAKE")) else None,
+        lake=_lake(_text(environ, LAKE)),
         master=_text(environ, "HOOKSTATION_SPARK_MASTER") or "local[*]",
         memory=_text(environ, "HOOKSTATION_SPARK_MEMORY") or "1g",
         partitions=_number(environ, "HOOKSTATION_LAKE_CONNECTIONS", 4),
@@ -85,6 +87,20 @@ def _text(environ: Mapping[str, str], name: str) -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise BadSetting(f"{name}_FILE={path!r} cannot be read: {error.strerror}.") from None
+
+
+def _lake(text: str) -> Path | None:
+    """A folder. Some library would make one of that name for whatever else the text means."""
+    refused = f"{LAKE}={text!r} cannot be used:"
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
+        raise BadSetting(
+            f"{refused} addresses are not supported, expected a folder such as /srv/lake."
+        )
+    if text and not text.startswith("/"):
+        raise BadSetting(f"{refused} expected an absolute folder, such as /srv/lake.")
+    if found := set(text) & set("*?[]{}\\"):
+        raise BadSetting(f"{refused} {min(found)} means more than itself to Spark, leave it out.")
+    return Path(text) if text else None
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

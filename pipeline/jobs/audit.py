@@ -216,4 +216,10 @@ def _keep(
             database.execute(f"DELETE FROM {table} WHERE {key} < %s", [kept[-1][0]])
 
 
-JOB = Job("audit", "whether all that was accepted is in the lake or the tables", options, work)
+JOB = Job(
+    "audit",
+    "whether all that was accepted is in the lake or the tables",
+    options,
+    work,
+    finding="gap",
+)

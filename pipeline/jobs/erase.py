@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import functions as f
 
@@ -117,8 +118,9 @@ def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
         rows = rows.select(f.col(owner).alias("key"), f.input_file_name().alias("file"))
         rows = rows.join(f.broadcast(wanted), "key", "left_semi").groupBy("file").count()
         for file, number in rows.collect():
-            path = next(path for path in paths if file.endswith(path))
-            found[table][str(Path(path).relative_to(context.lake))] = number
+            # An address of Spark's, with %20 for a space.
+            path = Path(unquote(urlsplit(file).path))
+            found[table][str(path.relative_to(context.lake))] = number
     return found
 
 
@@ -191,5 +193,9 @@ def _end(context: Context, receipt: int, left: int) -> None:
 
 
 JOB = Job(
-    "erase", "what belongs to somebody out of the lake, with a receipt", options, work, SUBJECT
+    "erase",
+    "what belongs to somebody out of the lake, with a receipt",
+    options,
+    work,
+    private=SUBJECT,
 )

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.broker.database import Database
-from pipeline.lake import export, parquet, places, totals
+from pipeline.lake import export, parquet, places
 from pipeline.lake.ledger import File, Segment
 from pipeline.lake.ripe import DELIVERIES
 
@@ -56,11 +56,11 @@ def _left(database: Database, segment: Segment) -> list[int]:
 def _without(folder: Path, file: File, left: pa.Array, run_id: int) -> File | None:
     """The file without rows of these keys; None when nothing would be in it."""
     tmp = places.aside(file.path, run_id)
-    schema = totals.ARCHIVED[file.table].schema
     written = export.Written()
     with (
         pq.ParquetFile(folder / file.path) as old,
-        parquet.writer(folder / tmp, schema) as new,
+        # As the file has it: it may be older than a column of today's tables.
+        parquet.writer(folder / tmp, old.schema_arrow) as new,
     ):
         for group in _groups(old, OWN[file.table][1], left):
             new.write_table(group)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline import failpoints
 from pipeline.broker.database import Database
-from pipeline.lake import export, parquet, places, totals
+from pipeline.lake import export, parquet, places
 from pipeline.lake.ledger import AMENDING, PRUNED, File, Ledger, Segment
 from pipeline.lake.ripe import MESSAGES
 
@@ -33,7 +33,7 @@ def recover(ledger: Ledger) -> None:
         if segment.deleted >= segment.rows:
             ledger.publish(segment)
             _end(ledger, segment, segment.files)
-    for path in ledger.folder.glob(f"*/day=*/*{ASIDE}"):
+    for path in (ledger.folder / places.STAGING).glob(f"*{ASIDE}"):
         places.remove(ledger.folder, str(path.relative_to(ledger.folder)))
 
 
@@ -115,10 +115,10 @@ def _without(folder: Path, file: File, gone: pa.Array, run_id: int) -> File | No
         ]
         if not any(parts):
             return file
-        tmp = f"{file.path}.{run_id}{ASIDE}"
+        tmp = places.aside(file.path, run_id, ASIDE)
         written = export.Written()
-        schema = totals.ARCHIVED[file.table].schema
-        with parquet.writer(folder / tmp, schema) as new:
+        # As the file has it: it may be older than a column of today's tables.
+        with parquet.writer(folder / tmp, old.schema_arrow) as new:
             for place in range(old.num_row_groups):
                 group = old.read_row_group(place)
                 group = group.filter(pc.invert(pc.is_in(group[column], gone))).combine_chunks()

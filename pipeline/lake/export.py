@@ -93,7 +93,6 @@ def _export(task: dict[str, Any]) -> dict[str, Any]:
 def _write(task: dict[str, Any], name: str, path: Path, parts: "_Parts", owners: Owners) -> Written:
     table = totals.ARCHIVED[name]
     written = Written()
-    path.parent.mkdir(parents=True, exist_ok=True)
     writer: pq.ParquetWriter | None = None
     try:
         for group in _groups(_rows(task, name, table, owners)):

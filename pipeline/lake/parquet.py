@@ -12,6 +12,7 @@ def writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     Keys and instants rise from row to row and never repeat: their differences are a third of the
     work of a dictionary, and a tenth of its size. All else repeats.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     rising = [field.name for field in schema if _rises(field)]
     return pq.ParquetWriter(
         path,

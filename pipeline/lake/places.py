@@ -3,8 +3,8 @@
     {lake}/{table}/day=2026-11-22/000000000017.parquet
 
 A file's name is a function of its segment: whoever writes a segment anew replaces its file. It is
-written beside its place under a name that no reader looks at, and moved there when the ledger says
-so. A folder that is not the archive's own is refused: a disk that is not mounted looks like an
+written in a folder that no reader of the tables looks into, and moved to its place when the ledger
+says so. A folder that is not the archive's own is refused: a disk that is not mounted looks like an
 empty archive, and two installations would replace each other's files.
 """
 
@@ -15,6 +15,9 @@ from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
+STAGING = "_staging"
+"""Folder of files that are not at their place (yet). Spark, pandas and others read every file below
+a table's folder, whatever its name ends in."""
 MARK = "_hookstation"
 """A file in the folder, by which it is known again."""
 ASIDE = ".tmp"
@@ -31,15 +34,10 @@ def path_of(table: str, day: date, segment: int) -> str:
     return f"{table}/day={day.isoformat()}/{segment:012d}.parquet"
 
 
-def aside(path: str, run_id: int) -> str:
+def aside(path: str, run_id: int, ending: str = ASIDE) -> str:
     """Where a run writes the file first."""
-    return f"{path}.{run_id}{ASIDE}"
-
-
-def run_of(name: str) -> int:
-    """Which run wrote a file aside; 0 where the name does not say."""
-    number = name.removesuffix(ASIDE).rpartition(".")[2]
-    return int(number) if number.isdecimal() else 0
+    table, name = path.split("/")[0], path.rpartition("/")[2]
+    return f"{STAGING}/{table}-{name}.{run_id}{ending}"
 
 
 def claim(lake: Path, *, is_used: bool) -> None:
@@ -71,6 +69,8 @@ def claim(lake: Path, *, is_used: bool) -> None:
 def publish(lake: Path, path: str, tmp: str) -> bool:
     """Move a written file to its place; False when it is not there (any more)."""
     try:
+        if tmp.startswith(f"{STAGING}/") and (lake / tmp).exists():
+            (lake / path).parent.mkdir(parents=True, exist_ok=True)
         os.replace(lake / tmp, lake / path)
     except FileNotFoundError:
         return False
@@ -96,7 +96,9 @@ def _settle(*folders: Path) -> None:
 
 
 def written_aside(lake: Path, days: Iterable[date]) -> Iterator[str]:
-    """Files of these days that are not at their place (yet)."""
+    """Files that are not at their place (yet); of these days also where they were written once."""
+    for path in (lake / STAGING).glob(f"*{ASIDE}"):
+        yield str(path.relative_to(lake))
     for day in days:
         for table in TABLES:
             for path in (lake / table / f"day={day.isoformat()}").glob(f"*{ASIDE}"):

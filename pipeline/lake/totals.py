@@ -77,8 +77,9 @@ def names(table: str, keep_bodies: bool) -> set[str]:
 
 
 def of_batch(table: str, batch: pa.RecordBatch) -> dict[str, int]:
-    """Of rows in memory."""
-    sums = {name: total.of(batch) for name, total in TOTALS[table].items()}
+    """Of rows in memory, as far as they have the columns."""
+    known = set(batch.schema.names)
+    sums = {name: total.of(batch) for name, total in TOTALS[table].items() if total.column in known}
     return {ROWS: batch.num_rows, **sums}
 
 

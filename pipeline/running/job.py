@@ -105,5 +105,7 @@ class Job:
     arguments: Callable[[ArgumentParser], None]
     work: Callable[[Context], dict[str, Any]]
     """Does it; returns what it came to, in a few numbers."""
+    finding: str = ""
+    """Of its result, what must be 0 or else is a finding: the command line's exit code says so."""
     private: tuple[str, ...] = ()
     """Options that say who somebody is (broker/private.py)."""

@@ -140,7 +140,7 @@ def _settings(address: str, folder: Path) -> Settings:
     return Settings(
         database_url=address,
         bulk_url=address,
-        lake=folder / "lake",
+        lake=folder / "the lake",  # Spark writes a space as %20
         master="local[2]",
         memory="1g",
         partitions=2,

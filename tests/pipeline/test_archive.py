@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -266,6 +267,57 @@ def test_a_segment_never_crosses_midnight_nor_meets_one_under_way(
     assert not later.filter(day=day).exists()
     for row in later:
         assert all(row.high <= other.low or row.low >= other.high for other in first)
+
+
+@pytest.mark.trap("unfinished files inside a table")
+def test_a_file_on_its_way_is_in_no_tables_folder(
+    archive_job: RunArchive, month: Month, files: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its name ends in, pandas and pyarrow would read it there."""
+    publish = places.publish
+    staged: list[bool] = []
+    early: list[Path] = []
+
+    def look(lake: Path, path: str, tmp: str) -> bool:
+        staged.append((lake / tmp).is_file())
+        tables = [lake / table for table in places.TABLES]
+        there = [file for table in tables for file in table.rglob("*") if file.is_file()]
+        known = {
+            str(lake / one["path"]) for row in Segment.objects.all() for one in row.files or []
+        }
+        early.extend(file for file in there if str(file) not in known)
+        early.extend(file for file in there if file.suffix != ".parquet")
+        return publish(lake, path, tmp)
+
+    monkeypatch.setattr(places, "publish", look)
+    archive_job()
+
+    assert any(staged)
+    assert early == []
+
+
+def test_an_amended_file_that_is_older_than_a_column_keeps_the_columns_it_has(
+    archive_job: RunArchive, month: Month, files: Lake
+) -> None:
+    archive_job()
+    first = list(Segment.objects.filter(kind="deliveries").values_list("id", flat=True))
+    for segment in Segment.objects.filter(id__in=first):
+        for one in segment.files:
+            path = files.folder / one["path"]
+            table = pq.read_table(path, partitioning=None)
+            pq.write_table(table.drop_columns(["consumer_id"]), path)
+    key = sorted(ripe(month))[3]
+    requeue(key)
+    prune()
+    assert "amending" in states()
+
+    finish(archive_job)
+
+    for segment in Segment.objects.filter(id__in=first):
+        for one in segment.files:
+            found = pq.read_table(files.folder / one["path"], partitioning=None)
+            assert "consumer_id" not in found.column_names
+            assert key not in found.column("id").to_pylist()
 
 
 def test_what_is_replayed_before_it_is_deleted_stays_here_and_leaves_the_lake(

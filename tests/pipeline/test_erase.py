@@ -103,6 +103,29 @@ def test_a_person_is_gone_and_nobody_else(
     assert rows(chosen) == after
 
 
+def test_a_file_that_is_older_than_a_column_keeps_the_columns_it_has(
+    run_job: RunJob, chosen: Settings
+) -> None:
+    made = month.make(messages=100)
+    archiving.archive(
+        chosen,
+        made.until,
+        lambda table, rows: (
+            rows.drop_columns(["content_type" if table == "messages" else "number"])
+            if table in ("messages", "attempts")
+            else rows
+        ),
+    )
+    gone = made.messages[0].id
+    found = run_job("erase", message=[ids.to_public(ids.MESSAGE, gone)])
+
+    assert found["messages"] == 1
+    left = rows(chosen)
+    assert gone not in {it["id"] for it in left["messages"]}
+    assert left["messages"]
+    assert not any("content_type" in it for it in left["messages"])
+
+
 def test_by_id_and_idempotency_key(made: Month, run_job: RunJob, chosen: Settings) -> None:
     one, other = made.messages[0], made.messages[1]
     found = run_job(

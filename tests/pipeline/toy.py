@@ -19,6 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--who", action="append")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--fail", choices=("refused", "error", "lake"))
+    parser.add_argument("--wrong", type=int, default=0)
     parser.add_argument("--rows", type=int, help="have Spark count so many rows")
 
 
@@ -37,6 +38,8 @@ def work(context: Context) -> dict[str, Any]:
         context.report("stepping", step, options.steps, rows=10 * step)
         time.sleep(options.pause_s)
     result: dict[str, Any] = {"steps_made": options.steps, "names": options.name or []}
+    if options.wrong:
+        result["wrong"] = options.wrong
     if options.rows:
         numbers = context.spark.range(options.rows)
         context.report("counting")
@@ -44,7 +47,7 @@ def work(context: Context) -> dict[str, Any]:
     return result
 
 
-JOB = Job("toy", "Do what it is told.", arguments, work, private=("who",))
+JOB = Job("toy", "Do what it is told.", arguments, work, finding="wrong", private=("who",))
 
 if __name__ == "__main__":
     JOBS[JOB.name] = JOB
