@@ -17,8 +17,8 @@ from django.db import connection
 from broker_site import backlog, health
 from channels_app import clock
 from channels_app.conf import conf, keyring
-from channels_app.models import Consumer, Membership, MessageBody, Schedule
-from channels_app.rules import misfires
+from channels_app.models import Consumer, EventType, Membership, MessageBody, Schedule
+from channels_app.rules import misfires, schemas
 from channels_app.steps import reseal
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
@@ -29,6 +29,8 @@ OLDEST_BODIES = 200
 """Bodies looked at for old encryption keys: the oldest ones are resealed, or pruned, first."""
 OLDEST_FACTORS = 1000
 """Second factors looked at; as long as one of them is old, reencrypt was not run."""
+SCHEMAS = 1000
+"""Looked at; the oldest, which may be from before a rule was made."""
 LITTLE_DRIFT_S, MOST_DRIFT_S = 0.05, 1.0
 LITTLE_DISK = 1024**3
 NO_DISK = 100 * 1024**2
@@ -195,6 +197,22 @@ def consumers() -> Iterable[Finding]:
         )
 
 
+def event_types() -> Iterable[Finding]:
+    """Schemas that were stored once and are refused today: messages of their types are, too."""
+    rows = EventType.objects.exclude(schema=None).select_related("channel").order_by("pk")
+    bad = [row for row in rows[:SCHEMAS] if schemas.compiled(row.schema).validator is None]
+    if bad:
+        names = ", ".join(f"{row.channel.slug}/{row.name}" for row in bad[:5])
+        names += ", …" if len(bad) > 5 else ""
+        yield Finding(
+            "warning",
+            "event_type_schemas",
+            f"{len(bad)} event types have a schema that cannot be applied: {names}.",
+            "Messages of these types are refused with 422. Send the schema again: the answer says "
+            "what is wrong with it.",
+        )
+
+
 def mail() -> Iterable[Finding]:
     """Mail that reaches nobody, where there are people who could need it."""
     if not settings.CAN_MAIL and Membership.objects.exists():
@@ -275,6 +293,7 @@ LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     durability,
     packets,
     consumers,
+    event_types,
     mail,
     encryption,
     clocks,

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from jsonschema.protocols import Validator
-
 from channels_app.api.problems import ApiProblem
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.directory import ChannelView
 from channels_app.models import Producer
 from channels_app.rules import headers, names, schemas, times, turns
 from channels_app.rules.fields import whole_number
+from channels_app.rules.schemas import Checker
 from channels_app.steps.accept import Publication
 
 DEFAULT_PRIORITY = 4
@@ -94,8 +93,8 @@ def with_body(publication: Publication, body: bytes, channel: ChannelView) -> Pu
         raise ApiProblem(413, "body_too_large", detail, field="body")
     schema = channel.schemas.get(publication.event_type)
     if schema is not None:
-        validator = _validator(channel.slug, publication.event_type, schema)
-        if fault := schemas.fault(validator, body):
+        checker = _checker(channel.slug, publication.event_type, schema)
+        if fault := schemas.fault(checker, body):
             raise ApiProblem(422, "schema_violation", fault, field="body")
     return publication._replace(body=body)
 
@@ -255,12 +254,12 @@ def _refuse(field: str, detail: str) -> ApiProblem:
 
 
 _KNOWN = ", ".join(ITEM_FIELDS)
-_validators: dict[tuple[str, str], tuple[Any, Validator]] = {}
+_checkers: dict[tuple[str, str], tuple[Any, Checker]] = {}
 
 
-def _validator(channel: str, event_type: str, schema: Any) -> Validator:
+def _checker(channel: str, event_type: str, schema: Any) -> Checker:
     # The directory hands out the same object until something changes, which makes a fresh one.
-    kept = _validators.get((channel, event_type))
+    kept = _checkers.get((channel, event_type))
     if kept is None or kept[0] is not schema:
-        kept = _validators[channel, event_type] = (schema, schemas.compiled(schema))
+        kept = _checkers[channel, event_type] = (schema, schemas.compiled(schema))
     return kept[1]

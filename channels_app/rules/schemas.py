@@ -1,26 +1,48 @@
 """JSON Schemas of event types: checked when registered, and bodies against them when accepted.
 
-A schema comes from a team and runs in our process: nothing is fetched for it, and what it says
-cannot take the process down.
+A schema comes from a team and runs in our process. Nothing is fetched for it, and the time that a
+body takes is linear in its size: patterns have no backtracking, and how many parts of a schema may
+apply to one value is known before the schema is taken (decision 27).
 """
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
+import jsonschema_rs
+from jsonschema_rs import RegexOptions, ValidationError
 
 LONGEST_PATTERN = 500
 """Characters of a regular expression in a schema."""
+PATTERNS = RegexOptions(size_limit=1_000_000, dfa_size_limit=1_000_000)
+"""Rust's regex crate, linear in the text, and how large a compiled pattern may get, in bytes."""
+DEEPEST = 64
+"""Levels of arrays and objects in a body; a schema that refers to itself may allow fewer."""
+LEAST_LEVELS = 5
+"""Levels for which a schema must not apply too many parts to a value."""
+MOST_PARTS = 10_000
+"""Parts of a schema that may apply to one value."""
+MOST_CHECKS = 5_000_000
+"""Values of a body times the parts that may apply to each: some two seconds at the worst."""
 _LONGEST_MESSAGE = 300
-_NO_FETCHING: Registry[Any] = Registry()
 _INAPPLICABLE = "The event type's schema cannot be applied; ask its owner to mend it."
+
+# Whose schemas apply to the value itself.
+_LISTS_HERE = ("allOf", "anyOf", "oneOf")
+_ONES_HERE = ("not", "if", "then", "else")
+_NAMED_HERE = ("dependentSchemas", "dependencies")
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+class Checker(NamedTuple):
+    """A schema that is ready for bodies, to be kept: making one costs more than using it."""
+
+    validator: Any
+    """jsonschema_rs's; None where the schema, stored once, is none that is taken today."""
+    levels: int
+    """How deep a body may be."""
+    parts: int
+    """How many parts may apply to one value."""
 
 
 def check(schema: object) -> None:
@@ -30,76 +52,242 @@ def check(schema: object) -> None:
     """
     if not isinstance(schema, dict | bool):
         raise ValueError("A JSON Schema is an object.")
-    kind = _kind(schema)
-    if kind is None:
-        raise ValueError("$schema must name a published draft, or be left out.")
+    _made(schema)
+
+
+def compiled(schema: Any) -> Checker:
+    """What bodies are checked with."""
     try:
-        kind.check_schema(schema)  # type: ignore[arg-type]  # typed without true and false
-    except SchemaError as error:
-        raise ValueError(f"This is no JSON Schema: at {_place(error)}: {_short(error)}") from None
-    _check_inside(schema)
-    if fault(compiled(schema), b"{}") == _INAPPLICABLE:
-        raise ValueError("The schema refers to itself without end, or cannot be calculated.")
+        return _made(schema)
+    except ValueError:
+        return Checker(None, 0, 0)
 
 
-def compiled(schema: Any) -> Validator:
-    """A validator to be kept, since making one costs more than using it."""
-    kind = _kind(schema) or Draft202012Validator
-    return kind(schema, registry=_NO_FETCHING)
-
-
-def fault(validator: Validator, body: bytes) -> str | None:
+def fault(checker: Checker, body: bytes) -> str | None:
     """What is wrong with a body, as a sentence; None when it satisfies the schema."""
+    if checker.validator is None:
+        return _INAPPLICABLE
+    containers = body.count(b"[") + body.count(b"{")
+    if (containers + body.count(b",") + 1) * checker.parts > MOST_CHECKS:
+        return "The body has too many values to be checked against its event type's schema."
     try:
         document = json.loads(body, parse_constant=_refuse)
+        if containers > checker.levels and _is_deeper(document, checker.levels):
+            return f"The body is nested more than {checker.levels} levels deep."
+        checker.validator.validate(document)
+    except ValidationError as error:
+        place = "/" + "/".join(str(step) for step in error.instance_path)[:200]
+        return f"The body does not satisfy its event type's schema at {place}: {_short(error)}"
+    # A lone surrogate is a ValueError, too.
     except (ValueError, RecursionError):
         return "The body is not JSON, and its event type has a schema."
+    return None
+
+
+def _made(schema: Any) -> Checker:
     try:
-        # The first error only: a large body could have hundreds of thousands.
-        error = next(iter(validator.iter_errors(document)), None)
-    except (Unresolvable, RecursionError, ArithmeticError, ValueError):
-        return _INAPPLICABLE
-    if error is None:
-        return None
-    return f"The body does not satisfy its event type's schema at {_place(error)}: {_short(error)}"
+        levels, parts = _Graph(schema).bounds()
+    except RecursionError:
+        raise ValueError("The schema is nested too deeply.") from None
+    try:
+        # Not jsonschema_rs.meta.validate, which fetches the $schema that it does not know.
+        validator = jsonschema_rs.validator_for(schema, pattern_options=PATTERNS, offline=True)
+    except ValidationError as error:
+        raise ValueError(_said(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The schema cannot be used: {str(error)[:_LONGEST_MESSAGE]}") from None
+    return Checker(validator, levels, parts)
 
 
-def _kind(schema: Any) -> type[Validator] | None:
-    named = schema.get("$schema") if isinstance(schema, dict) else None
-    if named is None:
-        return Draft202012Validator
-    if not isinstance(named, str):
-        return None
-    return validator_for(schema, default=None)  # type: ignore[arg-type]  # typed without None
+class _Part(NamedTuple):
+    """A schema inside a schema, and by their identity those that it applies."""
+
+    here: list[int]
+    """To the same value."""
+    below: list[list[int]]
+    """To the values inside; of each list one at most to each value."""
+    factor: int
+    """How often those of ``here`` are applied."""
 
 
-def _check_inside(schema: Any) -> None:
-    root = DRAFT202012.create_resource(schema)
-    resolver = _NO_FETCHING.with_resource("", root).resolver()
-    for word, value in _words(schema):
-        if word in {"$ref", "$dynamicRef"} and isinstance(value, str):
-            if not value.startswith("#"):
-                raise ValueError("A schema may refer to its own parts only (#/$defs/...).")
-            try:
-                resolver.lookup(value)
-            except Unresolvable:
-                raise ValueError(f"There is nothing at {value[:100]} in the schema.") from None
-        if word == "pattern" and isinstance(value, str) and len(value) > LONGEST_PATTERN:
-            raise ValueError(f"A pattern has at most {LONGEST_PATTERN} characters.")
+class _Graph:
+    """Parts of a schema that a body can reach, and how many of them may apply to one value.
+
+    A schema that combines references to itself applies its parts 2, 4, 8, ... times to a value, as
+    deep as the body goes: validators do not remember what they have looked at.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        self._root = schema
+        self._anchors: dict[str, list[Any]] = {}
+        self._parts: dict[int, _Part] = {}
+        """Each behind those that it applies to the same value."""
+        named = schema.get("$schema", "") if isinstance(schema, dict) else ""
+        self._collect(schema, "id" if "draft-04" in str(named) else "$id")
+        self._left = [schema]
+        while self._left:
+            self._visit(self._left.pop(), set())
+
+    def bounds(self) -> tuple[int, int]:
+        """Levels of a body for which the number of parts is bounded, and that number."""
+        most = 0
+        before: dict[int, int] = {}
+        for level in range(DEEPEST + 1):
+            counts: dict[int, int] = {}
+            for key, part in self._parts.items():
+                below = (
+                    sum(max((before[one] for one in group), default=0) for group in part.below)
+                    if before
+                    else 1
+                )
+                here = part.factor * sum(counts[one] for one in part.here)
+                counts[key] = min(below + here, MOST_PARTS + 1)
+            found = counts[id(self._root)]
+            if found > MOST_PARTS:
+                if level < LEAST_LEVELS:
+                    raise ValueError("The schema applies too many of its parts to one value.")
+                return level - 1, most
+            most = max(most, found)
+            if not any(counts.values()):
+                break
+            before = counts
+        return DEEPEST, most
+
+    def _visit(self, part: Any, above: set[int]) -> None:
+        """Note down a part and what it applies to the same value; what is inside, later."""
+        if id(part) in self._parts:
+            return
+        if id(part) in above:
+            raise ValueError("The schema refers to itself without end.")
+        here, children = self._here(part), self._children(part)
+        for one in here:
+            self._visit(one, above | {id(part)})
+        is_twice = isinstance(part, dict) and any(name.startswith("unevaluated") for name in part)
+        self._parts[id(part)] = _Part(
+            [id(one) for one in here],
+            [[id(one) for one in group] for group in children],
+            2 if is_twice else 1,
+        )
+        self._left += [one for group in children for one in group]
+        if isinstance(part, dict):
+            patterns = [part.get("pattern"), *_named(part, "patternProperties")]
+            if any(isinstance(it, str) and len(it) > LONGEST_PATTERN for it in patterns):
+                raise ValueError(f"A pattern has at most {LONGEST_PATTERN} characters.")
+
+    def _here(self, part: Any) -> list[Any]:
+        """What a part applies to the same value."""
+        if not isinstance(part, dict):
+            return []
+        found = [one for name in _LISTS_HERE for one in _listed(part, name)]
+        found += [part[name] for name in _ONES_HERE if name in part]
+        named = [one for name in _NAMED_HERE for one in _named(part, name).values()]
+        found += [one for one in named if isinstance(one, dict | bool)]
+        for name in _REFERENCES:
+            if name in part:
+                found += self._resolved(part[name])
+        return found
+
+    def _children(self, part: Any) -> list[list[Any]]:
+        """What a part applies to the values inside; of each list at most one for each value."""
+        if not isinstance(part, dict):
+            return []
+        items = part.get("items")
+        rows = items if isinstance(items, list) else [items] if "items" in part else []
+        members = [*_named(part, "properties").values(), *_one(part, "additionalProperties")]
+        places = [*rows, *_listed(part, "prefixItems"), *_one(part, "additionalItems")]
+        alone = [
+            *_named(part, "patternProperties").values(),
+            *_one(part, "unevaluatedProperties"),
+            *_one(part, "unevaluatedItems"),
+            *_one(part, "propertyNames"),
+            *_one(part, "contains"),
+        ]
+        return [members, places, *([one] for one in alone)]
+
+    def _resolved(self, reference: Any) -> list[Any]:
+        """What a reference leads to. Raises ValueError."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            raise ValueError("A schema may refer to its own parts only (#/$defs/...).")
+        path = reference[1:]
+        if not path:
+            return [self._root]
+        if not path.startswith("/"):
+            found = self._anchors.get(path, [])
+            if not found:
+                raise ValueError(f"There is nothing at {reference[:100]} in the schema.")
+            return found  # A dynamic one may lead to any of that name.
+        part = self._root
+        for step in path[1:].split("/"):
+            key = _unescaped(step)
+            if isinstance(part, dict) and key in part:
+                part = part[key]
+            elif isinstance(part, list) and key.isdecimal() and int(key) < len(part):
+                part = part[int(key)]
+            else:
+                raise ValueError(f"There is nothing at {reference[:100]} in the schema.")
+        if not isinstance(part, dict | bool):
+            raise ValueError(f"There is no schema at {reference[:100]}.")
+        return [part]
+
+    def _collect(self, value: Any, identity: str) -> None:
+        """Anchors, wherever they stand, so that none is overlooked."""
+        inside = [value]
+        while inside:
+            one = inside.pop()
+            if isinstance(one, dict):
+                for name in ("$anchor", "$dynamicAnchor"):
+                    if isinstance(one.get(name), str):
+                        self._anchors.setdefault(one[name], []).append(one)
+                if isinstance(one.get(identity), str) and one is not value:
+                    # References inside would be to that part, not to the whole.
+                    raise ValueError(f"Only the whole schema may have an {identity}.")
+            inside += _inner(one)
 
 
-def _words(schema: object) -> Iterator[tuple[str, object]]:
-    if isinstance(schema, dict):
-        yield from schema.items()
-        for value in schema.values():
-            yield from _words(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from _words(value)
+def _listed(part: dict[str, Any], name: str) -> list[Any]:
+    value = part.get(name)
+    return value if isinstance(value, list) else []
 
 
-def _place(error: Any) -> str:
-    return "/" + "/".join(str(step) for step in error.absolute_path)[:200]
+def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
+    value = part.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _one(part: dict[str, Any], name: str) -> list[Any]:
+    return [part[name]] if name in part else []
+
+
+def _unescaped(step: str) -> str:
+    return unquote(step).replace("~1", "/").replace("~0", "~")
+
+
+def _is_deeper(document: Any, levels: int) -> bool:
+    """Whether arrays and objects are nested deeper than that."""
+    row = _inner([document])
+    for _ in range(levels):
+        row = [one for value in row for one in _inner(value)]
+    return bool(row)
+
+
+def _inner(value: Any) -> list[Any]:
+    """The arrays and objects of one."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [one for one in values if isinstance(one, dict | list)]
+
+
+def _said(error: Any) -> str:
+    """Why a schema is none."""
+    name = error.instance_path[-1] if error.instance_path else ""
+    if "regex" in str(error.message):
+        return (
+            f"The pattern {str(error.message)[:200]} or is too large. Look-around and "
+            "back-references are not available: patterns are matched in linear time."
+        )
+    if name == "$schema" or "meta-schema" in str(error.message):
+        return "$schema must name a published draft, or be left out."
+    place = "/" + "/".join(str(step) for step in error.instance_path)[:200]
+    return f"This is no JSON Schema: at {place}: {_short(error)}"
 
 
 def _short(error: Any) -> str:

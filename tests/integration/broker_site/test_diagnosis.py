@@ -18,10 +18,16 @@ from broker_site import diagnosis
 from broker_site.diagnosis import Finding
 from channels_app import clock
 from channels_app.conf import conf
-from channels_app.models import Consumer, ConsumerSecret, Membership
+from channels_app.models import Consumer, ConsumerSecret, EventType, Membership
 from channels_app.rules.encryption import Keyring, generate_key
 from delivery.models import ConsumerHealth, Counter, PumpSlot
-from tests.support.factories import ConsumerFactory, DeliveryFactory, ScheduleFactory, TeamFactory
+from tests.support.factories import (
+    ChannelFactory,
+    ConsumerFactory,
+    DeliveryFactory,
+    ScheduleFactory,
+    TeamFactory,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -92,6 +98,18 @@ def test_consumers_that_get_nothing() -> None:
 
     assert [finding.id for finding in findings] == ["consumers_disabled", "circuits_open"]
     assert findings[1].sentence.startswith("1 consumers")
+
+
+def test_a_schema_that_is_refused_today() -> None:
+    channel = ChannelFactory.create(slug="orders")
+    fine = {"pattern": "^a+$"}
+    EventType.objects.create(channel=channel, name="fine", schema=fine)
+    EventType.objects.create(channel=channel, name="none")
+    assert found(diagnosis.event_types) == []
+    EventType.objects.create(channel=channel, name="paid", schema={"pattern": "(?=a)a"})
+
+    assert found(diagnosis.event_types) == [("warning", "event_type_schemas")]
+    assert "orders/paid" in next(iter(diagnosis.event_types())).sentence
 
 
 def test_people_whom_no_mail_reaches(settings: Any) -> None:
