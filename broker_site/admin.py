@@ -1,4 +1,4 @@
-"""Admin pages of people and of django-q2's tables, in the console's clothes."""
+"""Admin pages of people and of django-q2's tables, with the console's look."""
 
 from typing import Any
 
@@ -9,13 +9,15 @@ from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from channels_app.admin import base
 from channels_app.admin.people import Audited
 from channels_app.models import AuditEntry
+from delivery.runtime import task_queue
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -54,18 +56,10 @@ class GroupAdmin(DjangoGroupAdmin, Audited):  # type: ignore[misc]
     filter_horizontal = ()
 
 
-FOREIGN = {
-    "account.EmailAddress": "email",
-    "django_q.Schedule": "schedule",
-    "django_q.OrmQ": "queued_task",
-    "django_q.Success": "task",
-    "django_q.Failure": "failed_task",
-}
-"""Tables of others, and what the audit log calls their rows."""
+class AddressAdmin(Audited):
+    """Allauth's page of addresses, with the console's look and its changes in the audit log."""
 
-
-class Foreign(Audited):
-    """A page of others: their columns and actions, our look and our books."""
+    noun = "email"
 
     def get_actions(self, request: HttpRequest) -> Any:
         """Those who only look have none: the actions themselves do not ask."""
@@ -84,24 +78,23 @@ class Foreign(Audited):
         return answer
 
 
-def restyle(model: Any, noun: str) -> None:
-    """Give a foreign page the console's look, and its changes a line in the audit log."""
-    former = type(admin.site.get_model_admin(model))
-    # Those of django-q2's queue would pass the books by.
-    ours = {"save_model": Audited.save_model, "delete_model": Audited.delete_model, "noun": noun}
+def _taken_over(name: str) -> Any:
+    """A model whose page another app has registered, for a page of ours.
+
+    By name: only delivery.runtime imports django-q2, and only the portal's accounts allauth.
+    """
+    model = apps.get_model(name)
     admin.site.unregister(model)
-    admin.site.register(model, type(former.__name__, (former, Foreign), ours))
+    return model
 
 
-# By name: only delivery.runtime imports django-q2, and only the portal's accounts allauth.
-for _name, _noun in FOREIGN.items():
-    restyle(apps.get_model(_name), _noun)
-
-_Authenticator = apps.get_model("mfa", "Authenticator")
-admin.site.unregister(_Authenticator)
+_EmailAddress = apps.get_model("account", "EmailAddress")
+_AllauthsPage = type(admin.site.get_model_admin(_EmailAddress))
+admin.site.unregister(_EmailAddress)
+admin.site.register(_EmailAddress, type("EmailAddressAdmin", (_AllauthsPage, AddressAdmin), {}))
 
 
-@admin.register(_Authenticator)
+@admin.register(_taken_over("mfa.Authenticator"))
 class AuthenticatorAdmin(Audited):
     """Second factors: taken away from who has lost theirs, never shown."""
 
@@ -122,3 +115,84 @@ class AuthenticatorAdmin(Audited):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Only by the person."""
         return False
+
+
+# -- Background tasks: django-q2's own pages unpickle what stands in its tables, ours do not ------
+
+
+@admin.register(_taken_over("django_q.Schedule"))
+class ScheduleAdmin(base.ReadOnly):
+    """What starts background tasks from time to time."""
+
+    list_display = ("name", "func", "registered", "minutes", "next_run", "stopped")
+    fields = readonly_fields = (*list_display, "schedule_type", "cluster")
+    ordering = ("name",)
+
+    @base.display(description="Registered", boolean=True)
+    def registered(self, schedule: Any) -> bool:
+        """Whether a worker would call it."""
+        return schedule.func in task_queue.REGISTERED
+
+    @base.display(description="Stopped", boolean=True)
+    def stopped(self, schedule: Any) -> bool:
+        """Whether it starts nothing any more."""
+        return bool(schedule.repeats == 0)
+
+
+@admin.register(_taken_over("django_q.OrmQ"))
+class QueuedTaskAdmin(base.ReadOnly):
+    """Background tasks that wait or are at work."""
+
+    list_display = ("id", "task", "registered", "key", "lock")
+    fields = readonly_fields = list_display
+    ordering = ("id",)
+
+    @base.display(description="Task")
+    def task(self, row: Any) -> str:
+        """The function that a worker calls."""
+        return task_queue.task_of(row.payload) or "unreadable"
+
+    @base.display(description="Registered", boolean=True)
+    def registered(self, row: Any) -> bool:
+        """Whether a worker will call it."""
+        return task_queue.task_of(row.payload) in task_queue.REGISTERED
+
+
+class FinishedTaskAdmin(base.ReadOnly):
+    """Background tasks that ended. Arguments and results are pickles, which nothing here opens."""
+
+    success = True
+    list_display = ("name", "func", "started", "stopped", "cluster")
+    search_fields = ("name", "func")
+    ordering = ("-stopped",)
+    fields: tuple[str, ...] = (*list_display, "attempt_count")
+    readonly_fields: tuple[str, ...] = fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Those of the page, without the columns of pickles."""
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.filter(success=self.success).defer("args", "kwargs", "result")
+
+
+@admin.register(_taken_over("django_q.Success"))
+class SucceededTaskAdmin(FinishedTaskAdmin):
+    """Background tasks that succeeded; none is kept by default."""
+
+
+@admin.register(_taken_over("django_q.Failure"))
+class FailedTaskAdmin(FinishedTaskAdmin):
+    """Background tasks that failed, with what they said."""
+
+    success = False
+    fields = readonly_fields = (*FinishedTaskAdmin.fields, "error")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """With the stored result as the text that it is in the table."""
+        failed: QuerySet[Any] = super().get_queryset(request)
+        rows: QuerySet[Any] = failed.annotate(stored=Cast("result", TextField()))
+        return rows
+
+    @base.display(description="Error")
+    def error(self, task: Any) -> Any:
+        """What the task said when it failed."""
+        return base.fill('<pre class="hs-text">{}</pre>', task_queue.text_of(task.stored or ""))

@@ -239,7 +239,7 @@ UNFOLD = console.UNFOLD
 Q_CLUSTER: dict[str, Any] = {
     "name": "hookstation",
     "orm": "default",
-    "broker_class": "delivery.runtime.cluster.PromptBroker",
+    "broker_class": "delivery.runtime.task_queue.TaskBroker",
     "cache": "process",
     # Pumps, one steward, one worker for schedules.
     "workers": ENVIRONMENT.pumps + 2,

@@ -89,6 +89,9 @@ RECEIVED = Counter("hookstation_received_total", "Deliveries handed out to pull 
 POLLS_REFUSED = Counter(
     "hookstation_polls_refused_total", "Receive calls that found no place to wait in."
 )
+TASKS_REFUSED = Counter(
+    "hookstation_tasks_refused_total", "Background tasks that are not the project's, never run."
+)
 PUMP_ERRORS = Counter(
     "hookstation_pump_errors_total", "Rounds of a pump that failed and were tried again."
 )

@@ -15,9 +15,7 @@ from typing import Any
 
 from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
-from django_q.brokers.orm import ORM
 from django_q.cluster import Cluster
-from django_q.conf import Conf
 from django_q.signals import post_spawn
 from setproctitle import setproctitle
 
@@ -25,19 +23,16 @@ from channels_app import clock, failpoints, transactions
 from channels_app.garbage import spare_what_is_loaded
 from delivery.conf import conf
 from delivery.models import PumpSlot
-from delivery.runtime import schedules, slots, sweeps
+from delivery.runtime import slots, sweeps, task_queue
 from delivery.runtime.clockwork import Clockwork
 from delivery.runtime.pump import Pump
 from delivery.runtime.rounds import SOON_S
 from delivery.runtime.slots import Held, Replaced
-from delivery.runtime.stop import Stop
 from delivery.runtime.wake import Listener
 from delivery.steps import release
 
 logger = logging.getLogger(__name__)
 
-_stopping = Stop()
-"""Set once, before anything is told to stop; made before the fork so that every worker has it."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -46,23 +41,8 @@ class BrokerCluster(Cluster):  # type: ignore[misc]  # it has no types
 
     def stop(self) -> bool:
         """Stop pumps first: a worker that pumps does not read django-q2's poison pill."""
-        _stopping.set()
+        task_queue.stopping.set()
         return bool(super().stop())
-
-
-class PromptBroker(ORM):  # type: ignore[misc]  # it has no types
-    """django-q2's ORM broker, but ``dequeue`` returns as soon as the cluster stops.
-
-    The original sleeps through the stop, for up to ``poll`` seconds (settings.Q_CLUSTER).
-    """
-
-    def dequeue(self) -> Any:
-        """The next tasks, or None after ``poll`` seconds without any."""
-        if self.queue_size():
-            return super().dequeue()
-        if _stopping.wait(Conf.POLL):
-            time.sleep(0.05)  # until the pusher hears of it from the sentinel, too
-        return None
 
 
 def run(cluster_name: str | None = None) -> int:
@@ -73,7 +53,7 @@ def run(cluster_name: str | None = None) -> int:
     global _cluster
     _cluster = cluster_name or uuid.uuid4().hex
     transactions.limit_answers()
-    schedules.ensure()
+    task_queue.ensure_schedules()
     slots.note_task()
     sweeps.orphans()
     post_spawn.connect(_host, dispatch_uid="hookstation")
@@ -84,7 +64,7 @@ def run(cluster_name: str | None = None) -> int:
     sentinel = cluster.sentinel
     while sentinel.is_alive():
         sentinel.join(2.0)  # its end is heard at once; this is the belt
-    return 0 if _stopping.is_set() else 1
+    return 0 if task_queue.stopping.is_set() else 1
 
 
 _cluster = ""
@@ -117,7 +97,7 @@ def _pump(held: Held, listener: Listener) -> None:
         released = release.release_owner(held.predecessor, now=clock.now(), slot=held.ordinal)
         logger.warning("pump %s took over %s deliveries of a dead one", held.worker, released)
     try:
-        Pump(held, listener).run(_stopping.is_set, conf().pump_minutes * 60)
+        Pump(held, listener).run(task_queue.stopping.is_set, conf().pump_minutes * 60)
     except Replaced:
         logger.warning("pump %s was replaced; it stops", held.worker)
         raise SystemExit(0) from None
@@ -126,7 +106,7 @@ def _pump(held: Held, listener: Listener) -> None:
 
 def _steward(held: Held) -> None:
     """Run the sweeps, each on its clock, and beside them the clockwork."""
-    clockwork = Clockwork(_stopping.wait)
+    clockwork = Clockwork(task_queue.stopping.wait)
     clockwork.start()
     try:
         _sweep(held, time.monotonic() + conf().pump_minutes * 60)
@@ -138,7 +118,7 @@ def _steward(held: Held) -> None:
 def _sweep(held: Held, end: float) -> None:
     """Until told to stop, or ``end`` (monotonic)."""
     rounds, next_beat = sweeps.rounds(), 0.0
-    while not _stopping.is_set() and time.monotonic() < end:
+    while not task_queue.stopping.is_set() and time.monotonic() < end:
         rest_s = 0.5
         try:
             # A little early when sweeps had to wake us anyway: waking up costs more than the beat.
@@ -151,7 +131,7 @@ def _sweep(held: Held, end: float) -> None:
         except DatabaseFailure as error:
             logger.warning("sweeps wait for the database: %s", error)
             close_old_connections()
-        _stopping.wait(rest_s)
+        task_queue.stopping.wait(rest_s)
 
 
 def _depart(held: Held) -> None:
@@ -160,7 +140,7 @@ def _depart(held: Held) -> None:
         slots.leave(held)
     except DatabaseFailure:
         logger.warning("the slot of %s is left to its heartbeat", held.worker)
-    if not _stopping.is_set():
+    if not task_queue.stopping.is_set():
         raise SystemExit(0)
 
 

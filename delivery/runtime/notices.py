@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from smtplib import SMTPDataError, SMTPRecipientsRefused
 
 from django.core.mail import EmailMessage, get_connection
-from django_q.models import OrmQ
-from django_q.tasks import async_task
 
 from channels_app import clock, transactions
 from channels_app.conf import conf
@@ -19,6 +17,7 @@ from delivery.models import Notice
 from delivery.rules import notices
 from delivery.rules.notices import Told
 from delivery.rules.standing import Kind
+from delivery.runtime import task_queue
 from delivery.steps import outbox, watch
 
 logger = logging.getLogger(__name__)
@@ -29,7 +28,6 @@ MAIL_TIMEOUT_S = 10
 MAILS_AT_ONCE = 100
 MAILS_S = 120.0
 """Of one task: well below what django-q2 lets a task take."""
-MAIL_TASK = "delivery.runtime.tasks.mail"
 
 
 def sweep() -> Iterator[int]:
@@ -40,8 +38,8 @@ def sweep() -> Iterator[int]:
     yield from watch.watch(clock.now())
     for notice_id in outbox.unpublished():
         yield _publish(notice_id)
-    if outbox.has_mail(clock.now()) and not _is_mailing():
-        async_task(MAIL_TASK)
+    if outbox.has_mail(clock.now()) and not task_queue.is_queued(task_queue.MAIL):
+        task_queue.add(task_queue.MAIL)
 
 
 def mail() -> int:
@@ -61,11 +59,6 @@ def mail() -> int:
         if time.monotonic() >= end:
             break
     return count
-
-
-def _is_mailing() -> bool:
-    """Whether a task is queued or at it: its row goes when it has ended."""
-    return any(row.func() == MAIL_TASK for row in OrmQ.objects.order_by("id")[:MAILS_AT_ONCE])
 
 
 def _publish(notice_id: int) -> int:

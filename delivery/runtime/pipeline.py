@@ -16,16 +16,15 @@ from pathlib import Path
 from django.conf import settings
 from django.db import Error as DatabaseFailure
 from django.db import connections
-from django_q.tasks import async_task
 
 from channels_app import clock
 from delivery.conf import conf
 from delivery.models import PipelineRun
+from delivery.runtime import task_queue
 from delivery.steps import pipeline_runs
 
 logger = logging.getLogger(__name__)
 
-TASK = "delivery.runtime.tasks.pipeline"
 NICENESS = 5
 """Delivering comes first."""
 BUSY = 3
@@ -39,7 +38,7 @@ PROBE_S = 30
 
 def nudge() -> None:
     """Have a worker start what waits, now instead of within a minute."""
-    async_task(TASK)
+    task_queue.add(task_queue.PIPELINE)
 
 
 def turn() -> list[threading.Thread]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from channels_app import clock, failpoints
 from channels_app.steps import turns
 from delivery.conf import conf
-from delivery.runtime import audits, notices, recurring, slots
+from delivery.runtime import audits, notices, recurring, slots, task_queue
 from delivery.runtime.rounds import Rounds, Sweep
 from delivery.steps import (
     acknowledge,
@@ -110,6 +110,7 @@ SWEEPS = (
     Sweep("old restores", 3600.0, restore.forget),
     Sweep("old notices", 3600.0, lambda: retention.forget_notices(clock.now())),
     Sweep("sessions", 3600.0, lambda: retention.forget_sessions(clock.now())),
+    Sweep("old tasks", 3600.0, _once(lambda: task_queue.forget(clock.now()))),
     Sweep("tries", 60.0, _once(lambda: retention.forget_tries(clock.now()))),
     Sweep("counters", 60.0, _once(recount.mend)),
     Sweep("traffic", 15.0, lambda: traffic.fold(clock.now())),

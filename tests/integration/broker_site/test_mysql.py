@@ -223,7 +223,7 @@ def test_a_connection_that_broke_in_use_is_not_taken_for_healthy() -> None:
     [
         "import broker_site.wsgi",
         # Up to the first question: what it needs for that is missing.
-        "django.setup(); from delivery.runtime import cluster; del cluster.schedules\n"
+        "django.setup(); from delivery.runtime import cluster; del cluster.task_queue\n"
         "with contextlib.suppress(NameError): cluster.run()",
         "django.setup(); from delivery.management.commands import broker; del broker.Supervisor\n"
         "with contextlib.suppress(NameError): "

@@ -17,7 +17,7 @@ from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids
 from channels_app.steps import accept
 from delivery.models import Attempt, Counter, Delivery, PumpSlot, Replay, SweepRun
-from delivery.runtime import rounds, schedules, slots, sweeps, tasks
+from delivery.runtime import rounds, slots, sweeps, task_queue, tasks
 from delivery.steps import claim, dispatch, recount, retention
 from delivery.steps.claim import Want
 from tests.support import pumping
@@ -297,8 +297,8 @@ def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.trap("a sweep that nobody scheduled")
 def test_the_second_belt_is_scheduled() -> None:
-    schedules.ensure()
-    schedules.ensure()
+    task_queue.ensure_schedules()
+    task_queue.ensure_schedules()
     assert sorted(Schedule.objects.values_list("func", "minutes")) == [
         ("delivery.runtime.tasks.pipeline", 1),
         ("delivery.runtime.tasks.sweep", 1),

@@ -16,7 +16,7 @@ from channels_app.models import AuditEntry
 from delivery.models import PipelineRun, PipelineSchedule
 from delivery.rules.asker import Asker
 from delivery.rules.pipeline_jobs import JOBS
-from delivery.runtime import pipeline, schedules, sweeps, tasks
+from delivery.runtime import pipeline, sweeps, task_queue, tasks
 from delivery.steps import pipeline_runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -276,9 +276,9 @@ def test_old_runs_are_forgotten() -> None:
 def test_a_worker_is_told_and_the_clock_tells_it_anyway(python: Callable[[str], Path]) -> None:
     python("exit 2")
     pipeline.nudge()
-    schedules.ensure()
-    assert OrmQ.objects.get().func() == pipeline.TASK
-    assert Schedule.objects.filter(func=pipeline.TASK).exists()
+    task_queue.ensure_schedules()
+    assert task_queue.task_of(OrmQ.objects.get().payload) == task_queue.PIPELINE
+    assert Schedule.objects.filter(func=task_queue.PIPELINE).exists()
     run = ask("usage")
     assert tasks.pipeline() == 1
     for watcher in threading.enumerate():

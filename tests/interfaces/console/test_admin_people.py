@@ -5,7 +5,6 @@ from allauth.account.models import EmailAddress
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
-from django_q.models import OrmQ, Schedule
 
 from channels_app.models import AuditEntry, Membership
 from tests.support import console
@@ -96,21 +95,6 @@ def test_an_address_that_is_redirected_is_written_down(operator: Client) -> None
         ("user:olga", "email.make_verified", "email:evil@example.com"),
         ("user:olga", "email.delete", "email:evil@example.com"),
     ]
-
-
-def test_what_is_done_to_background_tasks_is_written_down(operator: Client) -> None:
-    form = {"name": "mine", "func": "print", "schedule_type": "O", "repeats": "-1"}
-    when = {"next_run_0": "2030-01-01", "next_run_1": "00:00:00"}
-    answer = operator.post(reverse("admin:django_q_schedule_add"), form | when)
-    assert answer.status_code == 302, answer.context["adminform"].errors
-    row = Schedule.objects.get()
-    operator.post(reverse("admin:django_q_schedule_delete", args=[row.pk]), {"post": "yes"})
-    queued = OrmQ.objects.create(key="hookstation", payload="")
-    operator.post(reverse("admin:django_q_ormq_delete", args=[queued.pk]), {"post": "yes"})
-
-    actions = [action for _, action, _ in written()]
-    assert actions == ["schedule.create", "schedule.delete", "queued_task.delete"]
-    assert not OrmQ.objects.exists()
 
 
 def test_who_only_looks_at_addresses_verifies_none() -> None:

@@ -69,11 +69,6 @@ def test_history_refuses_even_the_operator(model: type[Model], operator: Client)
     assert model._default_manager.filter(pk=row.pk).exists()
 
 
-@pytest.mark.parametrize("name", ["schedule", "failure", "success", "ormq"])
-def test_background_tasks_wear_the_same_clothes(name: str, operator: Client) -> None:
-    assert "unfold" in console.look(operator, reverse(f"admin:django_q_{name}_changelist"))
-
-
 # -- Finding ---------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from delivery.models import SweepRun
-from delivery.runtime import schedules
+from delivery.runtime import task_queue
 from tests.support import console
 
 pytestmark = pytest.mark.django_db
@@ -17,7 +17,7 @@ PAGE = reverse("admin:system")
 
 def test_it_tells_what_runs_and_how_it_is_set() -> None:
     console.fill()
-    schedules.ensure()
+    task_queue.ensure_schedules()
     SweepRun.objects.filter(name="orphans").update(last_error="OperationalError: away")
 
     text = console.look(console.operator(), PAGE)
