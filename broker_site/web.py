@@ -18,6 +18,7 @@ gc.disable()
 
 from broker_site.wsgi import application  # noqa: E402 - the lines above have to come before the loading
 from channels_app.garbage import spare_what_is_loaded  # noqa: E402 - as above
+from delivery.runtime import web_watch  # noqa: E402 - as above
 from delivery.runtime.receiving import watch  # noqa: E402 - as above
 
 spare_what_is_loaded()
@@ -74,3 +75,4 @@ write_end.setblocking(False)  # as the interpreter demands
 signal.set_wakeup_fd(write_end.fileno())
 threading.Thread(target=notice_the_vanished, name="keepalive", daemon=True).start()
 threading.Thread(target=release_on_stop, args=[read_end], name="release", daemon=True).start()
+web_watch.begin()

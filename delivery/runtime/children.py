@@ -15,6 +15,7 @@ from channels_app.conf import conf as site
 from delivery.conf import conf
 from delivery.runtime import slots
 from delivery.runtime.processes import LONGEST_PAUSE_S, Child
+from delivery.runtime.web_watch import WebWatch
 
 DEFAULT_PORT = 8000
 
@@ -100,6 +101,7 @@ def web(bind: Bind) -> Child:
             *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
         ),
         folder=settings.BASE_DIR,
+        is_alive=WebWatch(),
         longest_pause_s=_longest_pause_s(),
     )
 

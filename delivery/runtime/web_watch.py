@@ -1,0 +1,103 @@
+"""Web watch: replaces a web process that stands still, stopped by a signal or in an endless loop.
+
+Each web process touches a file once a second. The supervisor looks at these files and kills a
+process whose file does not change; the web server then starts another in its place. A thread does
+the touching: it stands still when nothing else of the process can run, either.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from django.conf import settings
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+LOOKS = 10
+"""Looks in a row, 3 s apart (Supervisor's ``pulse_s``), at an unchanged file. Looks are counted and
+not seconds: a machine that was suspended, or a clock that was set, kills nobody."""
+
+
+def folder() -> Path:
+    """Of this host's files: two hosts on one volume have processes of the same number."""
+    return Path(settings.DATA_DIR) / "web" / socket.gethostname()
+
+
+def begin() -> None:
+    """Start to touch this process's file; in a web process, when it can answer."""
+    threading.Thread(target=_beat, name="heartbeat", daemon=True).start()
+
+
+def _beat() -> None:
+    path = folder() / f"{os.getpgrp()}.{os.getpid()}"
+    rest, is_known = threading.Event(), False
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            is_known = False
+        except OSError as error:
+            if not is_known:
+                logger.warning("no heartbeat can be written, nobody sees a hang: %s", error)
+            is_known = True
+        rest.wait(BEAT_S)
+
+
+class WebWatch:
+    """Asked by the supervisor every few seconds; kills single processes, never all of them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[int, int]] = {}
+        """By file: when it was touched last, and how many looks ago we saw that first."""
+
+    def __call__(self) -> bool:
+        """Replace what stands still; always True, for the web server as a whole goes on."""
+        before, self._seen = self._seen, {}
+        for path in folder().glob("*.*"):
+            group, _, pid = path.name.partition(".")
+            if not (group.isdecimal() and pid.isdecimal()):
+                continue
+            if not _is_ours(int(group), int(pid)):
+                if not _runs(int(pid)):
+                    path.unlink(missing_ok=True)
+                continue
+            with suppress(FileNotFoundError):
+                touched = path.stat().st_mtime_ns
+                last, looks = before.get(path, (touched, -1))
+                self._seen[path] = (touched, looks + 1 if touched == last else 0)
+            if self._seen.get(path, (0, 0))[1] >= LOOKS:
+                logger.error("web process %s stands still; killing it to start another", pid)
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+                path.unlink(missing_ok=True)
+        return True
+
+
+def _is_ours(group: int, pid: int) -> bool:
+    """Whether the process belongs to a web server that this process started."""
+    try:
+        return os.getpgid(pid) == group and _parent(group) == os.getpid()
+    except OSError:
+        return False
+
+
+def _parent(pid: int) -> int:
+    """Process id of the parent. Raises OSError when there is no such process."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    # The name of the command, in parentheses, may hold anything.
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
