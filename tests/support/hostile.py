@@ -9,7 +9,7 @@ from typing import Any
 from django.core import signing
 from django_q.conf import Conf
 from django_q.signing import PickleSerializer
-from picklefield.fields import PickledObject  # type: ignore[import-untyped]
+from picklefield.fields import PickledObject  # type: ignore[import-untyped]  # it has no types
 
 
 class Bomb:

@@ -34,12 +34,14 @@ def comparisons(source: str) -> Iterator[str]:
 
 
 def names(side: ast.expr) -> Iterator[str]:
-    """Every name in an expression: variables, attributes, functions."""
+    """Every name in an expression: variables, attributes, functions, keys."""
     for node in ast.walk(side):
         if isinstance(node, ast.Name):
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value  # what a mapping is asked for
 
 
 @pytest.mark.trap("a comparison that tells")
@@ -55,7 +57,14 @@ def test_no_secret_is_compared_by_equality(app: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["hmac.digest(k, b, 'sha256') == signature", "given.token != row.token", "a in tokens"]
+    "text",
+    [
+        "hmac.digest(k, b, 'sha256') == signature",
+        "given.token != row.token",
+        "a in tokens",
+        "asked.get('hub.verify_token') != wanted",
+        "a == setting['secret']",
+    ],
 )
 def test_such_comparisons_are_seen(text: str) -> None:
     assert list(comparisons(f"if {text}:\n    pass")) == [text]

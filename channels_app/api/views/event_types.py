@@ -88,7 +88,7 @@ class EventTypeView(ApiView):
     )
     def put(self, request: Request, channel: str, name: str) -> Response:
         """Create or replace the event type; the same body twice changes nothing."""
-        _check_writer(self.caller)
+        _check_writer(self.caller, channel)
         done = register_event_type.put(
             channel,
             name,
@@ -109,7 +109,7 @@ class EventTypeView(ApiView):
     )
     def patch(self, request: Request, channel: str, name: str) -> Response:
         """Change the given fields."""
-        _check_writer(self.caller)
+        _check_writer(self.caller, channel)
         done = register_event_type.patch(
             channel,
             name,
@@ -128,7 +128,7 @@ class EventTypeView(ApiView):
     )
     def delete(self, request: Request, channel: str, name: str) -> Response:
         """Forget the event type; messages of that type are accepted unchecked from then on."""
-        _check_writer(self.caller)
+        _check_writer(self.caller, channel)
         register_event_type.remove(
             channel, name, actor=self.caller.actor, condition=etags.condition_of(request)
         )
@@ -145,9 +145,17 @@ def shown(channel: str, event_type: EventType) -> dict[str, Any]:
     }
 
 
-def _check_writer(caller: Caller) -> None:
-    # A schema decides what every producer of the channel may send: no business of consumers.
-    if caller.producer is None and caller.key.team_id is not None and not caller.may("admin"):
+def _check_writer(caller: Caller, channel: str) -> None:
+    # A schema decides what every producer of the channel may send: no business of consumers, nor
+    # of a producer that was not given this channel on purpose.
+    if caller.may("admin"):
+        return
+    if caller.producer is None and caller.key.team_id is not None:
         raise PermissionDenied(
             "Event types are registered with a producer's key.", "producers_only"
+        )
+    if channel not in caller.key.channels:
+        raise PermissionDenied(
+            f"Event types are written with a key that names {channel} among its channels.",
+            "no_grant",
         )

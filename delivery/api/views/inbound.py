@@ -1,5 +1,6 @@
 """Callbacks of third parties, at an address that nobody else knows but its owner (S3-39)."""
 
+import hmac
 import os
 import re
 from collections import Counter as Tally
@@ -37,7 +38,8 @@ class InboundView(OpenView):
         setting = settings.of(inbound.called(token).ack)
         asked = request.query_params
         wanted = setting["verify_token"] if setting else None
-        if wanted is not None and asked.get("hub.verify_token") != wanted:
+        told = asked.get("hub.verify_token", "")
+        if wanted is not None and not hmac.compare_digest(told.encode(), wanted.encode()):
             raise ApiProblem(403, "wrong_token", "This is not the verify_token of the consumer.")
         challenge = asked.get("hub.challenge", "")
         if asked.get("hub.mode") != "subscribe" or not _CHALLENGE.fullmatch(challenge):

@@ -4,7 +4,7 @@ import pytest
 
 from channels_app.models import EventType
 from tests.support.api import Api
-from tests.support.factories import ApiKeyFactory, ChannelFactory, TeamFactory
+from tests.support.factories import ApiKeyFactory, ChannelFactory, ProducerFactory, TeamFactory
 
 URL = "channels/orders/event-types/order.created"
 SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
@@ -17,8 +17,8 @@ def _channel(db: None) -> None:
 
 @pytest.fixture
 def service() -> Api:
-    """A producer's key that may register."""
-    return Api(ApiKeyFactory.create(scopes=["register"]))
+    """A producer's key that may register, on this channel."""
+    return Api(ApiKeyFactory.create(scopes=["register"], channels=["orders", "nowhere"]))
 
 
 @pytest.mark.seed("S1-10")
@@ -94,6 +94,23 @@ def test_a_bad_name_is_refused(service: Api, name: str) -> None:
     assert answer.status == 422
     assert answer.json["field"] == "name"
     assert not EventType.objects.exists()
+
+
+@pytest.mark.trap("a schema that a stranger replaces")
+@pytest.mark.parametrize("channels", [[], ["invoices"]], ids=["no grant", "another's grant"])
+def test_a_producer_of_another_channel_changes_no_catalogue(
+    service: Api, channels: list[str]
+) -> None:
+    service.put(URL, {"schema": SCHEMA})
+    ours = EventType.objects.get()
+    key = {"scopes": ["register", "publish"], "channels": channels}
+    stranger = Api(ApiKeyFactory.create(producer=ProducerFactory.create(), **key))
+    for method in ("PUT", "PATCH", "DELETE"):
+        answer = stranger.call(method, URL, {"schema": None})
+        assert (answer.status, answer.json["code"]) == (403, "no_grant")
+    assert stranger.call("PUT", f"{URL}.more", {}).status == 403
+    assert EventType.objects.get() == ours
+    assert EventType.objects.get().schema == SCHEMA
 
 
 def test_a_teams_key_reads_the_catalogue_and_does_not_write_it(service: Api, admin: Api) -> None:
