@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from channels_app import clock
+from channels_app.api import options
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
 from channels_app.api.places import bodies
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
@@ -82,6 +83,12 @@ class ApiView(APIView):
         """Who calls, and whether they may; there are no versions, formats or throttles here."""
         self.perform_authentication(request)
         self.check_permissions(request)
+        self.check_options(request)
+
+    def check_options(self, request: Request) -> None:
+        """Raises Invalid for a parameter or a header of ours that the operation does not know."""
+        method = "get" if request.method == "HEAD" else str(request.method).lower()
+        options.check(getattr(self, method, None), request.META)
 
     def finalize_response(
         self, request: Request, response: Response, *args: Any, **kwargs: Any
@@ -116,6 +123,9 @@ class OpenView(ApiView):
     def get_permissions(self) -> list[BasePermission]:
         """None."""
         return []
+
+    def check_options(self, request: Request) -> None:
+        """None: an address is called by whatever a provider or a probe happens to be."""
 
 
 class Sender(Protocol):

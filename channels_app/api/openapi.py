@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
+from channels_app.api import options
 from channels_app.rules import fields
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -168,23 +169,39 @@ def operation(
     body: Mapping[str, Schema] | None = None,
     optional: bool = False,
     parameters: Sequence[OpenApiParameter] = (),
+    content: str = JSON,
 ) -> Callable[[F], F]:
-    """Describe one operation: what it takes (by content type), what it answers, how it fails."""
+    """Describe one operation: what it takes (by content type), what it answers, how it fails.
+
+    ``content`` is the type of its answers.
+    """
     if optional:
         _without_body.add(name)
     responses: dict[Any, Any] = {}
     for status, schema in answers.items():
         described = OpenApiResponse(schema, description=HTTPStatus(status).phrase)
-        responses[(status, JSON) if schema else status] = described
+        responses[(status, content) if schema else status] = described
     # Whoever reads a body may have to leave it unread.
     unread = {429} if 411 in errors else set()
-    for status in sorted({401, 403, 503, *unread, *errors}):
+    # A parameter that the operation does not know is refused (options.py).
+    for status in sorted({401, 403, 422, 503, *unread, *errors}):
         described = OpenApiResponse(PROBLEM, description=REASONS[status])
         responses[status, "application/problem+json"] = described
-    return extend_schema(
+    describe = extend_schema(
         operation_id=name,
         tags=[tag],
         request=dict(body) if body else None,
         responses=responses,
         parameters=list(parameters),
     )
+
+    def decorate(handler: F) -> F:
+        described: F = describe(handler)
+        options.declare(
+            described,
+            (it.name for it in parameters if it.location == OpenApiParameter.QUERY),
+            (it.name for it in parameters if it.location == OpenApiParameter.HEADER),
+        )
+        return described
+
+    return decorate

@@ -47,6 +47,7 @@ _META = {
     name: f"HTTP_{header.upper().replace('-', '_')}".replace("HTTP_CONTENT_TYPE", "CONTENT_TYPE")
     for name, header in _HEADER_OF.items()
 }
+HEADERS = frozenset(name for name in _HEADER_OF.values() if name.startswith("Hookstation-"))
 ITEM_FIELDS = ("body", "body_base64", *_HEADER_OF, "headers")
 
 

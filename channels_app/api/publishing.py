@@ -32,7 +32,7 @@ def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) 
     Raises what the API's views raise; then nothing was stored, unless the database went away in
     the middle (503).
     """
-    return publish(short.caller_of(meta, SCOPES, channel), meta, read, channel)
+    return publish(short.caller_of(meta, SCOPES, channel, publication.HEADERS), meta, read, channel)
 
 
 def publish(

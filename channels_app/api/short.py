@@ -1,12 +1,12 @@
 """Short: the frame of the requests that programs make most often, without REST framework's."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rest_framework.exceptions import NotAuthenticated
 
-from channels_app.api import authentication
+from channels_app.api import authentication, options
 from channels_app.api.authentication import Caller
 
 CONTENT_TYPE = "application/json"
@@ -23,12 +23,22 @@ class Answer(NamedTuple):
     """Those that other answers do not have."""
 
 
-def caller_of(meta: Mapping[str, Any], scopes: Sequence[str], channel: str | None = None) -> Caller:
-    """Whoever the headers in ``meta`` name, who may do this. Raises what the API's views raise."""
+def caller_of(
+    meta: Mapping[str, Any],
+    scopes: Sequence[str],
+    channel: str | None = None,
+    headers: Collection[str] = (),
+) -> Caller:
+    """Whoever the headers in ``meta`` name, who may do this with these ``Hookstation-*`` headers.
+
+    Raises what the API's views raise.
+    """
     caller = authentication.identify(meta.get("HTTP_AUTHORIZATION"))
     if caller is None:
         raise NotAuthenticated
     authentication.authorize(caller, scopes, channel)
+    options.check_query(meta)
+    options.check_headers(meta, headers)
     return caller
 
 

@@ -131,12 +131,14 @@ def cleaned(body: object, known: Mapping[str, Field]) -> dict[str, Any]:
     """The same of what is a part of a body. Raises Invalid."""
     required = {name for name, field in known.items() if field.required}
     try:
-        values = fields.clean(known, body, partial=True)
+        found = fields.clean(known, body, partial=True)
+        # null is what serializers write for a field that was not set.
+        values = {name: value for name, value in found.items() if value is not None}
         if missing := sorted(required - values.keys()):
             raise BadValues([fields.Fault(name, "This field is required.") for name in missing])
     except BadValues as bad:
         raise Invalid.of(printable(bad)) from None
-    return {name: value for name, value in values.items() if value is not None}
+    return values
 
 
 def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:

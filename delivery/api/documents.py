@@ -1,7 +1,6 @@
 """What the OpenAPI document says of each operation; the views' docstrings say what it does."""
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 
 from channels_app.api.openapi import (
     CHANNEL,
@@ -11,9 +10,7 @@ from channels_app.api.openapi import (
     INSTANT,
     JSON,
     LIST,
-    PROBLEM,
     READING,
-    REASONS,
     TEXT,
     operation,
     page_of,
@@ -111,19 +108,13 @@ get_histogram = operation(
         ),
     ),
 )
-get_body = extend_schema(
-    operation_id="messages_body",
-    tags=["Messages"],
-    responses={
-        (200, "*/*"): OpenApiResponse(OpenApiTypes.BINARY, description="OK"),
-        **{
-            (status, "application/problem+json"): OpenApiResponse(
-                PROBLEM, description=REASONS[status]
-            )
-            for status in (401, 403, 404, 503)
-        },
-    },
-    parameters=[_MESSAGE],
+get_body = operation(
+    "messages_body",
+    tag="Messages",
+    answers={200: {"type": "string", "format": "binary"}},
+    content="*/*",
+    errors=(404,),
+    parameters=(_MESSAGE,),
 )
 list_messages = operation(
     "messages_list",

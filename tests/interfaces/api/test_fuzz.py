@@ -1,5 +1,6 @@
 """The API against what a fuzzer makes of its own OpenAPI document: no request breaks it."""
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import schemathesis
 from django.core.signals import got_request_exception
+from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -73,9 +75,12 @@ def document() -> dict[str, Any]:
     return found
 
 
+DOCUMENT = document()
+
+
 def operations() -> dict[str, Operation]:
     """Every operation of the document by its name."""
-    found = [one.ok() for one in schemathesis.openapi.from_dict(document()).get_all_operations()]  # type: ignore[union-attr]  # all can be read
+    found = [one.ok() for one in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()]  # type: ignore[union-attr]  # all can be read
     return {one.definition.raw["operationId"]: one for one in found}
 
 
@@ -97,6 +102,49 @@ def test_no_request_breaks_an_operation(tag: str) -> None:
         if tag_of(operation) == tag:
             statuses = fuzz(operation, key, EXAMPLES, world.make())
             assert any(status < 300 for status in statuses), f"{name} never worked: {statuses}"
+
+
+WRONG: tuple[Any, ...] = (
+    *(None, True, 7, -1, 1.5, 10**400, "", "text", "\x00", "\ud800"),
+    *([], [None], [[]], [{}], ["a", "a"], {}, {"a": None}, {"id": None}),
+)
+
+
+@pytest.mark.slow("sends every field of every operation in all the wrong types")
+@pytest.mark.trap("a field of another type")
+def test_no_wrong_type_breaks_an_operation() -> None:
+    made = world.make()
+    client = Client(headers={"Authorization": bearer(ApiKeyFactory.create(admin=True))})
+    client.raise_request_exception = False
+    sent = 0
+    for name, operation in OPERATIONS.items():
+        known = json_fields(operation)
+        if known is None:
+            continue
+        path = operation.path
+        for one in operation.path_parameters:
+            path = path.replace(f"{{{one.name}}}", str(made.parameters[one.name]))
+        bodies = [*WRONG, *({field: wrong} for field in known for wrong in WRONG)]
+        bodies += [dict.fromkeys(known, wrong) for wrong in WRONG]
+        for body in bodies:
+            with bugs():
+                answer = client.generic(
+                    operation.method.upper(), path, json.dumps(body), "application/json"
+                )
+            assert answer.status_code < 500, f"{name} with {body!r:.200}: {answer.content!r}"
+            sent += 1
+    assert sent > 1000
+
+
+def json_fields(operation: Operation) -> list[str] | None:
+    """The fields of an operation's JSON body; None where it takes none."""
+    body = operation.definition.raw.get("requestBody", {}).get("content", {})
+    if "application/json" not in body:
+        return None
+    schema: dict[str, Any] = body["application/json"]["schema"]
+    while "$ref" in schema:
+        schema = DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return list(schema.get("properties", {}))
 
 
 @pytest.mark.slow("a fuzzer makes up requests for every operation")

@@ -1,0 +1,66 @@
+"""Options of a request in its headers and its query: what an operation does not know is refused.
+
+A misspelt ``Hookstation-Prioritiy: 9`` that is ignored is a message with another priority than its
+producer meant.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import parse_qsl
+
+from channels_app.errors import Invalid
+
+OURS = "HTTP_HOOKSTATION_"
+FORWARDED = "HTTP_HOOKSTATION_HEADER_"
+"""Any header of the producer's own, to be forwarded (publication.py)."""
+LONGEST = 100
+"""Characters that are repeated of a name that nobody knows."""
+
+
+def declare(handler: Callable[..., Any], query: Iterable[str], headers: Iterable[str]) -> None:
+    """Note down what an operation knows; openapi.operation does, from its description."""
+    handler.query_options = frozenset(query)  # type: ignore[attr-defined]  # a note of ours
+    ours = (name for name in headers if name.startswith("Hookstation-"))
+    handler.header_options = frozenset(ours)  # type: ignore[attr-defined]  # as above
+
+
+def check(handler: Callable[..., Any], meta: Mapping[str, Any]) -> None:
+    """Raise Invalid for an option that the operation does not know, if it says what it knows."""
+    known = getattr(handler, "query_options", None)
+    if known is not None:
+        check_query(meta, known)
+        check_headers(meta, getattr(handler, "header_options", ()))
+
+
+def check_query(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
+    """Raise Invalid for the first parameter that is not ``known``."""
+    text = meta.get("QUERY_STRING", "")
+    if not text:
+        return
+    for name, _ in parse_qsl(text, keep_blank_values=True, max_num_fields=None):
+        if name not in known:
+            raise _unknown("invalid_parameter", "parameter", name, known)
+
+
+def check_headers(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
+    """Raise Invalid for the first ``Hookstation-*`` header that is not ``known``.
+
+    Headers to be forwarded belong to publishing, which knows headers at all.
+    """
+    for key in meta:
+        if key.startswith(OURS) and not (known and key.startswith(FORWARDED)):
+            name = key.removeprefix("HTTP_").replace("_", "-").title()
+            if name not in known:
+                raise _unknown("invalid_header", "header", name, known)
+
+
+def _unknown(code: str, noun: str, name: str, known: Collection[str]) -> Invalid:
+    close = get_close_matches(name, known, n=1)
+    if close:
+        way_out = f"did you mean {close[0]}?"
+    elif known:
+        way_out = f"choose from {', '.join(sorted(known))}."
+    else:
+        way_out = "leave it out."
+    return Invalid(code, f"There is no such {noun}; {way_out}", field=name[:LONGEST])

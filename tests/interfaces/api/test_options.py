@@ -1,0 +1,113 @@
+"""What an operation does not know among its headers and parameters is refused by its name."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from rest_framework.views import APIView
+
+from channels_app.api import publication
+from channels_app.api.base import ApiView, OpenView
+from channels_app.api.views.publish import PublishView
+from channels_app.models import Message
+from tests.support.api import Api
+from tests.support.factories import ApiKeyFactory, ChannelFactory
+from tests.support.routes import routes
+
+pytestmark = pytest.mark.django_db
+
+METHODS = ("get", "post", "put", "patch", "delete")
+
+
+@pytest.fixture(autouse=True)
+def _channel() -> None:
+    ChannelFactory.create(slug="orders")
+
+
+def operations() -> list[Any]:
+    """Path, method, and the handler of every operation of the API that needs a key."""
+    found = []
+    for path, pattern in routes():
+        view: Any = getattr(pattern.callback, "view_class", None)
+        if view is None or not issubclass(view, APIView):
+            continue
+        if not issubclass(view, ApiView) or issubclass(view, OpenView):
+            continue
+        for method in METHODS:
+            if handler := getattr(view, method, None):
+                found.append(pytest.param(path, method, handler, id=f"{method} {path}"))
+    return found
+
+
+@pytest.mark.parametrize(("path", "method", "handler"), operations())
+def test_every_operation_says_what_it_knows(path: str, method: str, handler: Any) -> None:
+    assert hasattr(handler, "query_options"), "describe it with openapi.operation"
+
+
+@pytest.mark.trap("an option that is lost in silence")
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "channels"),
+        ("GET", "channels/orders"),
+        ("HEAD", "channels/orders"),
+        ("PUT", "channels/orders"),
+        ("POST", "channels/orders/messages"),
+        ("POST", "channels/orders/messages/batch"),
+        ("GET", "channels/orders/timeline"),
+        ("GET", "channels/orders/event-types/paid"),
+        ("POST", "channels/orders/consumers/one/receive"),
+        ("POST", "leases/ack"),
+        ("POST", "messages/cancel"),
+        ("GET", "replays"),
+    ],
+)
+def test_an_option_that_no_operation_knows_is_refused_by_name(
+    method: str, path: str, admin: Api
+) -> None:
+    answer = admin.call(method, f"{path}?limits=5", {})
+    assert answer.status == 422
+    if method != "HEAD":
+        assert (answer.json["code"], answer.json["field"]) == ("invalid_parameter", "limits")
+    answer = admin.call(method, path, {}, Hookstation_Prioritiy="9")
+    assert answer.status == 422
+    if method != "HEAD":
+        assert answer.json["code"] == "invalid_header"
+        assert answer.json["field"] == "Hookstation-Prioritiy"
+    assert not Message.objects.exists()
+
+
+def test_what_was_probably_meant_is_said(admin: Api) -> None:
+    path = "channels/orders/messages"
+    answer = admin.call("POST", path, {}, Hookstation_Prioritiy="9")
+    assert answer.json["detail"] == "There is no such header; did you mean Hookstation-Priority?"
+    answer = admin.call("GET", "replays?limitt=5")
+    assert "did you mean limit?" in answer.json["detail"]
+    answer = admin.call("GET", "channels/orders?x=")
+    assert answer.json["detail"] == "There is no such parameter; leave it out."
+
+
+def test_headers_to_be_forwarded_may_have_any_name(admin: Api) -> None:
+    path = "channels/orders/messages"
+    assert admin.call("POST", path, {}, Hookstation_Header_Anything="x").status == 202
+    answer = admin.call("GET", "channels/orders", Hookstation_Header_Anything="x")
+    assert answer.json["field"] == "Hookstation-Header-Anything"
+
+
+def test_both_ways_of_publishing_know_the_same_headers() -> None:
+    assert PublishView.post.header_options == publication.HEADERS  # type: ignore[attr-defined]  # a note of ours
+
+
+def test_a_stranger_is_told_nothing_of_options(client: Client) -> None:
+    for path in ("/api/v1/channels?limits=5", "/api/v1/channels/orders/messages?limits=5"):
+        for method in (client.get, client.post):
+            assert method(path).status_code in (401, 405)
+
+
+def test_addresses_without_a_key_take_what_they_are_called_with(client: Client) -> None:
+    assert client.get("/livez?x=1", headers={"Hookstation-Nonsense": "1"}).status_code == 200
+
+
+def test_a_key_that_may_not_is_told_that_first() -> None:
+    publisher = Api(ApiKeyFactory.create(scopes=["publish"]))
+    assert publisher.call("GET", "replays?limitt=5").status == 403
