@@ -14,9 +14,10 @@ from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from channels_app.admin import base
+from channels_app.admin import base, giving
 from channels_app.admin.people import Audited
 from channels_app.models import AuditEntry
+from channels_app.rules import access
 from delivery.runtime import task_queue
 
 admin.site.unregister(User)
@@ -25,16 +26,39 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 # Generic to the type checker only; at run time it takes no parameter.
-class UserAdmin(DjangoUserAdmin, Audited):  # type: ignore[type-arg]
+class UserAdmin(giving.OfPeople, DjangoUserAdmin, Audited):  # type: ignore[type-arg]
     """People who may use the console."""
 
     noun = "user"
+    list_before_template = "admin/roles_top.html"
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
     # Two lists side by side do not fit: one field that finds what is typed does.
     filter_horizontal = ()
     autocomplete_fields = ("groups",)
+
+    def owner_of(self, obj: Any) -> User:
+        """The row itself."""
+        person: User = obj
+        return person
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Who may do everything makes others that may."""
+        fixed = () if getattr(request.user, "is_superuser", False) else ("is_superuser",)
+        return (*super().get_readonly_fields(request, obj), *fixed)
+
+    def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """What the one who gives has, too."""
+        if db_field.name == "groups":
+            kwargs["queryset"] = giving.groups(request.user)
+        elif db_field.name == "user_permissions":
+            kwargs["queryset"] = giving.permissions(request.user)
+        return super().formfield_for_manytomany(db_field, request, **kwargs)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """With what the ready roles are."""
+        return super().changelist_view(request, {"roles": access.ROLES} | (extra_context or {}))
 
     def user_change_password(
         self, request: HttpRequest, id: str, form_url: str = ""
@@ -50,16 +74,56 @@ class UserAdmin(DjangoUserAdmin, Audited):  # type: ignore[type-arg]
 @admin.register(Group)
 # To the type checker both bases disagree on a field; ours has what Django's has.
 class GroupAdmin(DjangoGroupAdmin, Audited):  # type: ignore[misc]
-    """What groups of people may do."""
+    """What groups of people may do. The ready roles are the same everywhere (rules/access.py)."""
 
     noun = "group"
     filter_horizontal = ()
+    list_before_template = "admin/roles_top.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
+        """With what the names of permissions are made of."""
+        rows: QuerySet[Group] = super().get_queryset(request)
+        return rows.prefetch_related("permissions__content_type")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """With what the ready roles are."""
+        return super().changelist_view(request, {"roles": access.ROLES} | (extra_context or {}))
+
+    def formfield_for_manytomany(
+        self, db_field: Any, request: HttpRequest | None = None, **kwargs: Any
+    ) -> Any:
+        """What the one who gives has, too."""
+        if db_field.name == "permissions" and request is not None:
+            kwargs["queryset"] = giving.permissions(request.user)
+        return super().formfield_for_manytomany(db_field, request, **kwargs)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Not of a ready role, nor of a group that has more than they have."""
+        return super().has_change_permission(request, obj) and _may_change(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """As for changes."""
+        return super().has_delete_permission(request, obj) and _may_change(request, obj)
 
 
-class AddressAdmin(Audited):
+def _may_change(request: HttpRequest, group: Group | None) -> bool:
+    if group is None:
+        return True
+    if group.name in giving.ROLE_NAMES:
+        return False
+    return giving.groups(request.user).filter(pk=group.pk).exists()
+
+
+class AddressAdmin(giving.OfPeople, Audited):
     """Allauth's page of addresses, with the console's look and its changes in the audit log."""
 
     noun = "email"
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Of people who have no more: whoever has somebody's address can set their password."""
+        if db_field.name == "user":
+            kwargs["queryset"] = giving.people(request.user)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def get_actions(self, request: HttpRequest) -> Any:
         """Those who only look have none: the actions themselves do not ask."""
@@ -68,6 +132,7 @@ class AddressAdmin(Audited):
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         """The action, and a line for each row that was chosen; a deletion writes its own."""
         name = request.POST.get("action", "")
+        queryset = queryset.filter(user__in=giving.people(request.user))
         chosen = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
         targets = [self.audit_target(row) for row in chosen]
         with transaction.atomic():
@@ -95,7 +160,7 @@ admin.site.register(_EmailAddress, type("EmailAddressAdmin", (_AllauthsPage, Add
 
 
 @admin.register(_taken_over("mfa.Authenticator"))
-class AuthenticatorAdmin(Audited):
+class AuthenticatorAdmin(giving.OfPeople, Audited):
     """Second factors: taken away from who has lost theirs, never shown."""
 
     noun = "second_factor"

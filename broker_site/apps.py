@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.contrib import admin
 from django.contrib.admin.apps import SimpleAdminConfig
 from django.contrib.admin.checks import check_admin_app, check_dependencies
 from django.core.checks import CheckMessage, Tags, register
+from django.db.models.signals import post_migrate
 
 
 class ConsoleConfig(SimpleAdminConfig):
@@ -35,5 +36,10 @@ class SiteConfig(AppConfig):
     verbose_name = "Site"
 
     def ready(self) -> None:
-        # Checks register themselves when they are imported; settings are complete only now.
+        # Checks register themselves when they are imported; settings and models are complete now.
         from broker_site import checks  # noqa: F401
+        from channels_app.steps import make_roles
+
+        # The last app that has tables: then the permissions of all are there.
+        last = apps.get_app_config("delivery")
+        post_migrate.connect(make_roles.ensure, sender=last, dispatch_uid="hookstation.roles")

@@ -94,7 +94,7 @@ def _reader(cl: ChangeList, name: str) -> tuple[Read, list[str]]:
         return lambda row: display_for_field(getattr(row, name), field, empty), classes + narrow
     method = getattr(page, name, None)
     if method is None or name == "__str__":
-        return lambda row: display_for_value(lookup_field(name, row, page)[1], empty), classes
+        return lambda row: display_for_value(lookup_field(name, row, page)[2], empty), classes
     empty = getattr(method, "empty_value_display", empty)
     if getattr(method, "boolean", False):
         return lambda row: display_for_value(method(row), empty, True), classes

@@ -10,7 +10,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from unfold.admin import TabularInline
 
-from channels_app.admin import base
+from channels_app.admin import base, giving
 from channels_app.admin.base import display
 from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.models import AuditEntry, DirectoryVersion, Invitation, Membership, Team
@@ -127,6 +127,21 @@ class MembershipAdmin(Audited):
     search_fields = ("user__username", "team__slug")
     autocomplete_fields = ("user", "team")
     ordering = ("team__slug", "user__username")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Not of a role that may do more than they may."""
+        allowed = super().has_change_permission(request, obj)
+        return allowed and (obj is None or obj.role in giving.team_roles(request.user))
+
+    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Roles that may do no more than the one who gives them."""
+        if db_field.name == "role":
+            kwargs["choices"] = [
+                (role, label)
+                for role, label in db_field.choices
+                if role in giving.team_roles(request.user)
+            ]
+        return super().formfield_for_choice_field(db_field, request, **kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Whose it is and where stay as they are: each team's books tell of its own members."""

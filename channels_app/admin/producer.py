@@ -1,6 +1,6 @@
 """Admin pages of producers and API keys."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
@@ -10,7 +10,7 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminIntegerFieldWidget
 
 from channels_app import clock
-from channels_app.admin import base
+from channels_app.admin import base, giving
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import Lines, ProducerForm, Refusable
@@ -84,6 +84,8 @@ class ApiKeyForm(Refusable):
         choices=SCOPES, initial=["publish"], widget=UnfoldAdminCheckboxSelectMultipleWidget
     )
     channels = Lines(help_text="Channels that it may use, one per line; none: all.")
+    giver: ClassVar[Any] = None
+    """Who makes the key."""
 
     class Meta:
         model = ApiKey
@@ -92,6 +94,10 @@ class ApiKeyForm(Refusable):
     def clean(self) -> dict[str, Any] | None:
         """A key belongs to a producer, to a team, or to the installation."""
         cleaned = super().clean()
+        scopes = giving.scopes_lacking(self.giver, self.cleaned_data.get("scopes", ()))
+        if scopes:
+            text = f"You may not give {', '.join(scopes)}: a key does no more than who makes it."
+            self.add_error("scopes", text)
         if self.cleaned_data.get("producer") and self.cleaned_data.get("team"):
             raise ValidationError("Choose a producer or a team, not both.")
         return cleaned
@@ -166,6 +172,12 @@ class ApiKeyAdmin(base.Stepped):
         """A key is never edited: its owner would not know."""
         return False
 
+    def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """The form, told who makes the key."""
+        form = super().get_form(request, *args, **kwargs)
+        form.giver = request.user
+        return form
+
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """What a key may be made of, or what it is."""
         return ((None, {"fields": self.shown}),) if obj else self.fieldsets
@@ -218,7 +230,14 @@ class ApiKeyAdmin(base.Stepped):
             return False
         return not object_id or ApiKey.objects.filter(pk=object_id, revoked_at=None).exists()
 
-    @action(description="Rotate", icon="autorenew", permissions=["live"], dialog=ROTATE)
+    def has_given_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """What is not revoked, and does no more than they may: its successor is shown to them."""
+        if not self.has_live_permission(request, object_id):
+            return False
+        key = ApiKey.objects.filter(pk=object_id).first() if object_id else None
+        return key is None or not giving.scopes_lacking(request.user, key.scopes)
+
+    @action(description="Rotate", icon="autorenew", permissions=["given"], dialog=ROTATE)
     def rotate(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Make a successor and show it once."""
         key = ApiKey.objects.get(pk=object_id)

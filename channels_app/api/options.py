@@ -25,7 +25,7 @@ def declare(handler: Callable[..., Any], query: Iterable[str], headers: Iterable
     handler.header_options = frozenset(ours)  # type: ignore[attr-defined]  # as above
 
 
-def check(handler: Callable[..., Any], meta: Mapping[str, Any]) -> None:
+def check(handler: Callable[..., Any] | None, meta: Mapping[str, Any]) -> None:
     """Raise Invalid for an option that the operation does not know, if it says what it knows."""
     known = getattr(handler, "query_options", None)
     if known is not None:

@@ -1,0 +1,76 @@
+"""Access to the console: three ready roles, and what people must hold to give it to others.
+
+Permissions are Django's, written ``app.action_model``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+BROKER = frozenset({"channels_app", "delivery"})
+OWNERSHIP = frozenset({"apikey", "team", "membership", "invitation"})
+"""Models by which rights are given: not an operator's."""
+PEOPLE = frozenset({"auth.user", "auth.group", "account.emailaddress", "mfa.authenticator"})
+
+
+def _views(app: str, action: str, model: str) -> bool:
+    return action == "view" and app in BROKER | {"django_q"}
+
+
+def _operates(app: str, action: str, model: str) -> bool:
+    return _views(app, action, model) or (app in BROKER and model not in OWNERSHIP)
+
+
+def _administers(app: str, action: str, model: str) -> bool:
+    return _operates(app, action, model) or app in BROKER or f"{app}.{model}" in PEOPLE
+
+
+class Role(NamedTuple):
+    """A group that every installation has."""
+
+    name: str
+    summary: str
+    """For people."""
+    may: Callable[[str, str, str], bool]
+    """Whether it has the permission of this app, action and model."""
+
+
+ROLES = (
+    Role("Viewer", "Sees everything of the broker, bodies too, and changes nothing.", _views),
+    Role(
+        "Operator",
+        "A viewer who also configures channels and consumers, pauses, replays, cancels and moves.",
+        _operates,
+    ),
+    Role(
+        "Administrator",
+        "An operator who also looks after people, teams and keys.",
+        _administers,
+    ),
+)
+
+_READ = frozenset({"channels_app.view_message", "delivery.view_delivery"})
+_SCOPES: dict[str, frozenset[str]] = {
+    "publish": frozenset({"channels_app.add_message"}),
+    "register": frozenset({"channels_app.add_consumer", "channels_app.change_consumer"}),
+    "receive": _READ | {"delivery.change_delivery"},
+    "read": _READ,
+    "replay": frozenset({"delivery.add_replay"}),
+}
+SCOPES: Mapping[str, frozenset[str]] = _SCOPES | {
+    "admin": frozenset().union(
+        *_SCOPES.values(),
+        (
+            f"channels_app.{action}_{model}"
+            for action in ("add", "change")
+            for model in ("channel", "producer", "apikey")
+        ),
+    )
+}
+"""What somebody needs to make a key with a scope: what the key may do."""
+_EDITOR = SCOPES["read"] | SCOPES["register"] | SCOPES["replay"] | SCOPES["receive"]
+TEAM_ROLES: Mapping[str, frozenset[str]] = {
+    "viewer": SCOPES["read"],
+    "editor": _EDITOR,
+    "owner": _EDITOR | {"channels_app.add_apikey", "channels_app.change_membership"},
+}
+"""What somebody needs to make people members of a team: what members may do in the portal."""

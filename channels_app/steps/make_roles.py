@@ -1,0 +1,23 @@
+"""Make the ready roles: a group for each, with the permissions that the rules say."""
+
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission
+
+from channels_app.rules import access
+
+
+def ensure(**_: Any) -> None:
+    """Make the groups true; called after each ``migrate``, when all permissions are there."""
+    every = list(Permission.objects.select_related("content_type"))
+    for role in access.ROLES:
+        group, _made = Group.objects.get_or_create(name=role.name)
+        wanted = {row.pk for row in every if role.may(*_parts(row))}
+        if set(group.permissions.values_list("pk", flat=True)) != wanted:
+            group.permissions.set(wanted)
+
+
+def _parts(permission: Permission) -> tuple[str, str, str]:
+    """App, action and model; all permissions are Django's own kind."""
+    kind = permission.content_type
+    return kind.app_label, permission.codename.partition("_")[0], kind.model

@@ -1,0 +1,281 @@
+"""Nobody gives what they do not have, and nobody takes over whoever has more."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
+from django.contrib.auth.models import Group, Permission, User
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
+
+from channels_app.models import ApiKey, Membership
+from channels_app.rules import access, keys
+from channels_app.steps import make_roles
+from tests.support import console
+from tests.support.factories import ApiKeyFactory, TeamFactory
+
+pytestmark = pytest.mark.django_db
+
+PASSWORD = "a rather long password 17"
+Made = Callable[..., tuple[Client, User]]
+
+
+def person(name: str, *permissions: str, groups: tuple[str, ...] = (), **values: Any) -> User:
+    """Somebody on the staff with these permissions and groups."""
+    made = User.objects.create_user(name, f"{name}@example.com", is_staff=True, **values)
+    codes = [permission.partition(".")[2] for permission in permissions]
+    made.user_permissions.set(Permission.objects.filter(codename__in=codes))
+    made.groups.set(Group.objects.filter(name__in=groups))
+    return made
+
+
+def client_of(user: User) -> Client:
+    made = Client()
+    made.force_login(user)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _roles() -> None:
+    make_roles.ensure()
+
+
+def fields_of(user: User, **changes: Any) -> dict[str, Any]:
+    """The form of a person, as the page sends it."""
+    joined = user.date_joined
+    return {
+        "username": user.username,
+        "email": user.email,
+        "is_active": "on",
+        "is_staff": "on",
+        "groups": list(user.groups.values_list("pk", flat=True)),
+        "user_permissions": list(user.user_permissions.values_list("pk", flat=True)),
+        "date_joined_0": f"{joined:%Y-%m-%d}",
+        "date_joined_1": f"{joined:%H:%M:%S}",
+        **changes,
+    }
+
+
+# -- Roles -----------------------------------------------------------------------------------------
+
+
+def test_migrating_makes_three_roles_true() -> None:
+    Group.objects.filter(name="Viewer").delete()
+    Group.objects.get(name="Operator").permissions.clear()
+    call_command("migrate", verbosity=0)
+
+    assert {role.name for role in access.ROLES} <= set(Group.objects.values_list("name", flat=True))
+    sizes = [Group.objects.get(name=role.name).permissions.count() for role in access.ROLES]
+    assert 0 < sizes[0] < sizes[1] < sizes[2]
+
+
+def test_each_role_has_what_the_one_before_it_has() -> None:
+    before: set[str] = set()
+    for role in access.ROLES:
+        mine = person(role.name.lower(), groups=(role.name,)).get_all_permissions()
+        assert before < mine
+        before = mine
+
+
+def test_what_roles_may_not() -> None:
+    viewer = person("vera", groups=("Viewer",))
+    operator = person("otto", groups=("Operator",))
+    assert {name.partition(".")[2].partition("_")[0] for name in viewer.get_all_permissions()} == {
+        "view"
+    }
+    for name in ("auth.view_user", "mfa.view_authenticator", "account.view_emailaddress"):
+        assert not viewer.has_perm(name)
+        assert not operator.has_perm(name)
+    for name in ("channels_app.add_apikey", "channels_app.add_membership", "auth.change_user"):
+        assert not operator.has_perm(name)
+    administrator = person("anna", groups=("Administrator",))
+    assert not administrator.has_perm("django_q.add_schedule")
+    assert not [scope for scope in keys.SCOPES if not _has(administrator, access.SCOPES[scope])]
+
+
+def _has(user: User, needs: Any) -> bool:
+    return all(user.has_perm(need) for need in needs)
+
+
+def test_every_need_is_a_permission_that_exists() -> None:
+    rows = Permission.objects.select_related("content_type")
+    known = {f"{row.content_type.app_label}.{row.codename}" for row in rows}
+    for needs in (*access.SCOPES.values(), *access.TEAM_ROLES.values()):
+        assert needs <= known
+    assert set(access.SCOPES) == set(keys.SCOPES)
+
+
+@pytest.mark.parametrize("page", ["user", "group"])
+def test_the_roles_are_explained_where_people_are(page: str) -> None:
+    shown = console.look(console.operator(), reverse(f"admin:auth_{page}_changelist"))
+    for role in access.ROLES:
+        assert role.summary in shown
+
+
+# -- Keys ------------------------------------------------------------------------------------------
+
+
+def key_form(*scopes: str) -> dict[str, Any]:
+    return {"label": "mine", "scopes": list(scopes), "channels": ""}
+
+
+@pytest.mark.trap("a permission that opens the others")
+@pytest.mark.parametrize("scope", keys.SCOPES)
+def test_add_apikey_alone_makes_no_key(scope: str) -> None:
+    weak = client_of(person("wim", "channels_app.add_apikey", "channels_app.view_apikey"))
+    answer = weak.post(reverse("admin:channels_app_apikey_add"), key_form(scope))
+
+    assert f"You may not give {scope}" in answer.content.decode()
+    assert not ApiKey.objects.exists()
+
+
+def test_a_key_does_what_its_maker_may() -> None:
+    maker = client_of(person("mia", "channels_app.add_apikey", *access.SCOPES["read"]))
+    page = reverse("admin:channels_app_apikey_add")
+    assert "hsk_" in maker.post(page, key_form("read")).content.decode()
+    assert "You may not give admin" in maker.post(page, key_form("read", "admin")).content.decode()
+    assert [key.scopes for key in ApiKey.objects.all()] == [["read"]]
+
+
+def test_the_successor_of_a_stronger_key_is_shown_to_nobody_weaker() -> None:
+    key = ApiKeyFactory.create(admin=True)
+    weak = client_of(person("wim", "channels_app.change_apikey", "channels_app.view_apikey"))
+    page = reverse("admin:channels_app_apikey_rotate", args=[key.pk])
+    assert weak.post(page, {"overlap_s": "0", "reason": ""}).status_code in (302, 403)
+    assert ApiKey.objects.count() == 1
+
+
+# -- People ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def manager() -> Client:
+    """Somebody who may change people, and nothing else."""
+    people = ("auth.view_user", "auth.add_user", "auth.change_user", "auth.delete_user")
+    more = ("account.change_emailaddress", "account.add_emailaddress", "account.view_emailaddress")
+    factors = ("mfa.view_authenticator", "mfa.delete_authenticator")
+    return client_of(person("max", *people, *more, *factors))
+
+
+@pytest.mark.trap("a permission that opens the others")
+def test_change_user_alone_makes_no_superuser(manager: Client) -> None:
+    for name in ("max", "nina"):
+        user = User.objects.filter(username=name).first() or person(name)
+        page = reverse("admin:auth_user_change", args=[user.pk])
+        manager.post(page, fields_of(user, is_superuser="on"))
+        user.refresh_from_db()
+        assert not user.is_superuser
+
+
+def test_change_user_alone_gives_no_permission_and_no_group(manager: Client) -> None:
+    nina = person("nina")
+    page = reverse("admin:auth_user_change", args=[nina.pk])
+    strong = Permission.objects.get(codename="add_apikey")
+    answer = manager.post(page, fields_of(nina, user_permissions=[strong.pk]))
+    assert "is not one of the available choices" in answer.content.decode()
+    role = Group.objects.get(name="Viewer")
+    answer = manager.post(page, fields_of(nina, groups=[role.pk]))
+    assert "is not one of the available choices" in answer.content.decode()
+    assert nina.get_all_permissions() == set()
+    own = Permission.objects.get(codename="view_user")
+    assert manager.post(page, fields_of(nina, user_permissions=[own.pk])).status_code == 302
+    assert User.objects.get(pk=nina.pk).get_all_permissions() == {"auth.view_user"}
+
+
+STRONGER: dict[str, dict[str, Any]] = {
+    "superuser": {"is_superuser": True},
+    "in a role": {"groups": ("Viewer",)},
+    "away": {"groups": ("Viewer",), "is_active": False},
+}
+
+
+@pytest.mark.trap("a permission that opens the others")
+@pytest.mark.parametrize("kind", [*STRONGER, "owner of a team"])
+def test_nobody_takes_over_whoever_has_more(manager: Client, kind: str) -> None:
+    strong = person("stella", **STRONGER.get(kind, {}))
+    if kind == "owner of a team":
+        Membership.objects.create(team=TeamFactory.create(), user=strong, role="owner")
+    strong.set_password("the old one 17")
+    strong.save()
+    address = EmailAddress.objects.create(user=strong, email=strong.email, primary=True)
+    factor = Authenticator.objects.create(user=strong, type="totp", data={})
+    form = {"password1": PASSWORD, "password2": PASSWORD, "usable_password": "true"}
+    place = "admin:auth_user"
+    moved = {"user": strong.pk, "email": "evil@example.com", "primary": "on", "verified": "on"}
+    mail, second = "admin:account_emailaddress", "admin:mfa_authenticator"
+    requests: list[tuple[str, dict[str, Any]]] = [
+        (reverse(f"{place}_password_change", args=[strong.pk]), form),
+        (reverse(f"{place}_change", args=[strong.pk]), fields_of(strong, email="evil@example.com")),
+        (reverse(f"{place}_delete", args=[strong.pk]), {"post": "yes"}),
+        (
+            reverse(f"{place}_changelist"),
+            {"action": "delete_selected", "_selected_action": [strong.pk], "post": "yes"},
+        ),
+        (reverse(f"{mail}_change", args=[address.pk]), moved),
+        (reverse(f"{mail}_add"), moved),
+        (
+            reverse(f"{mail}_changelist"),
+            {"action": "make_verified", "_selected_action": [address.pk]},
+        ),
+        (reverse(f"{second}_delete", args=[factor.pk]), {"post": "yes"}),
+    ]
+    for page, values in requests:
+        manager.post(page, values)
+    found = User.objects.get(pk=strong.pk)
+    assert found.check_password("the old one 17")
+    assert found.email == strong.email
+    (left,) = EmailAddress.objects.all()
+    assert (left.email, left.verified) == (strong.email, False)
+    assert Authenticator.objects.filter(pk=factor.pk).exists()
+
+
+def test_an_administrator_looks_after_all_but_superusers() -> None:
+    anna = client_of(person("anna", groups=("Administrator",)))
+    nina = person("nina", groups=("Operator",))
+    role = Group.objects.get(name="Administrator")
+    page = reverse("admin:auth_user_change", args=[nina.pk])
+    assert anna.post(page, fields_of(nina, groups=[role.pk])).status_code == 302
+    assert nina.groups.get() == role
+    root = person("root", is_superuser=True)
+    page = reverse("admin:auth_user_change", args=[root.pk])
+    assert anna.post(page, fields_of(root, is_active="")).status_code == 403
+
+
+# -- Groups and teams ------------------------------------------------------------------------------
+
+
+def test_a_group_gets_no_more_than_its_maker_has() -> None:
+    gina = client_of(person("gina", "auth.add_group", "auth.change_group", "auth.view_group"))
+    own, other = (Permission.objects.get(codename=code) for code in ("add_group", "add_user"))
+    page = reverse("admin:auth_group_add")
+    answer = gina.post(page, {"name": "night shift", "permissions": [own.pk, other.pk]})
+    assert "is not one of the available choices" in answer.content.decode()
+    assert gina.post(page, {"name": "night shift", "permissions": [own.pk]}).status_code == 302
+    for name in ("Viewer", "Administrator"):
+        role = Group.objects.get(name=name)
+        page = reverse("admin:auth_group_change", args=[role.pk])
+        assert gina.post(page, {"name": "mine", "permissions": [own.pk]}).status_code == 403
+
+
+def test_a_ready_role_is_changed_by_nobody() -> None:
+    role = Group.objects.get(name="Viewer")
+    operator = console.operator()
+    page = reverse("admin:auth_group_change", args=[role.pk])
+    assert operator.post(page, {"name": "mine"}).status_code == 403
+    assert operator.post(reverse("admin:auth_group_delete", args=[role.pk])).status_code == 403
+
+
+def test_add_membership_alone_makes_no_member() -> None:
+    weak = person("wim", "channels_app.add_membership", "channels_app.change_membership")
+    team = TeamFactory.create()
+    page = reverse("admin:channels_app_membership_add")
+    for role in access.TEAM_ROLES:
+        client_of(weak).post(page, {"user": weak.pk, "team": team.pk, "role": role})
+    assert not Membership.objects.exists()
+    able = person("mia", "channels_app.add_membership", *access.SCOPES["read"])
+    answer = client_of(able).post(page, {"user": able.pk, "team": team.pk, "role": "viewer"})
+    assert answer.status_code == 302
+    assert Membership.objects.get().role == "viewer"
