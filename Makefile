@@ -22,7 +22,7 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 # How many examples a property is tried with: few or many.
 EXAMPLES ?= few
 PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES)
-GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py
+GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py tests/interfaces/test_access.py
 # The fast tiers compute: one process for each core of two.
 FAST := -n 2
 # Console and commands run on SQLite alone: tests/integration/indexes opens the console's pages on

@@ -6,10 +6,9 @@ then carries. ``make golden`` records anew what is true now.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -23,25 +22,13 @@ from prometheus_client import REGISTRY
 
 from broker_site.env import Environment
 from channels_app.models import ApiKey
+from tests.interfaces.conftest import Same
 from tests.support import console, people, world
 from tests.support.calling import document
 from tests.support.factories import ApiKeyFactory, TeamFactory, bearer
 from tests.support.routes import routes
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 OURS = ("broker_site", "channels_app", "delivery")
-
-Same = Callable[[str, str], None]
-
-
-@pytest.fixture
-def same(file_regression: Any) -> Same:
-    """Fails unless the text is that of the golden file."""
-
-    def check(name: str, text: str) -> None:
-        file_regression.check(text, fullpath=GOLDEN / name)
-
-    return check
 
 
 def lines(found: Iterator[str]) -> str:

@@ -1,0 +1,21 @@
+"""What tests of the interfaces share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+Same = Callable[[str, str], None]
+
+
+@pytest.fixture
+def same(file_regression: Any) -> Same:
+    """Fails unless the text is that of the golden file (``make golden``)."""
+
+    def check(name: str, text: str) -> None:
+        file_regression.check(text, fullpath=GOLDEN / name)
+
+    return check
