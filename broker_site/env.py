@@ -119,6 +119,16 @@ class Environment:
         "ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"), _words, "Host names we answer to."
     )
     proxies: int = _hook("PROXIES", 0, int, "Reverse proxies in front that tell who calls.")
+    hsts_s: int = _hook(
+        "HSTS_S", 365 * 86400, _not_negative, "How long browsers insist on TLS, once they had it."
+    )
+    metrics_token: str = _hook(
+        "METRICS_TOKEN",
+        "",
+        str,
+        "What /metrics asks for; without it this machine alone.",
+        secret=True,
+    )
     web_workers: int = _hook(
         "WEB_WORKERS", 0, int, "Web processes; 0 chooses from cores and database."
     )

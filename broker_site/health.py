@@ -1,11 +1,15 @@
 """Health: /livez, /readyz and /metrics, for load balancers, operators and Prometheus.
 
 Nobody logs in here, so nothing here is secret: states, counts and ages, never names or addresses.
+Numbers tell competitors how business goes, all the same: /metrics is for this machine, or a token.
 """
 
+import hmac
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 
+from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db import Error as DatabaseFailure
 from django.db.migrations.executor import MigrationExecutor
@@ -16,6 +20,13 @@ from prometheus_client.exposition import choose_encoder
 
 from broker_site import backlog, scrape
 from delivery.runtime import slots
+
+FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_FORWARDED")
+"""What a proxy says of the caller: then the connection is the proxy's."""
+NOT_FOR_ALL = (
+    "Metrics are for this machine alone. To scrape from elsewhere set "
+    "HOOKSTATION_METRICS_TOKEN and send it as 'Authorization: Bearer ...'.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +72,24 @@ def readyz(request: HttpRequest) -> HttpResponse:
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
     """Numbers of all processes and of the database, in the format that the scraper asks for."""
+    if not _may_scrape(request):
+        return HttpResponse(NOT_FOR_ALL, status=401, headers={"WWW-Authenticate": "Bearer"})
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return HttpResponse(encode(scrape.registry()), content_type=content_type)
+
+
+def _may_scrape(request: HttpRequest) -> bool:
+    """Who has the token; where there is none, who is on this machine and was sent by nobody."""
+    if token := settings.ENVIRONMENT.metrics_token:
+        scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
+    if any(name in request.META for name in FORWARDED):
+        return False
+    try:
+        address = ip_address(request.META.get("REMOTE_ADDR", ""))
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def database() -> Check:

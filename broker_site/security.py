@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
@@ -72,7 +73,10 @@ class Headers:
 def complete(headers: list[tuple[str, str]], path: str) -> list[tuple[str, str]]:
     """The headers of an answer with those that are missing; what a view set itself stays."""
     given = {name.lower() for name, _ in headers}
-    wanted = (("Content-Security-Policy", policy(path)), *FIXED)
+    wanted = [("Content-Security-Policy", policy(path)), *FIXED]
+    if seconds := settings.SECURE_HSTS_SECONDS:
+        # On plain HTTP, which only whoever ends TLS sees, a browser ignores it (RFC 6797, 8.1).
+        wanted.append(("Strict-Transport-Security", f"max-age={seconds}"))
     return headers + [(name, value) for name, value in wanted if name.lower() not in given]
 
 

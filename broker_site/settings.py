@@ -1,7 +1,9 @@
 """Django's settings, made from the environment (broker_site/env.py)."""
 
+import os
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +15,7 @@ ENVIRONMENT = env.read()
 VERSION = "0.1.0"
 BASE_DIR = env.BASE_DIR
 DATA_DIR = ENVIRONMENT.data_dir
-DATA_DIR.mkdir(parents=True, exist_ok=True)
+DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 DEBUG = ENVIRONMENT.debug
 SECRET_KEY = ENVIRONMENT.secret_key
@@ -24,7 +26,9 @@ CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 SESSION_COOKIE_HTTPONLY = True
 CSRF_COOKIE_HTTPONLY = True
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+# Told by a proxy, which takes it away from what callers send; without one anybody could say it.
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if ENVIRONMENT.proxies else None
+SECURE_HSTS_SECONDS = ENVIRONMENT.hsts_s if _public.scheme == "https" else 0
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 
@@ -88,6 +92,14 @@ TEMPLATES = [
 ]
 
 
+def _keep_to_ourselves(path: str) -> None:
+    """Make a database file that its owner alone reads; SQLite's other files take after it."""
+    if not os.path.isabs(path):
+        return  # in memory
+    with suppress(OSError):  # it is there, or SQLite says better why it cannot be
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
 def _database() -> dict[str, Any]:
     """DATABASE_URL with what each database needs to keep a commit (docs/settings.md)."""
     url = ENVIRONMENT.database_url or f"sqlite:///{DATA_DIR / 'hookstation.sqlite3'}"
@@ -95,6 +107,7 @@ def _database() -> dict[str, Any]:
     config["CONN_MAX_AGE"] = 60
     config["CONN_HEALTH_CHECKS"] = True
     if config["ENGINE"].endswith("sqlite3"):
+        _keep_to_ourselves(config["NAME"])
         # IMMEDIATE: a read that becomes a write cannot wait for the lock, it fails at once.
         # FULL: an acknowledged commit survives power loss.
         config["OPTIONS"] = {
@@ -122,8 +135,12 @@ def _database() -> dict[str, Any]:
 DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # MariaDB makes django-q2's one partial index without its condition, which only makes it larger, and
-# leaves out allauth's unique constraints with conditions, which its forms check as well.
-SILENCED_SYSTEM_CHECKS = ["models.W036", "models.W037"]
+# leaves out allauth's unique constraints with conditions, which its forms check as well. Plain HTTP
+# is redirected by whoever ends TLS (W008); subdomains are not ours to speak for (W005, W021).
+SILENCED_SYSTEM_CHECKS = [
+    *("models.W036", "models.W037"),
+    *("security.W005", "security.W008", "security.W021"),
+]
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"

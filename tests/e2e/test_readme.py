@@ -131,6 +131,10 @@ def own_installation() -> list[Exchange]:
     part = text_of(README).partition(OWN_INSTALLATION)[2]
     install, *lines, broker = transcripts.blocks(part, "sh")[0].splitlines()
     assert install == INSTALL
+    # The pages' receivers are on this machine.
+    allow = transcripts.blocks(part, "sh")[1].strip()
+    assert "ALLOWED_TARGETS" in allow
+    lines.insert(next(at for at, line in enumerate(lines) if line.startswith("set -a")), allow)
     (printed,) = transcripts.exchanges(part)
     return [Exchange("\n".join(lines)), Exchange(broker, printed.expected)]
 

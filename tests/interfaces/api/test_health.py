@@ -1,6 +1,7 @@
 """/livez, /readyz and /metrics: what load balancers, operators and Prometheus are told."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -46,6 +47,47 @@ def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]
         for sample in family.samples:
             found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
     return found
+
+
+@pytest.mark.trap("numbers for everybody")
+@pytest.mark.parametrize(
+    ("address", "headers", "status"),
+    [
+        ("127.0.0.1", {}, 200),
+        ("::1", {}, 200),
+        ("::ffff:127.0.0.1", {}, 200),
+        ("10.0.0.7", {}, 401),
+        ("203.0.113.9", {}, 401),
+        ("", {}, 401),
+        # A proxy on this machine asks for somebody.
+        ("127.0.0.1", {"X-Forwarded-For": "203.0.113.9"}, 401),
+        ("127.0.0.1", {"X-Forwarded-For": "127.0.0.1"}, 401),
+        ("127.0.0.1", {"Forwarded": "for=203.0.113.9"}, 401),
+        ("127.0.0.1", {"X-Real-IP": "203.0.113.9"}, 401),
+        ("10.0.0.7", {"Authorization": "Bearer "}, 401),
+    ],
+)
+def test_without_a_token_metrics_are_for_this_machine(
+    address: str, headers: dict[str, str], status: int, client: Client
+) -> None:
+    answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
+    assert answer.status_code == status
+    assert (b"hookstation_" in answer.content) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [(None, 401), ("Bearer the-token", 200), ("bearer the-token", 200), ("Bearer", 401),
+     ("Bearer the-toke", 401), ("Basic the-token", 401), ("the-token", 401)],
+)  # fmt: skip
+def test_with_a_token_metrics_are_for_who_has_it(
+    header: str | None, status: int, client: Client, settings: Any
+) -> None:
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, metrics_token="the-token")
+    headers = {"Authorization": header} if header else {}
+    for address in ("127.0.0.1", "203.0.113.9"):
+        answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
+        assert answer.status_code == status
 
 
 def ready(client: Client, query: str = "") -> tuple[int, dict[str, Any]]:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,3 +120,46 @@ def test_no_policy_lets_anything_in_from_elsewhere() -> None:
         assert "frame-ancestors 'none'" in policy
         assert "http" not in policy
         assert "*" not in policy
+
+
+SAFE = """
+import os, stat, django
+from django.conf import settings
+from django.core.management import call_command
+from broker_site import security
+django.setup()
+call_command("check", deploy=True, fail_level="WARNING", stderr=open(os.devnull, "w"))
+sent = dict(security.complete([], "/api/v1/channels"))
+mode = stat.S_IMODE(os.stat(settings.DATABASES["default"]["NAME"]).st_mode)
+print(sent.get("Strict-Transport-Security"), settings.SECURE_PROXY_SSL_HEADER, oct(mode))
+"""
+
+
+@pytest.mark.slow("starts a process")
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        (
+            {"HOOKSTATION_PROXIES": "1"},
+            "max-age=31536000 ('HTTP_X_FORWARDED_PROTO', 'https') 0o600",
+        ),
+        ({"HOOKSTATION_HSTS_S": "60"}, "max-age=60 None 0o600"),
+    ],
+)
+def test_an_installation_behind_tls_passes_djangos_checks(
+    chosen: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "SECRET_KEY": "k3-" + "0123456789abcdef" * 4,
+        "HOOKSTATION_PUBLIC_URL": "https://hooks.example",
+        "HOOKSTATION_DATA_DIR": str(tmp_path / "data"),
+        "DJANGO_SETTINGS_MODULE": "broker_site.settings",
+        **chosen,
+    }
+    command = [sys.executable, "-c", SAFE]
+    done = subprocess.run(
+        command, cwd=settings.BASE_DIR, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1:] == [told], done.stderr
+    assert (tmp_path / "data").stat().st_mode & 0o077 == 0
