@@ -10,15 +10,18 @@ from delivery.rules.lifecycle import FINISHED, DeliveryState
 
 AGAIN = (
     '<button type="submit" class="hs-again" formaction="{0}" data-key="r" title="Replay" '
-    'aria-label="Replay {1}"><span class="material-symbols-outlined">replay</span></button>'
+    'aria-label="Replay {1}"{2}><span class="material-symbols-outlined">replay</span></button>'
 )
+ASKS = ' data-asks="This was delivered. Send it again?"'
+"""Read by console.js: a key that is pressed by mistake sends nothing twice."""
 
 
 def button(delivery: Delivery) -> str:
     """The list's own form proves who asks. Nothing for what is on its way."""
     if DeliveryState(delivery.state) not in FINISHED:
         return ""
-    return base.fill(AGAIN, _replaying().format(delivery.pk), str(delivery))
+    start = AGAIN.replace("{2}", ASKS if delivery.state == DeliveryState.DELIVERED else "")
+    return base.fill(start, _replaying().format(delivery.pk), str(delivery))
 
 
 @cache

@@ -20,6 +20,7 @@ from delivery.admin.lane import state_of
 from delivery.admin.runtime import TONE, Circuit
 from delivery.models import ConsumerHealth, Counter, Lane
 from delivery.rules.lifecycle import DeliveryState
+from delivery.steps.health import condition
 
 admin.site.unregister(Consumer)
 
@@ -37,7 +38,7 @@ class WatchedConsumerAdmin(Surrounded, ConsumerAdmin):
         """Its circuit, its counts and its leases."""
         health = ConsumerHealth.objects.filter(consumer=row).first()
         return {
-            "facts": _facts(health, clock.now()) if health else [],
+            "facts": _facts(row, health, clock.now()) if health else [],
             "counts": _counts(row.pk),
             "health": health,
             "is_pull": row.mode == Consumer.Mode.PULL,
@@ -47,11 +48,14 @@ class WatchedConsumerAdmin(Surrounded, ConsumerAdmin):
         }
 
 
-def _facts(health: ConsumerHealth, now: datetime) -> list[tuple[str, SafeString | str]]:
+def _facts(
+    consumer: Consumer, health: ConsumerHealth, now: datetime
+) -> list[tuple[str, SafeString | str]]:
     """What delivery learnt of it; without what is not so."""
     circuit = Circuit(health.circuit)
     found: list[tuple[str, SafeString | str]] = [
-        ("Circuit", base.label(circuit.value, TONE[circuit]))
+        ("Health", base.label(*condition(consumer, health))),
+        ("Circuit", base.label(circuit.value, TONE[circuit])),
     ]
     if health.failing_since:
         found.append(("Failing since", base.instant(health.failing_since, exact=False)))

@@ -27,6 +27,7 @@ from delivery.admin.timeline import MOST_SHOWN, moments
 from delivery.models import Delivery
 from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED, DeliveryState, shown_state
+from delivery.runtime import wake
 from delivery.steps import cancel, release, replay
 
 TONE = {
@@ -277,6 +278,8 @@ class DeliveryAdmin(Surrounded, base.BigList):
         number = delivery.pk if delivery else 0
         with base.telling(request, f"{delivery} {done}"):
             step(number, self._asker(request), now=clock.now())
+            if delivery:
+                wake.hurry([delivery.consumer_id])
         return redirect(self._list_before(request) or self.page_of(number or object_id))
 
     def _curl(self, delivery: Delivery, data: bytes) -> str:

@@ -12,6 +12,7 @@ from channels_app.admin.base import display
 from channels_app.admin.choices import ChoicesDropdownFilter
 from delivery.models import ConsumerHealth, Counter, PumpSlot, SweepRun
 from delivery.runtime.slots import STALE_S
+from delivery.steps.health import condition
 
 Circuit = ConsumerHealth.Circuit
 TONE = {Circuit.CLOSED: "good", Circuit.OPEN: "bad"}
@@ -61,6 +62,7 @@ class ConsumerHealthAdmin(base.ReadOnly):
     list_display = (
         "consumer",
         "channel",
+        "health",
         "state",
         "consecutive_failures",
         "failing",
@@ -84,6 +86,11 @@ class ConsumerHealthAdmin(base.ReadOnly):
     def channel(self, health: ConsumerHealth) -> str:
         """Its channel."""
         return health.consumer.channel.slug
+
+    @display(description="Health")
+    def health(self, health: ConsumerHealth) -> str:
+        """How it is doing, as the portal says it."""
+        return base.label(*condition(health.consumer, health))
 
     @display(description="Circuit", ordering="circuit")
     def state(self, health: ConsumerHealth) -> str:

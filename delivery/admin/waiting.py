@@ -11,7 +11,9 @@ from channels_app import clock
 from channels_app.admin import base
 from channels_app.conf import conf
 from channels_app.rules import times
+from delivery.models import Delivery
 from delivery.rules.asker import Asker
+from delivery.runtime import wake
 from delivery.steps import cancel, reschedule
 
 MAY = "channels_app.change_message"
@@ -35,6 +37,8 @@ def move(request: HttpRequest, object_id: int) -> HttpResponse:
         return redirect(f"{page}{mark}{urlencode({'due_at': typed})}")
     with base.telling(request, f"It is sent from {times.text(due_at)} on."):
         reschedule.reschedule(object_id, _asker(request), now=now, due_at=due_at)
+        queued = Delivery.objects.filter(message_id=object_id, state="queued")
+        wake.hurry(queued.values_list("consumer_id", flat=True))
     return redirect(page)
 
 

@@ -5,9 +5,8 @@ consumers, and the messages that the team's producers published or that its cons
 key without a team sees those that belong to no team, and an ``admin`` key all of them.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from django.db import DatabaseError
 from django.db.models import Exists, OuterRef, Q
 from rest_framework.exceptions import PermissionDenied
 
@@ -16,10 +15,8 @@ from channels_app.directory import ChannelView, ConsumerView, directory
 from channels_app.errors import NotFound
 from channels_app.models import Consumer, Message, Producer
 from channels_app.rules import ids
-from delivery.conf import conf
 from delivery.models import Delivery
 from delivery.rules.asker import Asker
-from delivery.runtime.wake import bell
 
 
 def channel_of(slug: str) -> ChannelView:
@@ -145,16 +142,6 @@ def asker_of(caller: Caller, reason: str) -> Asker:
         producer_id=caller.producer.id if caller.producer else None,
         team_id=caller.tenant.team_id,
     )
-
-
-def hurry(consumer_ids: Iterable[int]) -> None:
-    """Tell the pumps of these consumers to look now. A hint: they look anyway."""
-    if not conf().wake:
-        return
-    try:
-        bell.due(consumer_ids)
-    except DatabaseError:
-        return  # what was asked for is stored
 
 
 def was_sent(caller: Caller, message: Message) -> bool:

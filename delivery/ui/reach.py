@@ -1,6 +1,5 @@
 """Reach: the webhooks, deliveries and replays that exist for a team; anything else is a 404."""
 
-from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import Http404
 
@@ -9,10 +8,8 @@ from channels_app.models import Channel, Consumer, Team
 from channels_app.rules import ids
 from channels_app.rules.tenants import Tenant
 from channels_app.ui.access import TeamRequest, TeamView, actor
-from delivery.conf import conf
 from delivery.models import Delivery, Replay
 from delivery.rules.asker import Asker
-from delivery.runtime.wake import bell
 
 EXTERNAL = Channel.Exposure.EXTERNAL.value
 RETIRED = Consumer.State.RETIRED.value
@@ -87,13 +84,3 @@ def tenant_of(request: TeamRequest) -> Tenant:
 def asker_of(request: TeamRequest, reason: str = "") -> Asker:
     """The person, for the books."""
     return Asker(actor=actor(request), reason=reason, team_id=request.team.id)
-
-
-def hurry(webhook: Consumer) -> None:
-    """Tell its pump to look now. A hint: it looks anyway."""
-    if not conf().wake:
-        return
-    try:
-        bell.due([webhook.id])
-    except DatabaseError:
-        return  # what was asked for is stored

@@ -8,11 +8,13 @@ from typing import Any
 
 from channels_app.models import Consumer, EventType
 from channels_app.rules import payload
+from channels_app.rules.condition import Condition
 from channels_app.rules.payload import Shown
 from delivery.models import Attempt, ConsumerHealth, Delivery
 from delivery.rules.lifecycle import DeliveryState, shown_state
 from delivery.rules.outcome import Outcome
 from delivery.runtime.probe import Probed
+from delivery.steps import health
 
 TONES = {"delivered": "good", "dead": "bad", "in_flight": "busy", "queued": "calm"}
 HINTS = {
@@ -172,25 +174,15 @@ def timeline(row: Delivery, attempts: Sequence[Attempt]) -> list[Moment]:
     return moments
 
 
-def condition(webhook: Consumer) -> tuple[str, str]:
+def condition(webhook: Consumer) -> Condition:
     """How a webhook is doing, in a word and a colour."""
-    if webhook.state != Consumer.State.ACTIVE:
-        return webhook.state, "bad" if webhook.state == Consumer.State.DISABLED else "wait"
-    health: ConsumerHealth | None = getattr(webhook, "health", None)
-    if health is None or not (health.last_success_at or health.last_failure_at):
-        is_pull = webhook.mode == Consumer.Mode.PULL
-        return f"nothing {'received' if is_pull else 'sent'} yet", "calm"
-    if health.circuit == ConsumerHealth.Circuit.OPEN:
-        return "failing", "bad"
-    if health.failing_since is not None:
-        return "unsteady", "wait"
-    return "healthy", "good"
+    return health.condition(webhook, getattr(webhook, "health", None))
 
 
 def last_outcome(webhook: Consumer) -> str:
     """How the last attempt ended, in words; '' before the first one."""
-    health: ConsumerHealth | None = getattr(webhook, "health", None)
-    return words(health.last_outcome) if health else ""
+    known: ConsumerHealth | None = getattr(webhook, "health", None)
+    return words(known.last_outcome) if known else ""
 
 
 def _json(value: Any) -> str:

@@ -99,6 +99,14 @@
     dialog.showModal();
   }
 
+  // -- Asking ------------------------------------------------------------------------------------
+
+  /** A button with `data-asks` asks that first, whether it is clicked or its key is pressed. */
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-asks]");
+    if (button && !confirm(button.dataset.asks)) event.preventDefault();
+  }, true);
+
   // -- Copying -----------------------------------------------------------------------------------
 
   /** A button with `data-copy` copies the text of the element that it names. */

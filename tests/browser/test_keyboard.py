@@ -2,7 +2,7 @@
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Dialog, expect
 
 from tests.browser.person import Person
 from tests.support.receiver import Receiver
@@ -32,6 +32,27 @@ def test_r_replays_the_row_that_has_the_focus(operator: Person, consumer: Receiv
     page.keyboard.press("r")
     expect(page.get_by_text("is queued again")).to_be_visible()
     consumer.wait_for(1, path="/crm", timeout=20)
+
+
+def test_r_asks_before_it_sends_again_what_arrived(operator: Person) -> None:
+    page = operator.open("/admin/delivery/delivery/?state=delivered")
+    asked: list[str] = []
+
+    def answer(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        if len(asked) == 1:
+            dialog.dismiss()
+        else:
+            dialog.accept()
+
+    page.on("dialog", answer)
+    page.keyboard.press("j")
+    page.keyboard.press("r")
+    expect(page.get_by_text("is queued again")).to_have_count(0)
+    page.keyboard.press("r")
+    expect(page.get_by_text("is queued again")).to_be_visible()
+    assert asked == 2 * ["This was delivered. Send it again?"]
+    page.remove_listener("dialog", answer)
 
 
 def test_a_question_mark_shows_the_keys(operator: Person) -> None:

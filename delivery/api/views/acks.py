@@ -10,7 +10,8 @@ from channels_app import clock
 from channels_app.api.base import Knower, OpenView
 from channels_app.rules import fields
 from channels_app.rules.fields import Field
-from delivery.api import bodies, reach, shapes
+from delivery.api import bodies, shapes
+from delivery.runtime import wake
 from delivery.steps import acknowledge
 
 WORKING = "working"
@@ -37,5 +38,5 @@ class AckView(OpenView):
                 number, ok=status == "ok", now=clock.now(), slot=os.getpid()
             )
         if answered.due:
-            reach.hurry(answered.due)
+            wake.hurry(answered.due)
         return Response({"heard": answered.heard, "state": shapes.state(answered.delivery)})

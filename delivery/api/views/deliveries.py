@@ -18,6 +18,7 @@ from channels_app.rules import ids, times
 from delivery.api import bodies, documents, pages, reach, shapes
 from delivery.models import Attempt, Delivery
 from delivery.rules.lifecycle import DeliveryState
+from delivery.runtime import wake
 from delivery.steps import cancel, replay
 from delivery.steps.replay.filters import SKEW, id_at
 
@@ -62,7 +63,7 @@ class DeliveryReplayView(ApiView):
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
         asker = reach.asker_of(self.caller, reason)
         after = replay.replay_one(row.id, asker, now=clock.now(), slot=os.getpid())
-        reach.hurry([after.consumer_id])
+        wake.hurry([after.consumer_id])
         body = shapes.delivery(after, row.channel.slug, row.consumer.client_id)
         return etags.tagged(body, after.version, status=202, location=body["url"])
 

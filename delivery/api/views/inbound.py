@@ -18,10 +18,10 @@ from channels_app.api.problems import ApiProblem
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
 from channels_app.rules import correlation as settings
-from delivery.api import reach
 from delivery.rules import correlation
 from delivery.rules.acks import Heard
 from delivery.rules.correlation import Word
+from delivery.runtime import wake
 from delivery.steps import acknowledge, correlate
 
 MOST_BYTES = 3 * 1024 * 1024
@@ -84,5 +84,5 @@ def _acknowledge(told: correlate.Told, now: datetime) -> Heard:
     except NotFound:
         return Heard.LATE  # its delivery has been deleted since
     if answered.due:
-        reach.hurry(answered.due)
+        wake.hurry(answered.due)
     return answered.heard

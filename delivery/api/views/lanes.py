@@ -16,6 +16,7 @@ from delivery.api import bodies, lane_documents, pages, reach, shapes
 from delivery.models import Lane
 from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id as lane_id_of
+from delivery.runtime import wake
 from delivery.steps import lanes, pace
 
 STATES = {
@@ -73,7 +74,7 @@ class _Holding(ApiView):
         values = bodies.read(request, known, optional=True)
         asker = reach.asker_of(self.caller, values.get("reason", ""))
         if _carry_out(lane, asker, what, values):
-            reach.hurry([consumer.id])
+            wake.hurry([consumer.id])
         after = Lane.objects.filter(id=lane.id).first()
         return Response(_shown(after or _empty(lane), consumer))
 

@@ -17,6 +17,7 @@ from channels_app.rules.fields import Field
 from delivery.api import bodies, documents, reach
 from delivery.models import Delivery
 from delivery.rules.asker import Asker
+from delivery.runtime import wake
 from delivery.steps import cancel, reschedule
 
 MOST = 200
@@ -47,7 +48,7 @@ class MoveView(ApiView):
             return {"status": 200, "version": done.version}
 
         answer = _each(self, request, bodies.MOVE_ITEM, move)
-        reach.hurry(moved)
+        wake.hurry(moved)
         return answer
 
 

@@ -17,6 +17,7 @@ from channels_app.models import Message
 from channels_app.rules import ids
 from delivery.api import bodies, documents, pages, reach, shapes
 from delivery.models import Delivery
+from delivery.runtime import wake
 from delivery.steps import cancel, parcels, reschedule
 
 MOST_DELIVERIES = 1000
@@ -49,7 +50,7 @@ class MessageView(ApiView):
         values = bodies.move_of(values, now)
         changed = reschedule.reschedule(row.id, asker, now=now, condition=condition, **values)
         consumers = Delivery.objects.filter(message_id=row.id, state="queued")
-        reach.hurry(consumers.values_list("consumer_id", flat=True))
+        wake.hurry(consumers.values_list("consumer_id", flat=True))
         return etags.tagged(_with_deliveries(self.caller, changed), changed.version)
 
     @documents.delete_message

@@ -11,6 +11,7 @@ from channels_app.errors import BrokerError
 from channels_app.rules import roles
 from channels_app.ui.access import TeamRequest
 from delivery.rules.lifecycle import FINISHED, DeliveryState
+from delivery.runtime import wake
 from delivery.steps import cancel, replay
 from delivery.ui import reach, shapes
 from delivery.ui import request as requests
@@ -42,7 +43,7 @@ class DeliveryView(WebhookView):
                 now=now,
                 sign=roles.includes(request.membership.role, self.writer),
             ),
-            "last": shapes.attempt(newest[0]) if newest else None,
+            "last_answer": shapes.attempt(newest[0]) if newest else None,
             "moments": shapes.timeline(row, newest[::-1]),
             "left_out": max(0, row.attempt_count - len(newest)) if newest else 0,
             "may_replay": DeliveryState(row.state) in FINISHED,
@@ -67,7 +68,7 @@ class DeliveryActionView(WebhookView):
         except BrokerError as error:
             messages.error(request, error.detail)
         else:
-            reach.hurry(webhook)
+            wake.hurry([webhook.id])
             done = "Queued: it is sent now." if action == "replay" else "Taken back."
             messages.success(request, done)
         return redirect("webhooks:delivery", request.team.slug, channel, client_id, delivery)

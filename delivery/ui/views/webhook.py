@@ -16,7 +16,7 @@ from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import complaint, tried
 from delivery.models import Counter, Delivery, Notice
 from delivery.rules import picture as rules
-from delivery.runtime import probe
+from delivery.runtime import probe, wake
 from delivery.steps import horizon
 from delivery.ui import pages, picture, reach, shapes
 from delivery.ui.forms import RotateForm, SwitchForm, WebhookForm, initial
@@ -257,7 +257,7 @@ class SwitchView(WebhookView):
             messages.error(request, complaint(form))
         else:
             messages.success(request, said)
-            reach.hurry(webhook)
+            wake.hurry([webhook.id])
         if done and action == "retire":
             return redirect("webhooks:index", request.team.slug)
         return redirect("webhooks:deliveries", request.team.slug, channel, client_id)

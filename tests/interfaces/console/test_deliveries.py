@@ -19,6 +19,7 @@ from delivery.admin import newest as newest_module
 from delivery.admin.live import LivePage
 from delivery.admin.newest import newest
 from delivery.models import Attempt, Counter, Delivery, Replay
+from delivery.runtime import wake
 from delivery.steps import replay
 from tests.support import console
 from tests.support.books import make_deliveries
@@ -454,3 +455,27 @@ def test_a_page_that_does_not_say_how_far_it_is_cannot_be_registered() -> None:
 
     with pytest.raises(TypeError, match="live"):
         Silent(Replay, admin.site)
+
+
+def test_what_people_send_again_is_told_to_its_pump(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(wake.bell, "due", told.extend)
+    delivery = DeliveryFactory.create(dead=True)
+    operator.post(reverse("admin:delivery_delivery_replay", args=[delivery.pk]))
+    assert told == [delivery.consumer_id]
+    operator.post(
+        reverse("admin:delivery_delivery_move", args=[delivery.message_id]), {"now": "now"}
+    )
+    assert told == 2 * [delivery.consumer_id]
+
+
+def test_what_was_delivered_is_sent_again_after_a_question(operator: Client) -> None:
+    delivered, dead = DeliveryFactory.create(delivered=True), DeliveryFactory.create(dead=True)
+    question = 'data-asks="This was delivered. Send it again?"'
+    page = console.look(operator, console.list_url(Delivery, "?state=delivered"))
+    assert question in page
+    assert question not in console.look(operator, console.list_url(Delivery, "?state=dead"))
+    assert question in console.look(operator, console.page_url(delivered))
+    assert question not in console.look(operator, console.page_url(dead))

@@ -5,16 +5,19 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from channels_app.models import AuditEntry, Channel, Consumer, Team
-from delivery.models import Delivery, Standing
+from delivery.models import ConsumerHealth, Delivery, Standing
 from delivery.rules.signing import verify
 from delivery.runtime import probe
 from delivery.steps import dispatch
 from tests.support import people
 from tests.support.factories import (
+    AttemptFactory,
     ChannelFactory,
     ConsumerFactory,
+    DeliveryFactory,
     EventTypeFactory,
     TeamFactory,
     secret_of,
@@ -390,3 +393,36 @@ def test_tries_and_tests_wait_for_no_turn(
         assert "try again in a moment" in text(answer)
     assert 'value="other"' in text(tried)
     assert "http://127.0.0.1:9/hook" in text(tried)
+
+
+@pytest.mark.trap("a page that shows the program's own objects")
+def test_the_pages_of_a_webhook_that_never_answered_say_so(
+    owner: Client, team: Team, orders: Channel
+) -> None:
+    webhook = ConsumerFactory.create(channel=orders, team=team, client_id="billing")
+    delivery = DeliveryFactory.create(consumer=webhook, dead=True, outcome="connection_refused")
+    AttemptFactory.create(delivery=delivery, number=1, outcome="connection_refused")
+    now = timezone.now()
+    ConsumerHealth.objects.create(
+        consumer=webhook,
+        circuit="closed",
+        consecutive_failures=3,
+        failing_since=now,
+        last_failure_at=now,
+        last_outcome="connection_refused",
+    )
+    page = text(owner.get(f"{ROOT}/orders/billing/deliveries/{delivery}/"))
+    assert "AnswerShown" not in page
+    assert "The last 3 attempts failed (connection refused)" in page
+    assert "Answer to the last attempt" in page
+    for path in ("/portal/acme/", f"{ROOT}/", f"{ROOT}/orders/billing/"):
+        assert "failing" in text(owner.get(path))
+    assert "None is failing" not in text(owner.get("/portal/acme/"))
+
+
+def test_health_without_an_attempt_counts_none(owner: Client, team: Team, orders: Channel) -> None:
+    webhook = ConsumerFactory.create(channel=orders, team=team, client_id="billing")
+    DeliveryFactory.create(consumer=webhook)
+    page = text(owner.get(f"{ROOT}/orders/billing/health/"))
+    assert "0 of 0" not in page
+    assert "no attempt was made yet" in page

@@ -1,0 +1,36 @@
+"""Condition: how a consumer is doing, in a word and a colour; the same on every page."""
+
+from typing import NamedTuple
+
+
+class Condition(NamedTuple):
+    """What a label shows."""
+
+    word: str
+    tone: str
+    """good, bad, wait or calm."""
+
+
+def of(
+    state: str,
+    *,
+    is_pull: bool,
+    is_open: bool = False,
+    is_failing: bool = False,
+    ever_succeeded: bool = False,
+    ever_failed: bool = False,
+) -> Condition:
+    """The condition of a consumer.
+
+    ``state`` is Consumer.State; ``is_open`` its circuit, ``is_failing`` whether its last attempt
+    failed. One that never succeeded is no healthy one, whatever its circuit is.
+    """
+    if state != "active":
+        return Condition(state, "bad" if state == "disabled" else "wait")
+    if is_open or (ever_failed and not ever_succeeded):
+        return Condition("failing", "bad")
+    if is_failing:
+        return Condition("unsteady", "wait")
+    if not ever_succeeded:
+        return Condition(f"nothing {'received' if is_pull else 'sent'} yet", "calm")
+    return Condition("healthy", "good")
