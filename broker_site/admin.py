@@ -182,6 +182,9 @@ class AuthenticatorAdmin(giving.OfPeople, Audited):
         return False
 
 
+ERROR = '<pre class="hs-pre" style="white-space: pre-wrap; overflow-wrap: anywhere">{}</pre>'
+
+
 # -- Background tasks: django-q2's own pages unpickle what stands in its tables, ours do not ------
 
 
@@ -189,7 +192,7 @@ class AuthenticatorAdmin(giving.OfPeople, Audited):
 class ScheduleAdmin(base.ReadOnly):
     """What starts background tasks from time to time."""
 
-    list_display = ("name", "func", "registered", "minutes", "next_run", "stopped")
+    list_display = ("name", "func", "registered", "minutes", "next_run", "active")
     fields = readonly_fields = (*list_display, "schedule_type", "cluster")
     ordering = ("name",)
 
@@ -198,10 +201,10 @@ class ScheduleAdmin(base.ReadOnly):
         """Whether a worker would call it."""
         return schedule.func in task_queue.REGISTERED
 
-    @base.display(description="Stopped", boolean=True)
-    def stopped(self, schedule: Any) -> bool:
-        """Whether it starts nothing any more."""
-        return bool(schedule.repeats == 0)
+    @base.display(description="Active", boolean=True)
+    def active(self, schedule: Any) -> bool:
+        """Whether it goes on starting its task."""
+        return bool(schedule.repeats != 0)
 
 
 @admin.register(_taken_over("django_q.OrmQ"))
@@ -260,4 +263,4 @@ class FailedTaskAdmin(FinishedTaskAdmin):
     @base.display(description="Error")
     def error(self, task: Any) -> Any:
         """What the task said when it failed."""
-        return base.fill('<pre class="hs-text">{}</pre>', task_queue.text_of(task.stored or ""))
+        return base.fill(ERROR, task_queue.text_of(task.stored or ""))
