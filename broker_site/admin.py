@@ -182,7 +182,7 @@ class AuthenticatorAdmin(giving.OfPeople, Audited):
         return False
 
 
-ERROR = '<pre class="hs-pre" style="white-space: pre-wrap; overflow-wrap: anywhere">{}</pre>'
+ERROR = '<pre class="hs-pre">{}</pre>'
 
 
 # -- Background tasks: django-q2's own pages unpickle what stands in its tables, ours do not ------
