@@ -44,7 +44,7 @@ class UserAdmin(giving.OfPeople, DjangoUserAdmin, Audited):  # type: ignore[type
         return person
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Who may do everything makes others that may."""
+        """Only superusers make superusers."""
         fixed = () if getattr(request.user, "is_superuser", False) else ("is_superuser",)
         return (*super().get_readonly_fields(request, obj), *fixed)
 
@@ -109,7 +109,7 @@ class GroupAdmin(DjangoGroupAdmin, Audited):  # type: ignore[misc]
 def _may_change(request: HttpRequest, group: Group | None) -> bool:
     if group is None:
         return True
-    if group.name in giving.ROLE_NAMES:
+    if group.name.casefold() in giving.ROLE_NAMES:
         return False
     return giving.groups(request.user).filter(pk=group.pk).exists()
 

@@ -30,7 +30,7 @@ OLDEST_BODIES = 200
 OLDEST_FACTORS = 1000
 """Second factors looked at; as long as one of them is old, reencrypt was not run."""
 SCHEMAS = 1000
-"""Looked at; the oldest, which may be from before a rule was made."""
+"""How many are checked, oldest first: they may be older than today's limits."""
 LITTLE_DRIFT_S, MOST_DRIFT_S = 0.05, 1.0
 LITTLE_DISK = 1024**3
 NO_DISK = 100 * 1024**2

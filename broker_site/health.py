@@ -1,13 +1,14 @@
 """Health: /livez, /readyz and /metrics, for load balancers, operators and Prometheus.
 
 Nobody logs in here, so nothing here is secret: states, counts and ages, never names or addresses.
-Numbers tell competitors how business goes, all the same: /metrics is for this machine, or a token.
+Metrics reveal how much business there is, so /metrics requires a local caller or a token.
 """
 
 import hmac
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connection, connections
@@ -21,7 +22,10 @@ from prometheus_client.exposition import choose_encoder
 from broker_site import backlog, scrape
 from delivery.runtime import slots
 
-FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_FORWARDED")
+FORWARDED = (
+    *("HTTP_X_FORWARDED_FOR", "HTTP_X_FORWARDED_HOST", "HTTP_X_FORWARDED_PROTO"),
+    *("HTTP_X_REAL_IP", "HTTP_FORWARDED", "HTTP_VIA"),
+)
 """What a proxy says of the caller: then the connection is the proxy's."""
 NOT_FOR_ALL = (
     "Metrics are for this machine alone. To scrape from elsewhere set "
@@ -79,14 +83,28 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _may_scrape(request: HttpRequest) -> bool:
-    """Who has the token; where there is none, who is on this machine and was sent by nobody."""
+    """Whether the request carries the token; without one, whether it comes from this machine."""
     if token := settings.ENVIRONMENT.metrics_token:
         scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
-    if any(name in request.META for name in FORWARDED):
+    # Somebody forwards what comes for a public name, and may not say for whom.
+    if not _is_local(urlsplit(settings.PUBLIC_URL).hostname or ""):
         return False
+    if any(name in request.META for name in FORWARDED) or not _is_local(_host(request)):
+        return False
+    return _is_local(request.META.get("REMOTE_ADDR", ""))
+
+
+def _host(request: HttpRequest) -> str:
+    """The name that was asked for: a page elsewhere may have had it lead here."""
+    return urlsplit(f"//{request.META.get('HTTP_HOST', 'localhost')}").hostname or ""
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
     try:
-        address = ip_address(request.META.get("REMOTE_ADDR", ""))
+        address = ip_address(host)
     except ValueError:
         return False
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

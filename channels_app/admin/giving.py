@@ -14,7 +14,8 @@ from django.http import HttpRequest
 from channels_app.models import Membership
 from channels_app.rules import access
 
-ROLE_NAMES = frozenset(role.name for role in access.ROLES)
+ROLE_NAMES = frozenset(role.name.casefold() for role in access.ROLES)
+"""Some databases compare names without their case."""
 
 
 def lacking(person: Any, needs: Collection[str]) -> list[str]:

@@ -133,6 +133,11 @@ class MembershipAdmin(Audited):
         allowed = super().has_change_permission(request, obj)
         return allowed and (obj is None or obj.role in giving.team_roles(request.user))
 
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """As for changes: without the role its account would be within reach of more people."""
+        allowed = super().has_delete_permission(request, obj)
+        return allowed and (obj is None or obj.role in giving.team_roles(request.user))
+
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Roles that may do no more than the one who gives them."""
         if db_field.name == "role":

@@ -55,6 +55,12 @@ class ProducerAdmin(base.Stepped):
         ("History", {"fields": (("created_at", "updated_at"),)}),
     )
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """A team makes keys of its producers: who may not make keys gives it no producer."""
+        needs = ("channels_app.add_apikey", "channels_app.change_apikey")
+        fixed = ("team",) if giving.lacking(request.user, needs) else ()
+        return (*super().get_readonly_fields(request, obj), *fixed)
+
     def audit_target(self, obj: Producer) -> str:
         """As register_producer names it."""
         return f"producer:{obj.slug}"

@@ -14,6 +14,14 @@ from channels_app.errors import Invalid
 OURS = "HTTP_HOOKSTATION_"
 FORWARDED = "HTTP_HOOKSTATION_HEADER_"
 """Any header of the producer's own, to be forwarded (publication.py)."""
+DELIVERED = frozenset(
+    f"Hookstation-{name}"
+    for name in (
+        *("Channel", "Consumer", "Attempt", "Max-Attempts", "Accepted-At"),
+        *("Ack-Url", "Replay", "Test"),
+    )
+)
+"""Headers of deliveries that are no options: a broker may deliver to another one's channel."""
 LONGEST = 100
 """Characters that are repeated of a name that nobody knows."""
 
@@ -51,7 +59,7 @@ def check_headers(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
     for key in meta:
         if key.startswith(OURS) and not (known and key.startswith(FORWARDED)):
             name = key.removeprefix("HTTP_").replace("_", "-").title()
-            if name not in known:
+            if name not in known and not (known and name in DELIVERED):
                 raise _unknown("invalid_header", "header", name, known)
 
 

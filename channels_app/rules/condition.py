@@ -23,7 +23,8 @@ def of(
     """The condition of a consumer.
 
     ``state`` is Consumer.State; ``is_open`` its circuit, ``is_failing`` whether its last attempt
-    failed. One that never succeeded is no healthy one, whatever its circuit is.
+    failed. A consumer that has never succeeded is not shown as healthy, even if its circuit is
+    closed.
     """
     if state != "active":
         return Condition(state, "bad" if state == "disabled" else "wait")

@@ -6,6 +6,7 @@ apply to one value is known before the schema is taken (decision 27).
 """
 
 import json
+import re
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -23,9 +24,18 @@ LEAST_LEVELS = 5
 MOST_PARTS = 10_000
 """Parts of a schema that may apply to one value."""
 MOST_CHECKS = 5_000_000
-"""Values of a body times the parts that may apply to each: some two seconds at the worst."""
+"""Values of a body times the parts that may apply to each."""
+MOST_MATCHED = 20_000_000
+"""Bytes of a body times the patterns that may apply to each value, by their weight."""
+MOST_EXPLAINED = 10_000
+"""Checks of a body for which a fault is explained: that keeps the faults of every branch."""
+PER_WEIGHT = 16
+"""Names in a part, or repetitions in a pattern, that cost as much as one more part or pattern."""
 _LONGEST_MESSAGE = 300
 _INAPPLICABLE = "The event type's schema cannot be applied; ask its owner to mend it."
+
+REPEATED = re.compile(r"(\)?)\{(\d+)(?:,(\d*))?\}")
+"""A counted repetition: whether a group is repeated, and how often."""
 
 # Whose schemas apply to the value itself.
 _LISTS_HERE = ("allOf", "anyOf", "oneOf")
@@ -43,6 +53,8 @@ class Checker(NamedTuple):
     """How deep a body may be."""
     parts: int
     """How many parts may apply to one value."""
+    patterns: int
+    """How many patterns may, by their weight."""
 
 
 def check(schema: object) -> None:
@@ -60,7 +72,7 @@ def compiled(schema: Any) -> Checker:
     try:
         return _made(schema)
     except ValueError:
-        return Checker(None, 0, 0)
+        return Checker(None, 0, 0, 0)
 
 
 def fault(checker: Checker, body: bytes) -> str | None:
@@ -68,12 +80,17 @@ def fault(checker: Checker, body: bytes) -> str | None:
     if checker.validator is None:
         return _INAPPLICABLE
     containers = body.count(b"[") + body.count(b"{")
-    if (containers + body.count(b",") + 1) * checker.parts > MOST_CHECKS:
-        return "The body has too many values to be checked against its event type's schema."
+    checks = (containers + body.count(b",") + 1) * checker.parts
+    if checks > MOST_CHECKS or len(body) * checker.patterns > MOST_MATCHED:
+        return "The body is too large to be checked against its event type's schema."
     try:
         document = json.loads(body, parse_constant=_refuse)
         if containers > checker.levels and _is_deeper(document, checker.levels):
             return f"The body is nested more than {checker.levels} levels deep."
+        if checker.validator.is_valid(document):
+            return None
+        if checks > MOST_EXPLAINED:
+            return "The body does not satisfy its event type's schema."
         checker.validator.validate(document)
     except ValidationError as error:
         place = "/" + "/".join(str(step) for step in error.instance_path)[:200]
@@ -86,7 +103,7 @@ def fault(checker: Checker, body: bytes) -> str | None:
 
 def _made(schema: Any) -> Checker:
     try:
-        levels, parts = _Graph(schema).bounds()
+        bounds = _Graph(schema).bounds()
     except RecursionError:
         raise ValueError("The schema is nested too deeply.") from None
     try:
@@ -96,11 +113,11 @@ def _made(schema: Any) -> Checker:
         raise ValueError(_said(error)) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"The schema cannot be used: {str(error)[:_LONGEST_MESSAGE]}") from None
-    return Checker(validator, levels, parts)
+    return Checker(validator, *bounds)
 
 
 class _Part(NamedTuple):
-    """A schema inside a schema, and by their identity those that it applies."""
+    """A subschema, and the ``id()`` of the subschemas that it applies."""
 
     here: list[int]
     """To the same value."""
@@ -108,6 +125,10 @@ class _Part(NamedTuple):
     """To the values inside; of each list one at most to each value."""
     factor: int
     """How often those of ``here`` are applied."""
+    checks: int
+    """What it costs by itself, in checks."""
+    patterns: int
+    """Its own patterns, by their weight."""
 
 
 class _Graph:
@@ -128,30 +149,43 @@ class _Graph:
         while self._left:
             self._visit(self._left.pop(), set())
 
-    def bounds(self) -> tuple[int, int]:
-        """Levels of a body for which the number of parts is bounded, and that number."""
-        most = 0
-        before: dict[int, int] = {}
+    def bounds(self) -> tuple[int, int, int]:
+        """Levels of a body for which the costs are bounded; parts and patterns for one value."""
+        parts = patterns = 0
+        before: dict[int, tuple[int, int]] = {}
         for level in range(DEEPEST + 1):
-            counts: dict[int, int] = {}
+            counts: dict[int, tuple[int, int]] = {}
             for key, part in self._parts.items():
-                below = (
-                    sum(max((before[one] for one in group), default=0) for group in part.below)
-                    if before
-                    else 1
-                )
-                here = part.factor * sum(counts[one] for one in part.here)
-                counts[key] = min(below + here, MOST_PARTS + 1)
+                counts[key] = self._cost(part, counts, before)
             found = counts[id(self._root)]
-            if found > MOST_PARTS:
+            if max(found) > MOST_PARTS:
                 if level < LEAST_LEVELS:
                     raise ValueError("The schema applies too many of its parts to one value.")
-                return level - 1, most
-            most = max(most, found)
-            if not any(counts.values()):
+                return level - 1, parts, patterns
+            parts, patterns = max(parts, found[0]), max(patterns, found[1])
+            if not any(counts[key][0] for key in counts):
                 break
             before = counts
-        return DEEPEST, most
+        return DEEPEST, parts, patterns
+
+    def _cost(
+        self,
+        part: _Part,
+        counts: dict[int, tuple[int, int]],
+        before: dict[int, tuple[int, int]],
+    ) -> tuple[int, int]:
+        """Checks and patterns of a part for a value on this level of a body."""
+        both = []
+        for kind, own in enumerate((part.checks, part.patterns)):
+            # On the level of the part itself it costs its own, below that what it applies there.
+            inside = own
+            if before:
+                inside = sum(
+                    max((before[one][kind] for one in group), default=0) for group in part.below
+                )
+            here = part.factor * sum(counts[one][kind] for one in part.here)
+            both.append(min(inside + here, MOST_PARTS + 1))
+        return both[0], both[1]
 
     def _visit(self, part: Any, above: set[int]) -> None:
         """Note down a part and what it applies to the same value; what is inside, later."""
@@ -167,12 +201,12 @@ class _Graph:
             [id(one) for one in here],
             [[id(one) for one in group] for group in children],
             2 if is_twice else 1,
+            1 + _names(part) // PER_WEIGHT,
+            sum(map(_weight, _patterns(part))),
         )
         self._left += [one for group in children for one in group]
-        if isinstance(part, dict):
-            patterns = [part.get("pattern"), *_named(part, "patternProperties")]
-            if any(isinstance(it, str) and len(it) > LONGEST_PATTERN for it in patterns):
-                raise ValueError(f"A pattern has at most {LONGEST_PATTERN} characters.")
+        if any(len(pattern) > LONGEST_PATTERN for pattern in _patterns(part)):
+            raise ValueError(f"A pattern has at most {LONGEST_PATTERN} characters.")
 
     def _here(self, part: Any) -> list[Any]:
         """What a part applies to the same value."""
@@ -256,6 +290,36 @@ def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _one(part: dict[str, Any], name: str) -> list[Any]:
     return [part[name]] if name in part else []
+
+
+def _names(part: Any) -> int:
+    """How many names and values a part is compared with."""
+    if not isinstance(part, dict):
+        return 0
+    lists = sum(len(_listed(part, name)) for name in ("required", "enum"))
+    named = sum(len(_named(part, name)) for name in ("properties", "patternProperties"))
+    dependent = {**_named(part, "dependentRequired"), **_named(part, "dependencies")}
+    needed = sum(len(value) for value in dependent.values() if isinstance(value, list | dict))
+    return lists + named + len(dependent) + needed
+
+
+def _patterns(part: Any) -> list[str]:
+    if not isinstance(part, dict):
+        return []
+    found = [part.get("pattern"), *_named(part, "patternProperties")]
+    return [pattern for pattern in found if isinstance(pattern, str)]
+
+
+def _weight(pattern: str) -> int:
+    """What a pattern costs per byte: each repetition is a copy of what is repeated."""
+    copies, groups = 0, 1
+    for after_group, least, most in REPEATED.findall(pattern):
+        count = int((most or least)[:6])
+        if after_group:
+            groups *= max(1, count)
+        else:
+            copies += count
+    return 1 + groups * max(1, copies) // PER_WEIGHT
 
 
 def _unescaped(step: str) -> str:

@@ -1,8 +1,9 @@
-"""Web watch: replaces a web process that stands still, stopped by a signal or in an endless loop.
+"""Web watch: replaces a web process that stands still: stopped by a signal, or stuck in C code.
 
 Each web process touches a file once a second. The supervisor looks at these files and kills a
 process whose file does not change; the web server then starts another in its place. A thread does
-the touching: it stands still when nothing else of the process can run, either.
+the touching: it stands still when nothing else of the process can run, either. A loop in Python
+code leaves the thread its turns, and goes unnoticed.
 """
 
 import logging
@@ -58,13 +59,15 @@ class WebWatch:
     def __call__(self) -> bool:
         """Replace what stands still; always True, for the web server as a whole goes on."""
         before, self._seen = self._seen, {}
+        if not self._can_write():
+            return True  # then nobody can, and no file says anything
         for path in folder().glob("*.*"):
             group, _, pid = path.name.partition(".")
             if not (group.isdecimal() and pid.isdecimal()):
                 continue
             if not _is_ours(int(group), int(pid)):
                 if not _runs(int(pid)):
-                    path.unlink(missing_ok=True)
+                    _forget(path)
                 continue
             with suppress(FileNotFoundError):
                 touched = path.stat().st_mtime_ns
@@ -74,8 +77,21 @@ class WebWatch:
                 logger.error("web process %s stands still; killing it to start another", pid)
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
-                path.unlink(missing_ok=True)
+                _forget(path)
         return True
+
+    def _can_write(self) -> bool:
+        try:
+            folder().mkdir(parents=True, exist_ok=True)
+            (folder() / "supervisor").touch()
+        except OSError:
+            return False
+        return True
+
+
+def _forget(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def _is_ours(group: int, pid: int) -> bool:

@@ -27,13 +27,17 @@ Receipts = list[dict[str, Any]]
 
 
 def recover(ledger: Ledger) -> None:
-    """Finish what an erasure that was killed had noted down, and clear away what it had not."""
+    """Complete interrupted erasures of the ledger; delete temporary files that it does not know."""
     for segment in ledger.having(AMENDING):
         # The broker leaves one in this state only when it deleted fewer rows than there were.
         if segment.deleted >= segment.rows:
             ledger.publish(segment)
             _end(ledger, segment, segment.files)
-    for path in (ledger.folder / places.STAGING).glob(f"*{ASIDE}"):
+    # Older versions wrote beside the file's place.
+    for path in (
+        *(ledger.folder / places.STAGING).glob(f"*{ASIDE}"),
+        *ledger.folder.glob(f"*/day=*/*{ASIDE}"),
+    ):
         places.remove(ledger.folder, str(path.relative_to(ledger.folder)))
 
 

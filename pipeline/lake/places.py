@@ -96,7 +96,7 @@ def _settle(*folders: Path) -> None:
 
 
 def written_aside(lake: Path, days: Iterable[date]) -> Iterator[str]:
-    """Files that are not at their place (yet); of these days also where they were written once."""
+    """Unfinished files: all that are staged, and those that older versions left on these days."""
     for path in (lake / STAGING).glob(f"*{ASIDE}"):
         yield str(path.relative_to(lake))
     for day in days:

@@ -106,6 +106,6 @@ class Job:
     work: Callable[[Context], dict[str, Any]]
     """Does it; returns what it came to, in a few numbers."""
     finding: str = ""
-    """Of its result, what must be 0 or else is a finding: the command line's exit code says so."""
+    """Name of a result that should be 0. If it is not, the command ends with exit code 4."""
     private: tuple[str, ...] = ()
     """Options that say who somebody is (broker/private.py)."""

@@ -46,7 +46,7 @@ def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def of(folder: Path) -> int:
     """The web process that beats."""
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.*")
     return int(path.name.partition(".")[2])
 
 
@@ -81,7 +81,7 @@ def test_a_process_that_stands_still_is_killed_not_before_many_looks(folder: Pat
     look(watch, 1)
     wait_until(lambda: not runs(pid), 5, "it is still there")
     look(watch, 1)
-    assert list(folder.iterdir()) == []
+    assert list(folder.glob("*.*")) == []
 
 
 @pytest.mark.usefixtures("server")
@@ -94,6 +94,23 @@ def test_a_pause_shorter_than_that_begins_a_new_count(folder: Path) -> None:
         time.sleep(0.1)
         look(watch, 1)
     assert runs(pid)
+
+
+@pytest.mark.usefixtures("server")
+def test_a_folder_that_nobody_can_write_kills_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that became read-only stops all files at once, and no process."""
+    pid, watch = of(folder), WebWatch()
+    os.kill(pid, signal.SIGSTOP)  # its file stays as it is, like those of all others
+
+    def refuse(path: Path, *arguments: object, **options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    look(watch, 2 * LOOKS)
+    assert runs(pid)
+    monkeypatch.undo()
 
 
 def test_the_processes_of_others_and_other_files_are_left_alone(folder: Path) -> None:

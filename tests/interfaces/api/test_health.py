@@ -64,6 +64,11 @@ def scrape(client: Client) -> dict[str, dict[tuple[tuple[str, str], ...], float]
         ("127.0.0.1", {"X-Forwarded-For": "127.0.0.1"}, 401),
         ("127.0.0.1", {"Forwarded": "for=203.0.113.9"}, 401),
         ("127.0.0.1", {"X-Real-IP": "203.0.113.9"}, 401),
+        ("127.0.0.1", {"Via": "1.1 proxy"}, 401),
+        # A page elsewhere had its own name lead here.
+        ("127.0.0.1", {"Host": "evil.example:8000"}, 400),
+        ("127.0.0.1", {"Host": "localhost:8000"}, 200),
+        ("127.0.0.1", {"Host": "[::1]:8000"}, 200),
         ("10.0.0.7", {"Authorization": "Bearer "}, 401),
     ],
 )
@@ -73,6 +78,11 @@ def test_without_a_token_metrics_are_for_this_machine(
     answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
     assert answer.status_code == status
     assert (b"hookstation_" in answer.content) == (status == 200)
+
+
+def test_behind_a_public_name_metrics_need_a_token(client: Client, settings: Any) -> None:
+    settings.PUBLIC_URL = "https://hooks.example.com"
+    assert client.get("/metrics").status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,14 @@ import pytest
 from django.test import Client
 from rest_framework.views import APIView
 
+from channels_app import clock
 from channels_app.api import publication
 from channels_app.api.base import ApiView, OpenView
+from channels_app.api.options import DELIVERED
 from channels_app.api.views.publish import PublishView
 from channels_app.models import Message
+from delivery.rules import envelope
+from delivery.rules.envelope import Envelope
 from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory
 from tests.support.routes import routes
@@ -92,6 +96,33 @@ def test_headers_to_be_forwarded_may_have_any_name(admin: Api) -> None:
     assert admin.call("POST", path, {}, Hookstation_Header_Anything="x").status == 202
     answer = admin.call("GET", "channels/orders", Hookstation_Header_Anything="x")
     assert answer.json["field"] == "Hookstation-Header-Anything"
+
+
+def test_a_broker_may_deliver_to_another_ones_channel(admin: Api) -> None:
+    """What it sends with each delivery is no option, and published like anything else."""
+    sent = envelope.build(
+        Envelope(
+            message_id="msg_1",
+            timestamp=1,
+            signature="v1,x",
+            channel="a",
+            consumer="b",
+            priority=4,
+            attempt=2,
+            max_attempts=10,
+            accepted_at=clock.now(),
+            user_agent="test",
+            event_type="order.created",
+            ordering_key="k",
+            ack_url="https://example.com/acks/x",
+            replay=True,
+            test=True,
+        )
+    )
+    ours = {name: value for name, value in sent if name.startswith("Hookstation-")}
+    assert set(ours) - publication.HEADERS == DELIVERED
+    headers = {name.replace("-", "_"): value for name, value in ours.items()}
+    assert admin.call("POST", "channels/orders/messages", {}, **headers).status == 202
 
 
 def test_both_ways_of_publishing_know_the_same_headers() -> None:

@@ -15,7 +15,7 @@ from channels_app.models import ApiKey, Membership
 from channels_app.rules import access, keys
 from channels_app.steps import make_roles
 from tests.support import console
-from tests.support.factories import ApiKeyFactory, TeamFactory
+from tests.support.factories import ApiKeyFactory, ProducerFactory, TeamFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -266,6 +266,37 @@ def test_a_ready_role_is_changed_by_nobody() -> None:
     page = reverse("admin:auth_group_change", args=[role.pk])
     assert operator.post(page, {"name": "mine"}).status_code == 403
     assert operator.post(reverse("admin:auth_group_delete", args=[role.pk])).status_code == 403
+
+
+def test_whoever_may_not_take_over_an_owner_does_not_remove_one_first() -> None:
+    weak = client_of(person("wim", "channels_app.delete_membership", "auth.change_user"))
+    team = TeamFactory.create()
+    row = Membership.objects.create(team=team, user=person("stella"), role="owner")
+    place = "admin:channels_app_membership"
+    weak.post(reverse(f"{place}_delete", args=[row.pk]), {"post": "yes"})
+    chosen = {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
+    weak.post(reverse(f"{place}_changelist"), chosen)
+    assert Membership.objects.filter(pk=row.pk).exists()
+
+
+def test_an_operator_gives_no_team_a_producer() -> None:
+    """A team makes keys of its producers, and sees them."""
+    otto = person("otto", groups=("Operator",))
+    team = TeamFactory.create()
+    Membership.objects.create(team=team, user=otto, role="owner")
+    producer = ProducerFactory.create(team=None)
+    page = reverse("admin:channels_app_producer_change", args=[producer.pk])
+    form = {
+        "slug": producer.slug,
+        "description": "mine",
+        "default_priority": 4,
+        "max_priority": 9,
+        "rate_burst": 1,
+    }
+    answer = client_of(otto).post(page, form | {"team": team.pk, "seen": producer.version})
+    producer.refresh_from_db()
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    assert (producer.description, producer.team_id) == ("mine", None)
 
 
 def test_add_membership_alone_makes_no_member() -> None:
