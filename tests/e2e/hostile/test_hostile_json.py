@@ -189,7 +189,6 @@ def test_schemas_that_cannot_be_held_against_anything(door: Door, schema: object
         b"[" * 900 + b"]" * 900,
         b"NaN",
         b"1e999",
-        b"9" * 4000,
         b"9" * 5000,
         b"\xff",
         b'{"card":"' + SECRET + b'"}',

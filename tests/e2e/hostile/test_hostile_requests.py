@@ -100,7 +100,7 @@ def test_no_file_can_be_reached(door: Door, target: str) -> None:
         (f"{CHANNELS}?limit=1&limit=2&limit=%d9%a3", 422, "invalid_parameter"),
         (f"{CHANNELS}?limit=" + "9" * 5000, 422, "invalid_parameter"),
         (f"{CHANNELS}?%00=1", 422, "invalid_parameter"),
-        (f"{CHANNELS}?" + "&".join(f"a{n}=1" for n in range(2000)), 400, "bad_request"),
+        (f"{CHANNELS}?" + "&".join(f"a{n}=1" for n in range(2000)), 422, "invalid_parameter"),
     ],
     ids=lambda part: ascii(part)[:40],
 )

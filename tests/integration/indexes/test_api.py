@@ -76,13 +76,15 @@ def requests(large: World) -> Iterator[tuple[str, str]]:
             for parameter in operations["get"].get("parameters", ())
             if parameter["in"] == "query" and parameter["name"] not in {"limit", "cursor"}
         ]
+        is_list = any(it["name"] == "limit" for it in operations["get"].get("parameters", ()))
+        start = "?limit=5&" if is_list else "?"
         filters = [[(name, value) for value in values(large, path, name)] for name in known]
-        yield path, "?limit=5" if known else ""
+        yield path, start.rstrip("&?") if known else ""
         for choices in filters:
-            yield from ((path, f"?limit=5&{name}={value}") for name, value in choices)
+            yield from ((path, f"{start}{name}={value}") for name, value in choices)
         for one, other in itertools.combinations(filters, 2):
             (name, value), (second, also) = one[0], other[-1]
-            yield path, f"?limit=5&{name}={value}&{second}={also}"
+            yield path, f"{start}{name}={value}&{second}={also}"
 
 
 def values(large: World, path: str, name: str) -> list[str]:
