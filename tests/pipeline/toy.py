@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--who", action="append")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--fail", choices=("refused", "error", "lake"))
-    parser.add_argument("--wrong", type=int, default=0)
+    parser.add_argument("--wrong", type=int)
     parser.add_argument("--rows", type=int, help="have Spark count so many rows")
 
 
