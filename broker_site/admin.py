@@ -24,13 +24,22 @@ admin.site.unregister(User)
 admin.site.unregister(Group)
 
 
+class RolesExplained(base.Page):
+    """A list that says above itself what the ready roles are."""
+
+    list_before_template = "admin/roles_top.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """With what the ready roles are."""
+        return super().changelist_view(request, {"roles": access.ROLES} | (extra_context or {}))
+
+
 @admin.register(User)
 # Generic to the type checker only; at run time it takes no parameter.
-class UserAdmin(giving.OfPeople, DjangoUserAdmin, Audited):  # type: ignore[type-arg]
+class UserAdmin(giving.OfPeople, RolesExplained, DjangoUserAdmin, Audited):  # type: ignore[type-arg]
     """People who may use the console."""
 
     noun = "user"
-    list_before_template = "admin/roles_top.html"
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -56,10 +65,6 @@ class UserAdmin(giving.OfPeople, DjangoUserAdmin, Audited):  # type: ignore[type
             kwargs["queryset"] = giving.permissions(request.user)
         return super().formfield_for_manytomany(db_field, request, **kwargs)
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """With what the ready roles are."""
-        return super().changelist_view(request, {"roles": access.ROLES} | (extra_context or {}))
-
     def user_change_password(
         self, request: HttpRequest, id: str, form_url: str = ""
     ) -> HttpResponse:
@@ -73,21 +78,16 @@ class UserAdmin(giving.OfPeople, DjangoUserAdmin, Audited):  # type: ignore[type
 
 @admin.register(Group)
 # To the type checker both bases disagree on a field; ours has what Django's has.
-class GroupAdmin(DjangoGroupAdmin, Audited):  # type: ignore[misc]
+class GroupAdmin(RolesExplained, DjangoGroupAdmin, Audited):  # type: ignore[misc]
     """What groups of people may do. The ready roles are the same everywhere (rules/access.py)."""
 
     noun = "group"
     filter_horizontal = ()
-    list_before_template = "admin/roles_top.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
         """With what the names of permissions are made of."""
         rows: QuerySet[Group] = super().get_queryset(request)
         return rows.prefetch_related("permissions__content_type")
-
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """With what the ready roles are."""
-        return super().changelist_view(request, {"roles": access.ROLES} | (extra_context or {}))
 
     def formfield_for_manytomany(
         self, db_field: Any, request: HttpRequest | None = None, **kwargs: Any

@@ -15,6 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db import Error as DatabaseFailure
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.request import split_domain_port
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
@@ -97,7 +98,7 @@ def _may_scrape(request: HttpRequest) -> bool:
 
 def _host(request: HttpRequest) -> str:
     """The name that was asked for: a page elsewhere may have had it lead here."""
-    return urlsplit(f"//{request.META.get('HTTP_HOST', 'localhost')}").hostname or ""
+    return split_domain_port(request.META.get("HTTP_HOST", "localhost"))[0].strip("[]")
 
 
 def _is_local(host: str) -> bool:

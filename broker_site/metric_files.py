@@ -8,7 +8,6 @@ own and are merged there. Every step is one rename, so that a crash neither lose
 import fcntl
 import json
 import logging
-import os
 import shutil
 import struct
 from collections import defaultdict
@@ -20,6 +19,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+
+from delivery.runtime.processes import runs
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def _retire(folder: Path) -> None:
     dead.mkdir(exist_ok=True)
     for path in folder.glob("*.db"):
         kind, pid = path.stem.split("_")[0], path.stem.split("_")[-1]
-        if not pid.isdecimal() or _runs(int(pid)):
+        if not pid.isdecimal() or runs(int(pid)):
             continue
         if kind in SUMMED:
             # Numbers are used again: two dead processes may have had the same one.
@@ -127,13 +128,3 @@ def _write(path: Path, values: Mapping[str, float]) -> None:
     for key, value in values.items():
         file.write_value(key, value, 0.0)
     file.close()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

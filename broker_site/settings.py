@@ -26,7 +26,7 @@ CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 SESSION_COOKIE_HTTPONLY = True
 CSRF_COOKIE_HTTPONLY = True
-# Told by a proxy, which takes it away from what callers send; without one anybody could say it.
+# A proxy sets this header and drops what callers send. Without a proxy anybody could set it.
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if ENVIRONMENT.proxies else None
 SECURE_HSTS_SECONDS = ENVIRONMENT.hsts_s if _public.scheme == "https" else 0
 SECURE_CONTENT_TYPE_NOSNIFF = True

@@ -179,7 +179,7 @@ class ApiKeyAdmin(base.Stepped):
         return False
 
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """The form, told who makes the key."""
+        """The form, with the person who makes the key."""
         form = super().get_form(request, *args, **kwargs)
         form.giver = request.user
         return form

@@ -8,7 +8,7 @@ from channels_app.rules import access
 
 
 def ensure(**_: Any) -> None:
-    """Make the groups true; called after each ``migrate``, when all permissions are there."""
+    """Reset the groups; called after each ``migrate``, when all permissions are there."""
     every = list(Permission.objects.select_related("content_type"))
     for role in access.ROLES:
         group, _made = Group.objects.get_or_create(name=role.name)

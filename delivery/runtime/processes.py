@@ -162,6 +162,17 @@ class Process:
         self._failures += 1
 
 
+def runs(pid: int) -> bool:
+    """Whether this host has a process of that number, whoever owns it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _popen(
     command: Sequence[str], folder: Path | None = None
 ) -> tuple[subprocess.Popen[bytes], int]:

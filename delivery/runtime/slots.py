@@ -13,6 +13,7 @@ from channels_app import clock
 from channels_app.models import new_id, raw
 from delivery.conf import conf
 from delivery.models import PumpSlot, SweepRun
+from delivery.runtime.processes import runs
 
 BEAT_S, STEWARD_BEAT_S = 0.5, 1.0
 """Of pumps, and of a steward: it holds no deliveries that somebody would have to take over."""
@@ -135,7 +136,7 @@ def is_dead(slot: PumpSlot, now: datetime) -> bool:
 
 
 def _is_gone(slot: PumpSlot) -> bool:
-    return slot.host == conf().host and not _runs(slot.pid)
+    return slot.host == conf().host and not runs(slot.pid)
 
 
 def bury(slot: PumpSlot) -> bool:
@@ -198,13 +199,3 @@ def _take(
         created = PumpSlot.objects.create(cluster=cluster, kind=kind, ordinal=ordinal, **values)
         return Held(created.id, generation, ordinal, kind)
     return None  # a sibling was faster
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

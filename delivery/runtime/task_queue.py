@@ -120,7 +120,7 @@ def task_of(payload: str) -> str:
 
 
 def ensure_schedules() -> None:
-    """Make our schedules true and stop all others; harmless to repeat."""
+    """Reset our schedules and stop all others; harmless to repeat."""
     with transaction.atomic():
         others = Schedule.objects.exclude(name__in=SCHEDULES).exclude(repeats=0)
         for name, func in others.values_list("name", "func"):
@@ -156,7 +156,7 @@ def text_of(stored: str) -> str:
     try:
         steps = pickletools.genops(base64.b64decode(stored, validate=True))
         return "\n".join(argument for _, argument, _ in steps if isinstance(argument, str))
-    except Exception:
+    except Exception:  # whatever pickletools makes of what is no pickle
         return "It cannot be read."
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from django.conf import settings
 
+from delivery.runtime.processes import runs
+
 logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
@@ -66,7 +68,7 @@ class WebWatch:
             if not (group.isdecimal() and pid.isdecimal()):
                 continue
             if not _is_ours(int(group), int(pid)):
-                if not _runs(int(pid)):
+                if not runs(int(pid)):
                     _forget(path)
                 continue
             with suppress(FileNotFoundError):
@@ -107,13 +109,3 @@ def _parent(pid: int) -> int:
     stat = Path(f"/proc/{pid}/stat").read_text()
     # The name of the command, in parentheses, may hold anything.
     return int(stat.rpartition(")")[2].split()[1])
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

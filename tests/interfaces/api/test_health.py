@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -78,6 +78,12 @@ def test_without_a_token_metrics_are_for_this_machine(
     answer = client.get("/metrics", headers=headers, REMOTE_ADDR=address)
     assert answer.status_code == status
     assert (b"hookstation_" in answer.content) == (status == 200)
+
+
+@pytest.mark.parametrize("host", ["[", "]", "", "[::1", "a b", "evil.example"])
+def test_a_host_that_is_none_of_ours_gets_no_metrics(host: str, rf: RequestFactory) -> None:
+    """The short way for programs does not look at it before."""
+    assert health.metrics(rf.get("/metrics", HTTP_HOST=host)).status_code == 401
 
 
 def test_behind_a_public_name_metrics_need_a_token(client: Client, settings: Any) -> None:
