@@ -16,6 +16,7 @@ import pytest
 from delivery.runtime import children
 from delivery.runtime.children import Bind, Unusable
 from tests.e2e.test_supervisor import ROOT, lives, tree, wait_until
+from tests.support import ports
 
 Start = Callable[[], subprocess.Popen[str]]
 
@@ -70,9 +71,7 @@ def test_processes_and_threads_are_chosen_from_cores_and_database(
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return ports.claim()
 
 
 @pytest.fixture

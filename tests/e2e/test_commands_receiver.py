@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import requests
 from channels_app.rules.secrets import decode_secret, new_secret
 from delivery.management import receiver
 from delivery.rules import signing
+from tests.support import ports
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = new_secret()
@@ -27,7 +27,7 @@ class Running:
     """The command, its address, and the lines it prints."""
 
     def __init__(self, *arguments: str) -> None:
-        bind = f"127.0.0.1:{free_port()}"
+        bind = f"127.0.0.1:{ports.claim()}"
         # Needs no key at all, so it gets none.
         without = {"SECRET_KEY", "DJANGO_SETTINGS_MODULE"}
         self.process = subprocess.Popen(
@@ -61,13 +61,6 @@ class Running:
     def post(self, path: str, body: bytes = b"{}", /, **headers: str) -> requests.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return requests.post(self.url + path, data=body, headers=named, timeout=5)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def signed(body: bytes, secret: str = SECRET, message_id: str = "msg_1") -> dict[str, str]:

@@ -19,6 +19,7 @@ from django.core.management import CommandError
 
 from delivery.management.demo import events, pages, stage
 from delivery.management.demo.numbers import Counts
+from tests.support import ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LIVE = re.compile(r" +\d+:\d\d +([\d,]+) +[\d.]+ +" + " +".join([r"(\d+)/(-?\d+)/(\d+)"] * 4))
@@ -29,7 +30,7 @@ class Demo:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.port = ports.claim(2)
         self.lines: list[str] = []
         failpoint = folder.with_name("failpoint")
         failpoint.write_text("after_send")
@@ -115,14 +116,6 @@ def enter(url: str, user: str, password: str) -> str:
         entered = browser.post(page.url, data=form, headers={"Referer": page.url}, timeout=20)
         assert "sessionid" in browser.cookies, entered.text[:500]
         return entered.url
-
-
-def free_port() -> int:
-    """A port that is free, and so are the next ones as a rule."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port if port < 65000 else free_port()
 
 
 def processes() -> dict[int, int]:

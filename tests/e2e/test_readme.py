@@ -3,7 +3,6 @@
 import base64
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import requests
 from django.conf import settings
 from django.core.management import get_commands
 
-from tests.support import transcripts
+from tests.support import ports, transcripts
 from tests.support.receiver import Receiver, Request
 from tests.support.transcripts import Exchange, Session
 
@@ -50,7 +49,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     opened: list[Session] = []
 
     def open_one() -> Session:
-        web, receiver = free_port(), free_port()
+        web, receiver = ports.claim(2), ports.claim(2)
         session = Session(tmp_path, ROOT, Path(sys.prefix), web=web, receiver=receiver)
         opened.append(session)
         return session
@@ -191,11 +190,3 @@ def anchors(text: str) -> set[str]:
     """The headings of a page as links name them."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def free_port() -> int:
-    """A port that is free, and so is the next one as a rule."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port if port < 65000 else free_port()

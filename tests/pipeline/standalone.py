@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pyspark
 
 from pipeline.running import java
+from tests.support import ports
 
 START_S = 120
 SPARK = Path(pyspark.__file__).parent
@@ -51,7 +51,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     }
     started: list[subprocess.Popen[bytes]] = []
     try:
-        port = _free_port()
+        port = ports.claim()
         master = f"spark://{LOOPBACK}:{port}"
         options = ["--host", LOOPBACK, "--port", str(port), "--webui-port", "0"]
         started.append(_daemon(folder, environment, "master", "master.Master", *options))
@@ -118,9 +118,3 @@ def _await(log: Path, text: str, started: list[subprocess.Popen[bytes]]) -> None
         if time.monotonic() > end or any(process.poll() is not None for process in started):
             raise AssertionError(log.read_text(errors="replace")[-3000:])
         time.sleep(0.2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])

@@ -4,7 +4,6 @@ import atexit
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import requests
 from django.conf import settings
 from django.db import connection
 
+from tests.support import ports
 from tests.support.receiver import Receiver
 
 START_S = 180.0
@@ -33,7 +33,7 @@ class Broker:
 
     def __init__(self, folder: Path, database_url: str, **settings_: str) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = ports.claim()
         self.base = f"http://127.0.0.1:{self.port}/api/v1"
         self.environment = {
             "PATH": os.environ["PATH"],
@@ -238,9 +238,3 @@ def _on_server(database: str, *statements: str) -> list[tuple[Any, ...]]:
     finally:
         there.close()
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
