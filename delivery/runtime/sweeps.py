@@ -111,6 +111,7 @@ SWEEPS = (
     Sweep("old notices", 3600.0, lambda: retention.forget_notices(clock.now())),
     Sweep("sessions", 3600.0, lambda: retention.forget_sessions(clock.now())),
     Sweep("old tasks", 3600.0, _once(lambda: task_queue.forget(clock.now()))),
+    Sweep("other schedules", 30.0, _once(task_queue.stop_other_schedules)),
     Sweep("tries", 60.0, _once(lambda: retention.forget_tries(clock.now()))),
     Sweep("counters", 60.0, _once(recount.mend)),
     Sweep("traffic", 15.0, lambda: traffic.fold(clock.now())),

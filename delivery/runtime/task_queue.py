@@ -122,10 +122,7 @@ def task_of(payload: str) -> str:
 def ensure_schedules() -> None:
     """Reset our schedules and stop all others; harmless to repeat."""
     with transaction.atomic():
-        others = Schedule.objects.exclude(name__in=SCHEDULES).exclude(repeats=0)
-        for name, func in others.values_list("name", "func"):
-            _refuse(func, f"schedule {name!r} is none of this project's and was stopped")
-        others.update(repeats=0)
+        stop_other_schedules()
         for name, (task, minutes) in SCHEDULES.items():
             first = Schedule.objects.filter(name=name).order_by("pk").first()
             Schedule.objects.filter(name=name).exclude(pk=first and first.pk).delete()
@@ -143,6 +140,17 @@ def ensure_schedules() -> None:
                     "intended_date_kwarg": None,
                 },
             )
+
+
+def stop_other_schedules() -> int:
+    """Stop schedules that are not ours; how many.
+
+    Arguments that cannot be read end each turn of django-q2's scheduler, and with it our schedules.
+    """
+    others = Schedule.objects.exclude(name__in=SCHEDULES).exclude(repeats=0)
+    for name, func in others.values_list("name", "func"):
+        _refuse(func, f"schedule {name!r} is none of this project's and was stopped")
+    return int(others.update(repeats=0))
 
 
 def forget(now: datetime) -> int:

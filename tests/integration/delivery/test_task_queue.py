@@ -18,7 +18,7 @@ from django_q.signing import PickleSerializer, SignedPackage
 
 from channels_app import clock
 from delivery import metrics
-from delivery.runtime import task_queue, tasks
+from delivery.runtime import sweeps, task_queue, tasks
 from delivery.runtime.stop import Stop
 from delivery.runtime.task_queue import TaskBroker
 from tests.support.hostile import Bomb, signed_by_django_q2, stored
@@ -146,6 +146,23 @@ def test_a_hostile_schedule_does_not_hold_up_the_others(broker: TaskBroker) -> N
     assert Schedule.objects.get(name="a").repeats == 0
     names = {task["func"] for task in taken(broker)}
     assert names == {task_queue.SWEEP, task_queue.PIPELINE}
+
+
+@pytest.mark.trap("code in a row of the task tables")
+def test_a_schedule_whose_arguments_cannot_be_read_stops_the_others_until_the_next_sweep(
+    broker: TaskBroker,
+) -> None:
+    task_queue.ensure_schedules()
+    Schedule.objects.update(next_run=clock.now() - timedelta(seconds=90))
+    Schedule.objects.create(name="c", **{**CALLS_A_SHELL, "args": "(("})
+
+    scheduler(broker)
+    assert queued() == []
+
+    (sweep,) = (sweep for sweep in sweeps.SWEEPS if sweep.name == "other schedules")
+    assert sum(sweep.work()) == 1
+    scheduler(broker)
+    assert {task["func"] for task in taken(broker)} == {task_queue.SWEEP, task_queue.PIPELINE}
 
 
 def test_our_own_schedules_are_made_true_again() -> None:
