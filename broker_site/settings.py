@@ -212,7 +212,7 @@ CACHES = {
     # Counts of wrong passwords: the same for all web processes on all hosts. Each write counts the
     # rows; the sweep `tries` keeps only those that live, and only who signs in writes.
     "default": {
-        "BACKEND": "django.core.cache.backends.db.DatabaseCache",
+        "BACKEND": "broker_site.cache.ValuesCache",
         "LOCATION": TRIES_TABLE,
         "OPTIONS": {"MAX_ENTRIES": 100_000},
     },
