@@ -37,7 +37,7 @@ from tests.pipeline.month import Month
 from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
 from tests.support.books import assert_counters_are_true
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
+pytestmark = pytest.mark.django_db(transaction=True)
 DAY = timedelta(days=1)
 
 
@@ -110,6 +110,7 @@ def finish(archive_job: RunArchive) -> None:
     raise AssertionError(states())
 
 
+@pytest.mark.mysql
 @pytest.mark.smoke
 def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
     archive_job: RunArchive, month: Month, files: Lake
@@ -175,6 +176,7 @@ def test_lake_and_tables_together_are_the_month_at_every_stage(
     check()
 
 
+@pytest.mark.mysql
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
@@ -210,6 +212,7 @@ def test_spark_starts_while_the_plan_is_made_if_there_is_something_to_do(
     assert begun[0][0] == "planning messages"
 
 
+@pytest.mark.mysql
 def test_a_segment_goes_all_its_way_while_others_are_planned_and_written(
     archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +231,7 @@ def test_a_segment_goes_all_its_way_while_others_are_planned_and_written(
     assert states() == {"verified": total}
 
 
+@pytest.mark.mysql
 def test_messages_go_before_the_deliveries_that_the_broker_deletes_meanwhile(
     archive_job: RunArchive, month: Month
 ) -> None:
@@ -263,6 +267,7 @@ def test_a_stop_does_not_wait_until_a_day_is_counted(
     assert not Segment.objects.exists()
 
 
+@pytest.mark.mysql
 def test_a_segment_never_crosses_midnight_nor_meets_one_under_way(
     archive_job: RunArchive, month: Month
 ) -> None:
@@ -306,6 +311,7 @@ def test_a_file_on_its_way_is_in_no_tables_folder(
     assert early == []
 
 
+@pytest.mark.mysql
 def test_an_amended_file_that_is_older_than_a_column_keeps_the_columns_it_has(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
@@ -330,6 +336,7 @@ def test_an_amended_file_that_is_older_than_a_column_keeps_the_columns_it_has(
             assert key not in found.column("id").to_pylist()
 
 
+@pytest.mark.mysql
 def test_what_is_replayed_before_it_is_deleted_stays_here_and_leaves_the_lake(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
@@ -360,6 +367,7 @@ def test_what_is_replayed_before_it_is_deleted_stays_here_and_leaves_the_lake(
     assert recount.gap() == 0
 
 
+@pytest.mark.mysql
 def test_a_message_that_loses_its_last_delivery_meanwhile_is_not_deleted_unarchived(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
@@ -389,6 +397,7 @@ def test_a_message_that_loses_its_last_delivery_meanwhile_is_not_deleted_unarchi
     assert_once(before, files)
 
 
+@pytest.mark.mysql
 def test_what_was_brought_back_from_the_lake_is_not_archived_twice_nor_taken_from_there(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
@@ -417,6 +426,7 @@ def test_what_was_brought_back_from_the_lake_is_not_archived_twice_nor_taken_fro
     assert_once(before, files)
 
 
+@pytest.mark.mysql
 def test_a_channel_that_is_deleted_meanwhile_does_not_hold_the_archive_up(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
@@ -432,6 +442,7 @@ def test_a_channel_that_is_deleted_meanwhile_does_not_hold_the_archive_up(
     assert set(states()) == {"pruned"}
 
 
+@pytest.mark.mysql
 def test_retention_that_is_made_longer_meanwhile_does_not_matter(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
@@ -460,6 +471,7 @@ def test_bodies_may_stay_out_of_the_lake(
     assert_once(before, files)
 
 
+@pytest.mark.mysql
 def test_the_broker_deletes_nothing_while_somebody_reads(
     archive_job: RunArchive, month: Month, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -489,6 +501,7 @@ def test_the_broker_deletes_nothing_while_somebody_reads(
     assert prune() > 0
 
 
+@pytest.mark.mysql
 def test_retention_leaves_to_the_archive_what_the_archive_has_to_take(
     month: Month, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -586,6 +599,7 @@ def test_a_file_that_is_not_what_was_written_is_written_again(
     assert_once(before, files)
 
 
+@pytest.mark.mysql
 def test_the_broker_and_the_archive_mean_the_same_rows(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:

@@ -35,7 +35,7 @@ from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
 from tests.support.factories import ConsumerFactory
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 ASKED = set(job.CHECKS)
 Findings = dict[str, tuple[int, set[str]]]
@@ -79,6 +79,7 @@ def theirs(*arguments: str) -> Findings:
     return dict(found)
 
 
+@pytest.mark.mysql
 def test_a_month_is_accounted_for(made: Month, run_job: RunJob) -> None:
     result = run_job("audit")
 
@@ -200,6 +201,7 @@ PLANTED: dict[Callable[[Month], None], set[str]] = {
 }
 
 
+@pytest.mark.mysql
 def test_what_is_off_in_the_tables_is_found_as_the_broker_finds_it(
     made: Month, run_job: RunJob
 ) -> None:
@@ -364,6 +366,7 @@ def test_what_somebody_asked_for_a_second_time_is_not_doubled(
     assert ours() == {}
 
 
+@pytest.mark.mysql
 def test_what_only_moves_while_it_is_read_is_not_off(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

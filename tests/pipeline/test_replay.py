@@ -41,7 +41,7 @@ from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
 from tests.support.books import assert_counters_are_true
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
@@ -98,6 +98,7 @@ def test_a_dry_run_counts_and_writes_nothing(made: Month, run_job: RunJob) -> No
     assert not Restored.objects.exists()
 
 
+@pytest.mark.mysql
 def test_messages_come_back_as_they_were(made: Month, run_job: RunJob) -> None:
     since, until = made.since + timedelta(days=3), made.since + timedelta(days=12)
     wanted = {it.id: it for it in wanted_by(made, "steady") if since <= it.accepted_at < until}
@@ -135,6 +136,7 @@ def test_reports_do_not_count_them_twice(made: Month, run_job: RunJob) -> None:
     assert run_job("audit")["messages"] == before == len(made.messages)
 
 
+@pytest.mark.mysql
 def test_a_consumer_that_came_late_is_filled_up_once(made: Month, run_job: RunJob) -> None:
     late = made.consumers["late"]
     missed = {it.id for it in wanted_by(made, "late") if it.accepted_at < made.joined_at}
@@ -212,6 +214,7 @@ def test_the_same_again_sends_it_again(made: Month, run_job: RunJob) -> None:
     )
 
 
+@pytest.mark.mysql
 def test_a_run_that_was_killed_is_gone_on_with(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +259,7 @@ def test_a_run_that_was_killed_before_it_heard_of_the_end_sends_nothing_again(
     assert not Delivery.objects.filter(reason="replayed", state="queued").exists()
 
 
+@pytest.mark.mysql
 def test_what_is_cancelled_is_not_sent(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +284,7 @@ def test_what_is_cancelled_is_not_sent(
     assert Delivery.objects.filter(reason="replayed").count() == 20
 
 
+@pytest.mark.mysql
 def test_what_is_stopped_on_the_console_ends_the_run(
     made: Month, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,6 +353,7 @@ def test_what_cannot_be_done_is_refused(
         run_job("replay", **options)
 
 
+@pytest.mark.mysql
 def test_messages_go_again_when_their_deliveries_are_gone(made: Month, run_job: RunJob) -> None:
     run_job("replay", consumer="orders/steady", until=(made.since + timedelta(days=9)).isoformat())
     back = set(RestoredMessage.objects.values_list("message_id", flat=True))

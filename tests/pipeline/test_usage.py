@@ -23,7 +23,7 @@ from tests.pipeline import month, moving
 from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import Month
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 Key = tuple[datetime, int, int, int]
 
@@ -93,6 +93,7 @@ def made() -> Month:
     return made
 
 
+@pytest.mark.mysql
 def test_a_month_is_what_its_rows_add_up_to(made: Month, run_job: RunJob) -> None:
     told = run_job("usage", since=made.since.isoformat())
 
@@ -108,6 +109,7 @@ def test_a_month_is_what_its_rows_add_up_to(made: Month, run_job: RunJob) -> Non
     assert (stored(), stored_times()) == before
 
 
+@pytest.mark.mysql
 @pytest.mark.smoke
 def test_a_window_is_replaced_and_nothing_else(made: Month, run_job: RunJob) -> None:
     since, until = made.until - timedelta(days=3, hours=5), made.until - timedelta(hours=7)
@@ -128,6 +130,7 @@ def test_a_window_is_replaced_and_nothing_else(made: Month, run_job: RunJob) -> 
     assert stored_times() == times | {(at, 3, 9): 999 for at in around}
 
 
+@pytest.mark.mysql
 def test_the_last_two_days_bring_in_what_came_late(
     made: Month, run_job: RunJob, chosen: Settings
 ) -> None:
