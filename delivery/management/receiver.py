@@ -1,8 +1,9 @@
 """A small consumer for trying things out: checks signatures, shows requests, misbehaves on request.
 
-Paths answer by their name: ``/slow?ms=800``, ``/failing?status=500&retry_after=5``,
-``/recovering?after=2`` (fails twice for each message, then takes it), ``/hang``; any other path
-takes everything at once. ``GET /stats`` answers with what came in so far, as JSON.
+Paths answer by their name: ``/slow?ms=800``, ``/failing?status=500&retry_after=5`` (with
+``types=order.paid,order.sent`` for these event types only, with ``until=replay`` until the message
+is replayed), ``/recovering?after=2`` (fails twice for each message, then takes it), ``/hang``; any
+other path takes everything at once. ``GET /stats`` answers with what came in so far, as JSON.
 """
 
 import json
@@ -196,7 +197,12 @@ class Handler(BaseHTTPRequestHandler):
         if kind == "slow":
             time.sleep(min(_number(query, "ms", 500) / 1000, LONGEST_PAUSE_S))
         if kind == "failing":
-            return wanted
+            types = {each for text in query.get("types", ()) for each in text.split(",")}
+            is_meant = not types or self.headers.get("hookstation-event-type", "") in types
+            replayed = self.headers.get("hookstation-replay") == "true"
+            return (
+                wanted if is_meant and not (replayed and query.get("until") == ["replay"]) else 200
+            )
         if kind == "recovering":
             tries = self.server.consumer.try_number(path, message_id)
             return wanted if tries <= _number(query, "after", 2) else 200

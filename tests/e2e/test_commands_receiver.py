@@ -127,6 +127,18 @@ def test_failing_answers_what_is_asked(running: Running) -> None:
     running.line()
 
 
+def test_failing_may_be_for_some_event_types_until_a_replay(running: Running) -> None:
+    path = "/failing?types=order.cancelled,stock.low&until=replay"
+    kinds = {"order.paid": 200, "order.cancelled": 500, "stock.low": 500}
+    for kind, status in kinds.items():
+        headers = {"Hookstation-Event-Type": kind}
+        assert running.post(path, **headers).status_code == status
+        headers["Hookstation-Replay"] = "true"
+        assert running.post(path, **headers).status_code == 200
+    for _ in range(6):
+        running.line()
+
+
 def test_recovering_counts_for_each_message(running: Running) -> None:
     statuses = {
         message: [

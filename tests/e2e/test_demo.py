@@ -17,6 +17,7 @@ import pytest
 import requests
 from django.core.management import CommandError
 
+from channels_app.rules import ids
 from delivery.management.demo import events, pages, stage
 from delivery.management.demo.numbers import Counts
 from tests.support import ports
@@ -205,6 +206,18 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
     operator, member = re.findall(r"user (\w+), password (\S+)", demo.text)
     assert enter(f"{demo.url}/admin/", *operator) == f"{demo.url}/admin/"
     assert enter(f"{demo.url}/portal/", *member) == f"{demo.url}/portal/shop/"
+
+    # The replay that it promises.
+    demo.wait_for("failing: first dead letter after 3 attempts. Replay it at")
+    (number,) = re.findall(r"/(\d+)/change/$", demo.wait_for("/change/$"))
+    dead = f"{demo.url}/api/v1/deliveries/{ids.to_public(ids.DELIVERY, int(number))}"
+    with requests.Session() as shop:
+        shop.headers["Authorization"] = (
+            f"Bearer {(tmp_path / 'demo' / 'shop.key').read_text()}".strip()
+        )
+        assert shop.get(dead, timeout=10).json()["state"] == "Dead"
+        assert shop.post(f"{dead}/replay", timeout=10).ok
+        wait_until(lambda: shop.get(dead, timeout=10).json()["state"] == "Delivered")
 
     # A second demo on the same data is refused, and harms nothing.
     second = start(tmp_path)

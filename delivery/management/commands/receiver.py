@@ -21,6 +21,8 @@ class Command(BaseCommand):
         "each request, and misbehaves where it is asked to.\n\n"
         "  /slow?ms=800                        answers late\n"
         "  /failing?status=500&retry_after=5   never succeeds\n"
+        "    &types=order.paid,order.sent      fails for these event types only\n"
+        "    &until=replay                     fails until the message is replayed\n"
         "  /recovering?after=2                 fails twice for each message, then not\n"
         "  /hang                               never answers\n"
         "  anything else                       takes it at once\n"

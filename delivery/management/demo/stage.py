@@ -28,7 +28,7 @@ CONSUMERS = {
     "healthy": "takes everything at once",
     "slow": "answers after 600 ms",
     "recovering": "fails twice for each message, then takes it",
-    "failing": "never succeeds: dead letters after 3 attempts",
+    "failing": "refuses some: dead letters after 3 attempts; takes a replay",
 }
 SHOP = Path(__file__).with_name("shop.toml")
 SECRETS = "receiver.secrets"
