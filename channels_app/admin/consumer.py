@@ -73,8 +73,8 @@ class ConsumerAdmin(Acting, base.Stepped):
 
     form = ConsumerForm
     identity = ("channel", "client_id")
-    list_display = ("client_id", "channel", "shown_state", "mode", "address", "team")
-    list_select_related = ("channel", "team")
+    list_display = ("client_id", "channel", "shown_state", "health", "mode", "address", "team")
+    list_select_related = ("channel", "team", "health")
     list_filter = (
         "state",
         "mode",
@@ -125,6 +125,11 @@ class ConsumerAdmin(Acting, base.Stepped):
     def shown_state(self, consumer: Consumer) -> str:
         """Its state in colour."""
         return base.label(consumer.state, TONE[State(consumer.state)])
+
+    @display(description="Health")
+    def health(self, consumer: Consumer) -> str:
+        """How it is doing, as the portal and the API say it."""
+        return base.label(*consumer.condition[:2])
 
     @display(description="Address", ordering="url")
     def address(self, consumer: Consumer) -> str:

@@ -16,8 +16,15 @@ from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids, times
 from channels_app.rules.encryption import Unreadable
 
-State = Message.State
-TONE = {State.ACCEPTED: "busy", State.DISPATCHED: "good", State.CANCELLED: "calm"}
+Shown = Message.Shown
+TONE = {
+    Shown.ACKNOWLEDGED: "busy",
+    Shown.OUT_FOR_DELIVERY: "busy",
+    Shown.FINISHED: "good",
+    Shown.CANCELLED: "calm",
+}
+STORED = (Shown.ACKNOWLEDGED, Shown.CANCELLED)
+"""States that the index on the stored state serves; the others follow from the deliveries."""
 
 
 class ChannelFilter(DropdownFilter):
@@ -38,21 +45,23 @@ class ChannelFilter(DropdownFilter):
 
 
 class StateFilter(DropdownFilter):
-    """One state: the index on state serves it, but not together with a channel."""
+    """One state, as shown. An index serves those of `STORED`, but not together with a channel."""
 
     title = "state"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The three states."""
-        return [(value, str(name)) for value, name in State.choices]
+        """The states as shown."""
+        return [(shown.value, shown.value) for shown in Shown]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Message]) -> QuerySet[Message]:
-        """Those in the state; within a channel, of its newest."""
-        if not self.value():
+        """Those in the state; within a channel, and where no index serves it, of the newest."""
+        if self.value() not in Shown.values:
             return queryset
-        rows = base.newest(queryset) if request.GET.get("channel") else queryset
-        return rows.filter(state=self.value())
+        shown = Shown(self.value())
+        is_served = shown in STORED and not request.GET.get("channel")
+        rows = queryset if is_served else base.newest(queryset)
+        return rows.filter(Message.in_state(shown))
 
 
 class EventTypeFilter(TextFilter):
@@ -108,9 +117,13 @@ class MessageAdmin(Surrounded, base.BigList):
     change_form_outer_before_template = "channels_app/waiting.html"
     change_form_outer_after_template = "channels_app/message.html"
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
+        """With what their states follow from."""
+        return Message.with_open(super().get_queryset(request))
+
     def get_list_display(self, request: HttpRequest) -> Any:
         """Of what waits it matters when it is due; of what was sent, to how many."""
-        waits = request.GET.get("state") == State.ACCEPTED
+        waits = request.GET.get("state") == Shown.ACKNOWLEDGED
         without = {"shown_state", "consumer_count"} if waits else {"due"}
         return [name for name in super().get_list_display(request) if name not in without]
 
@@ -136,7 +149,7 @@ class MessageAdmin(Surrounded, base.BigList):
             "curl_note": "Publishes it once more, with a key of yours in KEY.",
             "deliveries": deliveries,
             "may_move": self.has_operate_permission(request)
-            and (waits or row.state == State.ACCEPTED),
+            and (waits or row.state == Message.State.ACCEPTED),
             "due_at": request.GET.get("due_at", times.text(row.due_at)),
         }
 
@@ -167,8 +180,8 @@ class MessageAdmin(Surrounded, base.BigList):
 
     @display(description="State")
     def shown_state(self, message: Message) -> str:
-        """Its state as the requirement names it."""
-        return base.label(message.get_state_display(), TONE[State(message.state)])
+        """Its state, its deliveries considered."""
+        return base.label(message.shown, TONE[message.shown])
 
     @display(description="Accepted")
     def accepted(self, message: Message) -> str:

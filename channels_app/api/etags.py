@@ -39,10 +39,14 @@ def registered(done: Registered[Any], body: Any, place: str = "") -> Response:
     return tagged(body, done.row.version, status=201, location=url)
 
 
-def fresh(request: Request, body: Any, version: int) -> Response:
-    """The answer to a read: 304 without a body where the caller has this version already."""
+def fresh(request: Request, body: Any, version: int, state: str = "") -> Response:
+    """The answer to a read: 304 without a body where the caller has this version already.
+
+    ``state`` is what else the body depends on; a write may be conditional on that tag, too.
+    """
     known = request.META.get("HTTP_IF_NONE_MATCH", "")
     tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
-    if conditions.tag(version) in tags or known.strip() == "*":
-        return Response(status=304, headers={"ETag": conditions.tag(version)})
-    return tagged(body, version)
+    headers = {"ETag": conditions.tag(version, state)}
+    if headers["ETag"] in tags or known.strip() == "*":
+        return Response(status=304, headers=headers)
+    return Response(body, headers=headers)

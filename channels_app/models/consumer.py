@@ -5,6 +5,8 @@ from django.db import models
 from channels_app.models.base import ExactCharField, Versioned
 from channels_app.models.channel import Channel
 from channels_app.models.team import Team
+from channels_app.rules import condition
+from channels_app.rules.condition import Condition
 
 
 class Consumer(Versioned):
@@ -77,6 +79,19 @@ class Consumer(Versioned):
 
     def __str__(self) -> str:
         return self.client_id
+
+    @property
+    def condition(self) -> Condition:
+        """How it is doing: every page and the API say this. Lists select ``health`` along."""
+        health = getattr(self, "health", None)
+        return condition.of(
+            self.state,
+            is_pull=self.mode == self.Mode.PULL,
+            is_open=health is not None and health.circuit == "open",
+            is_failing=health is not None and health.failing_since is not None,
+            ever_succeeded=health is not None and health.last_success_at is not None,
+            ever_failed=health is not None and health.last_failure_at is not None,
+        )
 
 
 class ConsumerSecret(models.Model):

@@ -1,8 +1,10 @@
 """Message: what a producer was told is stored, with its body and its idempotency record."""
 
 import hashlib
+from datetime import datetime
 
 from django.db import models
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from channels_app.models.base import ExactCharField, TimeOrderedKey
 from channels_app.models.channel import Channel
@@ -18,9 +20,21 @@ class Message(models.Model):
     """
 
     class State(models.TextChoices):
-        ACCEPTED = "accepted", "Acknowledged"
-        DISPATCHED = "dispatched", "Out-for-delivery"
-        CANCELLED = "cancelled", "Cancelled"
+        """What is stored. People and the API see ``Message.shown``."""
+
+        ACCEPTED = "accepted"
+        DISPATCHED = "dispatched"
+        CANCELLED = "cancelled"
+
+    class Shown(models.TextChoices):
+        """What a message's own state and its deliveries amount to."""
+
+        ACKNOWLEDGED = "Acknowledged"
+        OUT_FOR_DELIVERY = "Out-for-delivery"
+        """A delivery of it has not ended: it is queued, in flight or not acknowledged yet."""
+        FINISHED = "Finished"
+        """Each of its deliveries ended, and none is there where no consumer wanted it."""
+        CANCELLED = "Cancelled"
 
     id = TimeOrderedKey(primary_key=True)
     channel = models.ForeignKey(
@@ -71,6 +85,56 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return ids.to_public(ids.MESSAGE, self.id)
+
+    @classmethod
+    def with_open(cls, rows: "QuerySet[Message]") -> "QuerySet[Message]":
+        """The rows with what ``shown`` needs: without it each row asks for itself."""
+        return rows.annotate(has_open=_has_open())
+
+    @property
+    def shown(self) -> Shown:
+        """Its state for people and the API. A replay or a backfill makes a finished one open again.
+
+        Derived and not stored: no attempt's end costs a write of the message's row.
+        """
+        if self.state == self.State.DISPATCHED:
+            has_open = self.__dict__.get("has_open")
+            if has_open is None:
+                has_open = self.deliveries.filter(_OPEN).exists()
+            return self.Shown.OUT_FOR_DELIVERY if has_open else self.Shown.FINISHED
+        is_new = self.state == self.State.ACCEPTED
+        return self.Shown.ACKNOWLEDGED if is_new else self.Shown.CANCELLED
+
+    def is_scheduled(self, now: datetime) -> bool:
+        """Whether its time is still to come."""
+        ended = (self.Shown.FINISHED, self.Shown.CANCELLED)
+        return self.due_at > now and self.shown not in ended
+
+    @classmethod
+    def in_state(cls, shown: Shown) -> Q:
+        """The condition on messages that ``shown`` is the answer for."""
+        if shown is cls.Shown.ACKNOWLEDGED:
+            return Q(state=cls.State.ACCEPTED)
+        if shown is cls.Shown.CANCELLED:
+            return Q(state=cls.State.CANCELLED)
+        is_open = Q(_has_open())
+        wanted = is_open if shown is cls.Shown.OUT_FOR_DELIVERY else ~is_open
+        return Q(state=cls.State.DISPATCHED) & wanted
+
+    @classmethod
+    def scheduled(cls, now: datetime) -> Q:
+        """The condition that ``is_scheduled`` holds."""
+        open_ones = Q(state=cls.State.ACCEPTED) | cls.in_state(cls.Shown.OUT_FOR_DELIVERY)
+        return Q(due_at__gt=now) & open_ones
+
+
+_OPEN = Q(due_at__isnull=False)
+"""A delivery that has not ended; one that has is due no more (delivery/models/delivery.py)."""
+
+
+def _has_open() -> Exists:
+    deliveries = Message._meta.get_field("deliveries").related_model
+    return Exists(deliveries._default_manager.filter(_OPEN, message=OuterRef("pk")))
 
 
 class MessageBody(models.Model):

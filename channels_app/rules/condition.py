@@ -9,6 +9,11 @@ class Condition(NamedTuple):
     word: str
     tone: str
     """good, bad, wait or calm."""
+    code: str
+    """As the API says it: one of `CODES`."""
+
+
+CODES = ("healthy", "unsteady", "failing", "untried", "paused", "disabled", "retired")
 
 
 def of(
@@ -27,11 +32,11 @@ def of(
     closed.
     """
     if state != "active":
-        return Condition(state, "bad" if state == "disabled" else "wait")
+        return Condition(state, "bad" if state == "disabled" else "wait", state)
     if is_open or (ever_failed and not ever_succeeded):
-        return Condition("failing", "bad")
+        return Condition("failing", "bad", "failing")
     if is_failing:
-        return Condition("unsteady", "wait")
+        return Condition("unsteady", "wait", "unsteady")
     if not ever_succeeded:
-        return Condition(f"nothing {'received' if is_pull else 'sent'} yet", "calm")
-    return Condition("healthy", "good")
+        return Condition(f"nothing {'received' if is_pull else 'sent'} yet", "calm", "untried")
+    return Condition("healthy", "good", "healthy")

@@ -43,9 +43,9 @@ def parse(if_match: str | None, if_none_match: str | None = None) -> Condition:
     return Condition(frozenset(_versions(if_match)), must_exist=True, must_be_new=must_be_new)
 
 
-def tag(version: int) -> str:
-    """The ETag of a version."""
-    return f'"{version}"'
+def tag(version: int, state: str = "") -> str:
+    """The ETag of a version, and of what else an answer shows. Writes compare the version alone."""
+    return f'"{version}.{state}"' if state else f'"{version}"'
 
 
 def _versions(header: str) -> list[int]:
@@ -56,6 +56,7 @@ def _versions(header: str) -> list[int]:
         if found is None:
             raise ValueError('If-Match must be * or a list of ETags such as "3".')
         weak, opaque = found.groups()
+        opaque = opaque.partition(".")[0]
         if weak is None and opaque.isascii() and opaque.isdecimal() and len(opaque) < 19:
             versions.append(int(opaque))
         position = found.end()

@@ -23,7 +23,7 @@ PAGES = {
 }
 """Lists and pages of what a finding names, by the beginning of its ids."""
 LISTS = {
-    Check.UNDISPATCHED: ("admin:channels_app_message", "?channel={channel}&state=accepted"),
+    Check.UNDISPATCHED: ("admin:channels_app_message", "?channel={channel}&state=Acknowledged"),
     Check.FAN_OUT: ("admin:channels_app_message", "?channel={channel}"),
     Check.BODIES: ("admin:channels_app_message", "?channel={channel}"),
     Check.MISSING: ("admin:delivery_delivery", "?consumer={consumer}"),

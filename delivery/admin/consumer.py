@@ -20,7 +20,6 @@ from delivery.admin.lane import state_of
 from delivery.admin.runtime import TONE, Circuit
 from delivery.models import ConsumerHealth, Counter, Lane
 from delivery.rules.lifecycle import DeliveryState
-from delivery.steps.health import condition
 
 admin.site.unregister(Consumer)
 
@@ -36,7 +35,7 @@ class WatchedConsumerAdmin(Surrounded, ConsumerAdmin):
 
     def around_row(self, request: HttpRequest, row: Consumer) -> dict[str, Any]:
         """Its circuit, its counts and its leases."""
-        health = ConsumerHealth.objects.filter(consumer=row).first()
+        health: ConsumerHealth | None = getattr(row, "health", None)
         return {
             "facts": _facts(row, health, clock.now()) if health else [],
             "counts": _counts(row.pk),
@@ -54,7 +53,7 @@ def _facts(
     """What delivery learnt of it; without what is not so."""
     circuit = Circuit(health.circuit)
     found: list[tuple[str, SafeString | str]] = [
-        ("Health", base.label(*condition(consumer, health))),
+        ("Health", base.label(*consumer.condition[:2])),
         ("Circuit", base.label(circuit.value, TONE[circuit])),
     ]
     if health.failing_since:

@@ -12,7 +12,6 @@ from channels_app.admin.base import display
 from channels_app.admin.choices import ChoicesDropdownFilter
 from delivery.models import ConsumerHealth, Counter, PumpSlot, SweepRun
 from delivery.runtime.slots import STALE_S
-from delivery.steps.health import condition
 
 Circuit = ConsumerHealth.Circuit
 TONE = {Circuit.CLOSED: "good", Circuit.OPEN: "bad"}
@@ -90,7 +89,7 @@ class ConsumerHealthAdmin(base.ReadOnly):
     @display(description="Health")
     def health(self, health: ConsumerHealth) -> str:
         """How it is doing, as the portal says it."""
-        return base.label(*condition(health.consumer, health))
+        return base.label(*health.consumer.condition[:2])
 
     @display(description="Circuit", ordering="circuit")
     def state(self, health: ConsumerHealth) -> str:

@@ -35,7 +35,7 @@ _WHAT = (
     query("to", "Accepted before this instant.", _INSTANT),
 )
 _OUTCOME = query("outcome", "How the last attempt ended.", schemas.one_of(schemas.OUTCOMES))
-_MESSAGE_STATES = [*Message.State.values, *map(str, Message.State.labels), "scheduled"]
+_MESSAGE_STATES = [*Message.State.values, *Message.Shown.values, "scheduled"]
 
 get_message = operation(
     "messages_retrieve",

@@ -137,7 +137,7 @@ DELIVERY_WITH_ATTEMPTS = component(
 _MESSAGE = {
     "id": MESSAGE_ID,
     "channel": TEXT,
-    "state": one_of(str(label) for label in Message.State.labels),
+    "state": one_of(Message.Shown.values),
     "scheduled": said(YES_OR_NO, "Its time is still to come."),
     "event_type": TEXT,
     "priority": PRIORITY,

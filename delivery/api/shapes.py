@@ -21,12 +21,11 @@ from delivery.steps.send import Answer
 def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:
     """A message without its deliveries."""
     number = ids.to_public(ids.MESSAGE, row.id)
-    waits = row.due_at > now and row.state != Message.State.CANCELLED
     return {
         "id": number,
         "channel": channel,
-        "state": Message.State(row.state).label,
-        "scheduled": waits,
+        "state": row.shown.value,
+        "scheduled": row.is_scheduled(now),
         "event_type": row.event_type,
         "priority": row.priority,
         "ordering_key": row.ordering_key,

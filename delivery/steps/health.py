@@ -8,7 +8,6 @@ from django.db import IntegrityError
 
 from channels_app import transactions
 from channels_app.models import AuditEntry, Consumer
-from channels_app.rules.condition import Condition, of
 from delivery.models import ConsumerHealth
 from delivery.rules.breaker import Circuit
 
@@ -26,18 +25,6 @@ def load(consumer_ids: Iterable[int]) -> dict[int, Circuit]:
         )
         for row in ConsumerHealth.objects.filter(consumer_id__in=list(consumer_ids))
     }
-
-
-def condition(consumer: Consumer, health: ConsumerHealth | None) -> Condition:
-    """How a consumer is doing, as every page says it."""
-    return of(
-        consumer.state,
-        is_pull=consumer.mode == Consumer.Mode.PULL,
-        is_open=health is not None and health.circuit == ConsumerHealth.Circuit.OPEN,
-        is_failing=health is not None and health.failing_since is not None,
-        ever_succeeded=health is not None and health.last_success_at is not None,
-        ever_failed=health is not None and health.last_failure_at is not None,
-    )
 
 
 def save(consumer_id: int, circuit: Circuit, *, outcome: str, success: bool, now: datetime) -> None:

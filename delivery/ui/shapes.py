@@ -8,13 +8,11 @@ from typing import Any
 
 from channels_app.models import Consumer, EventType
 from channels_app.rules import payload
-from channels_app.rules.condition import Condition
 from channels_app.rules.payload import Shown
 from delivery.models import Attempt, ConsumerHealth, Delivery
 from delivery.rules.lifecycle import DeliveryState, shown_state
 from delivery.rules.outcome import Outcome
 from delivery.runtime.probe import Probed
-from delivery.steps import health
 
 TONES = {"delivered": "good", "dead": "bad", "in_flight": "busy", "queued": "calm"}
 HINTS = {
@@ -172,11 +170,6 @@ def timeline(row: Delivery, attempts: Sequence[Attempt]) -> list[Moment]:
         note = {"dead": "Given up. A replay sends it again."}.get(row.state, "")
         moments.append(Moment(tone(row), f"{row.state} ({row.reason})", row.finished_at, note))
     return moments
-
-
-def condition(webhook: Consumer) -> Condition:
-    """How a webhook is doing, in a word and a colour."""
-    return health.condition(webhook, getattr(webhook, "health", None))
 
 
 def last_outcome(webhook: Consumer) -> str:

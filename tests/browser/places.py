@@ -18,7 +18,7 @@ SEVERAL = (
     "/admin/delivery/deadcluster/triage/",
     "/admin/delivery/forecastframe/forecast/",
     "/admin/channels_app/consumer/add/",
-    "/admin/channels_app/message/?state=accepted",
+    "/admin/channels_app/message/?state=Acknowledged",
     "/admin/timeline/",
     "/admin/timeline/?span=year",
     "/admin/timeline/?span=hour",

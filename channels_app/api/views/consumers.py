@@ -14,7 +14,7 @@ from channels_app.api.base import ApiView, json_object, stamps
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
-from channels_app.rules import backoff, fields, times
+from channels_app.rules import backoff, condition, fields, times
 from channels_app.rules.registered import Registered
 from channels_app.steps import register_consumer, rotate_secret, switch_consumer
 from channels_app.steps.register_consumer import FIELDS
@@ -33,6 +33,11 @@ _PROPERTIES: dict[str, Mapping[str, Any]] = {
     "channel": fields.slug.schema,
     "client_id": fields.slug.schema,
     "state": {"type": "string", "enum": STATES},
+    "health": {
+        "type": "string",
+        "enum": list(condition.CODES),
+        "description": "How it is doing. Its changes leave `version` as it is.",
+    },
     "state_reason": openapi.TEXT,
     "state_changed_at": openapi.MAYBE_INSTANT,
     "inbound_url": {"type": ["string", "null"]},
@@ -112,7 +117,8 @@ class ConsumerView(ApiView):
         found = mine.filter(client_id=client_id).first()
         if found is None:
             raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
-        return etags.fresh(request, shown(found), found.version)
+        # Its health changes without a new version: a tag of the version alone would hide it.
+        return etags.fresh(request, shown(found), found.version, found.condition.code)
 
     @openapi.operation(
         "put_consumer",
@@ -262,6 +268,7 @@ def shown(consumer: Consumer) -> dict[str, Any]:
         "channel": channel.slug,
         "client_id": consumer.client_id,
         "state": consumer.state,
+        "health": consumer.condition.code,
         "state_reason": consumer.state_reason,
         "state_changed_at": times.text(changed_at) if changed_at else None,
         **register_consumer.describe(consumer),
@@ -292,7 +299,7 @@ def with_secret(done: Registered[Consumer]) -> dict[str, Any]:
 
 
 def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
-    mine = Consumer.objects.select_related("channel", "team").prefetch_related("secrets")
+    mine = Consumer.objects.select_related("channel", "team", "health").prefetch_related("secrets")
     mine = mine.filter(channel_id=channel_id)
     tenant = caller.tenant
     return mine if tenant.everything else mine.filter(team=tenant.team_id)

@@ -1,8 +1,6 @@
 """Where a visit begins: the choice of a team, and a team's first page."""
 
 from collections import Counter as Tally
-from collections.abc import Mapping
-from typing import Any
 
 from django.db.models import Q
 from django.http import HttpResponse
@@ -10,8 +8,6 @@ from django.shortcuts import redirect
 
 from channels_app import clock
 from channels_app.models import Consumer
-from channels_app.rules import condition
-from channels_app.rules.condition import Condition
 from channels_app.steps import issue_key
 from channels_app.ui.access import PersonRequest, PersonView, TeamRequest, TeamView
 from channels_app.ui.tags import teams_of
@@ -39,30 +35,13 @@ class HomeView(TeamView):
         """How many of everything."""
         webhooks = request.team.consumers.exclude(state=Consumer.State.RETIRED)
         working = Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=clock.now()))
-        words = Tally(_condition(row).word for row in webhooks.values(*FACTS))
-        halted = words["paused"] + words["disabled"]
+        codes = Tally(row.condition.code for row in webhooks.select_related("health"))
+        halted = codes["paused"] + codes["disabled"]
         context = {
-            "webhook_count": words.total(),
+            "webhook_count": codes.total(),
             "halted_count": halted,
-            "failing_count": words["failing"] + words["unsteady"],
+            "failing_count": codes["failing"] + codes["unsteady"],
             "member_count": request.team.memberships.count(),
             "key_count": issue_key.keys_of(request.team.slug).filter(working).count(),
         }
         return self.page("portal/home.html", context)
-
-
-FACTS = (
-    *("state", "mode", "health__circuit", "health__failing_since"),
-    *("health__last_success_at", "health__last_failure_at"),
-)
-
-
-def _condition(row: Mapping[str, Any]) -> Condition:
-    return condition.of(
-        row["state"],
-        is_pull=row["mode"] == Consumer.Mode.PULL,
-        is_open=row["health__circuit"] == "open",
-        is_failing=row["health__failing_since"] is not None,
-        ever_succeeded=row["health__last_success_at"] is not None,
-        ever_failed=row["health__last_failure_at"] is not None,
-    )

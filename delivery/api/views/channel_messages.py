@@ -18,8 +18,9 @@ from delivery.steps.replay.filters import LARGEST_ID, SKEW, id_at
 MESSAGE_FILTERS = ("event_type", "from", "state", "to")
 STATES: dict[str, Q] = {
     **{state.value: Q(state=state.value) for state in Message.State},
-    **{state.label: Q(state=state.value) for state in Message.State},
+    **{shown.value: Message.in_state(shown) for shown in Message.Shown},
 }
+"""What ``state=`` may say: a state as stored, or as shown; beside them ``scheduled``."""
 
 
 class ChannelMessagesView(PublishView):
@@ -39,7 +40,7 @@ class ChannelMessagesView(PublishView):
         now = clock.now()
         wanted = pages.common(page) & reach.messages_on(self.caller, view.id)
         if "state" in page.filters:
-            states = {**STATES, "scheduled": Q(due_at__gt=now) & ~Q(state="cancelled")}
+            states = {**STATES, "scheduled": Message.scheduled(now)}
             wanted &= pages.choose(page, "state", states)
         return Response(
             pages.answer(
@@ -57,4 +58,4 @@ def _between(page: Page, channel_id: int) -> Any:
     first = id_at(begins - SKEW) if begins else 0
     last = id_at(ends + SKEW) if ends else LARGEST_ID
     rows = Message.objects.filter(channel_id=channel_id, id__gte=first, id__lte=last)
-    return by_index(rows, "message_channel")
+    return Message.with_open(by_index(rows, "message_channel"))

@@ -122,7 +122,7 @@ def _width_s(page: Page) -> int:
 
 def _shown(keys: list[Place], wanted: Q, limit: int) -> tuple[list[Message], Place | None]:
     """What of ``keys`` exists for the caller, and where to go on."""
-    rows = Message.objects.filter(wanted, id__in=[key.id for key in keys])
+    rows = Message.with_open(Message.objects.filter(wanted, id__in=[key.id for key in keys]))
     found = sorted(rows, key=lambda row: (row.due_at, row.id))
     if len(found) > limit:
         last = found[limit - 1]

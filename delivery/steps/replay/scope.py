@@ -79,7 +79,8 @@ def message_sample(
     wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime
 ) -> list[Message]:
     """A few of the messages that ``missing`` matches, oldest first."""
-    return list(_missing(wanted, consumers[0], now)[0].order_by("id")[:SAMPLE])
+    rows = _missing(wanted, consumers[0], now)[0].order_by("id")
+    return list(Message.with_open(rows)[:SAMPLE])
 
 
 def message_upper(wanted: ReplayFilter, newest: int) -> int:

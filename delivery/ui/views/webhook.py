@@ -32,7 +32,7 @@ MOST_AHEAD = 100
 def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
     """What every tab of a webhook's page shows, and its own."""
     counts = Counter.read([webhook.id])[webhook.id]
-    word, tone = shapes.condition(webhook)
+    word, tone, _ = webhook.condition
     health = getattr(webhook, "health", None)
     probe_at = health.next_probe_at if health else None
     return {
@@ -60,7 +60,7 @@ class IndexView(WebhookView):
         strips = picture.strips(counts)
         rows = []
         for webhook in page:
-            word, tone = shapes.condition(webhook)
+            word, tone, _ = webhook.condition
             ticks = strips[webhook.id]
             arrived = sum(tick["state"] == "delivered" for tick in ticks)
             rows.append(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from channels_app import clock
+from channels_app.models import Message
 from channels_app.rules import ids, times
 from delivery.api.pages import SHOWN_STATES
 from delivery.models import Lane, Replay
@@ -41,7 +42,7 @@ STATES = {
     "channels/{channel}/consumers": ["active", "retired"],
     "channels/{channel}/consumers/{client_id}/deliveries": list(SHOWN_STATES),
     "channels/{channel}/consumers/{client_id}/lanes": ["open", "parked", "blocked"],
-    "channels/{channel}/messages": ["accepted", "dispatched", "cancelled", "scheduled"],
+    "channels/{channel}/messages": ["accepted", "dispatched", "cancelled", "scheduled", *Message.Shown.values],
     "channels/{channel}/schedules": ["active", "ended"],
     "replays": ["running", "finished", "cancelled"],
 }

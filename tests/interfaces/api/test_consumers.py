@@ -1,15 +1,18 @@
 """Consumers: PUT at each start is one registration, secrets are shown once, tenants do not meet."""
 
 import json
+import re
 import threading
 
 import pytest
 from django.db import connection
 
-from channels_app import sealing
-from channels_app.models import AuditEntry, Consumer, ConsumerSecret
+from channels_app import clock, sealing
+from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret
 from channels_app.rules import secrets
 from channels_app.rules.fields import MASK
+from delivery.models import ConsumerHealth
+from tests.support import console
 from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, TeamFactory
 
@@ -224,6 +227,45 @@ def test_writes_honour_if_match(service: Api) -> None:
     consumer = Consumer.objects.get()
     assert (consumer.state, consumer.version) == ("active", 2)
     assert service.delete(URL, If_Match='"2"').status == 204
+
+
+@pytest.mark.trap("a page that shows the program's own objects")
+def test_a_consumer_carries_the_health_that_console_and_portal_show(
+    service: Api,
+) -> None:
+    consumer = ConsumerFactory.create(channel=Channel.objects.get(slug=CHANNEL), client_id="x")
+    operator = console.operator()
+
+    def told() -> tuple[str, str, str]:
+        one = service.get(f"channels/{CHANNEL}/consumers/x").json["health"]
+        (listed,) = service.get(f"channels/{CHANNEL}/consumers").json["items"]
+        page = console.look(operator, console.list_url(Consumer))
+        labels = re.findall(r'hs-label hs-\w+">([^<]+)<', page)
+        return one, listed["health"], labels[1]  # behind its state
+
+    assert told() == ("untried", "untried", "nothing sent yet")
+    now = clock.now()
+    health = ConsumerHealth.objects.create(consumer=consumer, last_failure_at=now)
+    assert told() == ("failing", "failing", "failing")
+    health.last_success_at = now
+    health.save()
+    assert told() == ("healthy", "healthy", "healthy")
+    Consumer.objects.filter(pk=consumer.pk).update(state="disabled")
+    assert told() == ("disabled", "disabled", "disabled")
+
+
+def test_a_change_of_health_is_no_304(service: Api) -> None:
+    consumer = ConsumerFactory.create(channel=Channel.objects.get(slug=CHANNEL), client_id="x")
+    url = f"channels/{CHANNEL}/consumers/x"
+    seen = service.get(url).etag
+    assert service.get(url, If_None_Match=seen).status == 304
+
+    ConsumerHealth.objects.create(consumer=consumer, last_failure_at=clock.now())
+
+    answer = service.get(url, If_None_Match=seen)
+    assert (answer.status, answer.json["health"]) == (200, "failing")
+    # For a write the version counts, and that is as it was.
+    assert service.patch(url, {"description": "mine"}, If_Match=seen).status == 200
 
 
 def test_the_list_holds_the_channels_own(service: Api) -> None:

@@ -66,6 +66,47 @@ def test_a_message_shows_how_each_consumer_received_it(reader: Api) -> None:
     assert (shown["attempt_count"], shown["outcome"], shown["status"]) == (1, "server_error", 500)
 
 
+@pytest.mark.trap("a state that nobody ends")
+def test_a_message_is_out_for_delivery_until_each_delivery_has_ended(reader: Api) -> None:
+    message = MessageFactory.create(dispatched=True)
+    slug, number = message.channel.slug, public(message)
+    ends = {"delivered": 1, "dead": 1, "cancelled": 1}
+    for end in ends:
+        consumer = ConsumerFactory.create(channel=message.channel)
+        DeliveryFactory.create(message=message, consumer=consumer, **{end: True})
+    last = DeliveryFactory.create(
+        message=message, consumer=ConsumerFactory.create(channel=message.channel)
+    )
+
+    def answers() -> set[tuple[str, ...]]:
+        """What the message itself, the list and the lists by state say."""
+        one = reader.get(f"/messages/{number}").json()["state"]
+        (in_list,) = reader.get(f"/channels/{slug}/messages").json()["items"]
+        by_state = [
+            state for state in Message.Shown.values if listed(reader, slug, f"?state={state}")
+        ]
+        return {(one,), (in_list["state"],), tuple(by_state)}
+
+    assert answers() == {("Out-for-delivery",)}
+    for state in ("in_flight", "awaiting_ack"):
+        Delivery.objects.filter(pk=last.pk).update(state=state)
+        assert answers() == {("Out-for-delivery",)}
+    Delivery.objects.filter(pk=last.pk).update(state="dead", due_at=None)
+    assert answers() == {("Finished",)}
+    # A replay makes it open again.
+    Delivery.objects.filter(pk=last.pk).update(state="queued", due_at=clock.now())
+    assert answers() == {("Out-for-delivery",)}
+
+
+def test_a_message_that_no_consumer_wanted_is_finished(reader: Api) -> None:
+    message = MessageFactory.create(dispatched=True, due_at=clock.now() + timedelta(hours=1))
+
+    body = reader.get(f"/messages/{public(message)}").json()
+
+    assert (body["state"], body["scheduled"]) == ("Finished", False)
+    assert listed(reader, message.channel.slug, "?state=scheduled") == []
+
+
 def test_a_message_that_waits_for_its_time_says_so(reader: Api) -> None:
     message = MessageFactory.create(scheduled=True)
 
@@ -433,6 +474,8 @@ def test_each_filter_of_the_list_restricts(reader: Api) -> None:
     (made,) = make_messages(consumer, 1, event_type="order.created", state="accepted")
     (gone,) = make_messages(consumer, 1, event_type="orders.x", state="cancelled")
     (later,) = make_messages(consumer, 1, due_at=now + timedelta(hours=1))
+    for waits in (paid, later):
+        DeliveryFactory.create(message=waits, consumer=consumer)
     yesterday = quote(times.text(now - timedelta(days=1)))
 
     assert listed(reader, slug, "?event_type=order.paid") == [public(paid)]

@@ -12,6 +12,7 @@ from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from channels_app import inbound
 from channels_app.models import (
@@ -28,6 +29,7 @@ from channels_app.models import (
     Team,
 )
 from channels_app.rules import ids, keys
+from delivery.models import Delivery
 from tests.support import console
 from tests.support.factories import (
     ApiKeyFactory,
@@ -196,8 +198,8 @@ def test_a_body_is_downloaded_as_it_came(operator: Client) -> None:
 
 def test_lists_of_messages_count_and_scan_nothing(operator: Client) -> None:
     channel = MessageFactory.create().channel
-    queries = ("", f"?channel={channel.pk}", "?state=accepted", "?since=24", "?event_type=a.b",
-               f"?channel={channel.pk}&state=cancelled")  # fmt: skip
+    queries = ("", f"?channel={channel.pk}", "?state=Acknowledged", "?since=24", "?event_type=a.b",
+               "?state=Finished", f"?channel={channel.pk}&state=Cancelled")  # fmt: skip
     for query in queries:
         with CaptureQueriesContext(
             connection,
@@ -209,14 +211,29 @@ def test_lists_of_messages_count_and_scan_nothing(operator: Client) -> None:
         assert all("LIMIT" in sql for sql in about), query
 
 
+@pytest.mark.trap("a state that nobody ends")
+def test_a_message_whose_deliveries_ended_is_finished(operator: Client) -> None:
+    delivery = DeliveryFactory.create(delivered=True)
+    message = delivery.message
+    lists = {state: console.list_url(Message, f"?state={state}") for state in Message.Shown.values}
+    for state, changes in {
+        "Finished": {},
+        "Out-for-delivery": {"state": "queued", "due_at": timezone.now()},
+    }.items():
+        Delivery.objects.filter(pk=delivery.pk).update(**changes)
+        assert state in console.look(operator, console.page_url(message)).split("Content")[0]
+        found = [name for name, url in lists.items() if str(message) in console.look(operator, url)]
+        assert found == [state]
+
+
 def test_filters_find_what_they_say(operator: Client) -> None:
     mine = MessageFactory.create(event_type="order.paid")
     other = MessageFactory.create(cancelled=True)
     queries = {
         f"?channel={mine.channel_id}": True,
         f"?channel={other.channel_id}": False,
-        "?state=accepted": True,
-        "?state=cancelled": False,
+        "?state=Acknowledged": True,
+        "?state=Cancelled": False,
         "?event_type=order.paid": True,
         "?event_type=order": False,
         "?since=1": True,

@@ -32,7 +32,7 @@ def test_what_is_scheduled_stands_in_a_list_with_its_instant(operator: Client) -
     waits = MessageFactory.create(scheduled=True)
     sent = MessageFactory.create(dispatched=True)
 
-    text = console.look(operator, console.list_url(Message, "?state=accepted"))
+    text = console.look(operator, console.list_url(Message, "?state=Acknowledged"))
 
     assert str(waits) in text
     assert str(sent) not in text
