@@ -1,7 +1,7 @@
 """AuditEntry: who did what to which object, when and why."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from django.db import models
 
@@ -33,7 +33,12 @@ class AuditEntry(models.Model):
         return f"{self.actor} {self.action} {self.target}"
 
     @classmethod
-    def record(
+    def record(cls, actor: str, action: str, target: str, **rest: Any) -> None:
+        """Write what ``entries`` makes, in the caller's transaction."""
+        AuditEntry.objects.bulk_create(AuditEntry.entries(actor, action, target, **rest))
+
+    @classmethod
+    def entries(
         cls,
         actor: str,
         action: str,
@@ -44,18 +49,21 @@ class AuditEntry(models.Model):
         reason: str = "",
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write an entry in the caller's transaction. With both sides only what differs is kept.
+    ) -> list[Self]:
+        """Entries that are not written yet. With both sides only what differs is kept.
 
         A team that the thing was taken from has one of its own, which does not say what became.
         """
+        found = []
         if before and former_team_id not in (None, team_id):
             left = {"team": before.get("team")}
-            cls.record(actor, action, target, team_id=former_team_id, reason=reason, before=left)
+            found = cls.entries(
+                actor, action, target, team_id=former_team_id, reason=reason, before=left
+            )
         if before is not None and after is not None:
             names = [name for name in after if before.get(name) != after[name]]
             before, after = ({name: side.get(name) for name in names} for side in (before, after))
-        cls.objects.create(
+        entry = cls(
             actor=actor[:200],
             action=action,
             target=target[:300],
@@ -64,3 +72,4 @@ class AuditEntry(models.Model):
             before=before,
             after=after,
         )
+        return [*found, entry]

@@ -95,10 +95,36 @@ def message_of(caller: Caller, text: str) -> Message:
 
 def own_message(caller: Caller, text: str) -> Message:
     """The message with this public id, to be changed. Raises NotFound and PermissionDenied."""
-    row = message_of(caller, text)
-    if not may_change(caller, row):
-        raise PermissionDenied("Only its producer may change a message.", "not_the_producer")
-    return row
+    found = own_messages(caller, [text])[text]
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def own_messages(
+    caller: Caller, texts: Collection[str]
+) -> dict[str, Message | NotFound | PermissionDenied]:
+    """The messages with these public ids, to be changed, or why each may not be."""
+    numbers = {text: ids.from_public(ids.MESSAGE, text) for text in texts}
+    wanted = [number for number in numbers.values() if number is not None]
+    rows = Message.objects.select_related("channel", "producer").in_bulk(wanted)
+    foreign = [row.id for row in rows.values() if not is_own(caller, row)]
+    sent = _sent_to(caller, foreign)
+    found: dict[str, Message | NotFound | PermissionDenied] = {}
+    for text, number in numbers.items():
+        row = rows.get(number) if number is not None else None
+        if (
+            row is None
+            or not caller.sees(row.channel.slug, row.channel.exposure)
+            or not (is_own(caller, row) or row.id in sent)
+        ):
+            found[text] = NotFound("unknown_message", "There is no such message.")
+        elif may_change(caller, row):
+            found[text] = row
+        else:
+            denied = "Only its producer may change a message."
+            found[text] = PermissionDenied(denied, "not_the_producer")
+    return found
 
 
 def is_own(caller: Caller, message: Message) -> bool:
@@ -145,5 +171,12 @@ def asker_of(caller: Caller, reason: str) -> Asker:
 
 
 def was_sent(caller: Caller, message: Message) -> bool:
-    mine = Delivery.objects.filter(message_id=message.id)
-    return mine.filter(Q(consumer__team_id=caller.tenant.team_id)).exists()
+    """Whether a consumer of the caller's team has a delivery of it."""
+    return bool(_sent_to(caller, [message.id]))
+
+
+def _sent_to(caller: Caller, message_ids: Collection[int]) -> set[int]:
+    if not message_ids:
+        return set()
+    mine = Delivery.objects.filter(Q(consumer__team_id=caller.tenant.team_id))
+    return set(mine.filter(message_id__in=message_ids).values_list("message_id", flat=True))

@@ -1,14 +1,17 @@
 """Cancel: take back what was not sent yet, one delivery, one message, or a removed consumer's."""
 
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import Any
 
-from django.db.models import F
+from django.db.models import F, Max, Value
+from django.db.models.functions import Least
 
-from channels_app import failpoints, transactions
-from channels_app.errors import Conflict, NotFound, Stale
+from channels_app import failpoints, held, transactions
+from channels_app.errors import BrokerError, Conflict, NotFound, Stale
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids, times
 from channels_app.rules.conditions import ALWAYS, Condition
@@ -26,6 +29,10 @@ HELD = {
 }
 
 
+AT_ONCE = 2000
+"""Deliveries of many messages that are taken back in one transaction, about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     """What became of a message."""
@@ -33,8 +40,6 @@ class Cancelled:
     message: Message
     cancelled_count: int
     """Deliveries that this call took back."""
-    states: dict[str, int]
-    """All its deliveries by state, afterwards."""
 
 
 def cancel_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) -> Delivery:
@@ -78,72 +83,102 @@ def cancel_message(
     broken (S4-23). Doing it twice is harmless. Raises NotFound and Stale; with ``unless_sent``
     Conflict where nothing is queued and something is being sent, so that the caller asks again.
     """
-    cancelled = transactions.run(
-        lambda: _cancel_message(message_id, asker, now, slot, condition, unless_sent)
-    )
-    failpoints.reach("after_cancel")
-    return cancelled
+    wanted = {message_id: condition}
+    (done,) = cancel_messages(wanted, asker, now=now, slot=slot, unless_sent=unless_sent).values()
+    if isinstance(done, BrokerError):
+        raise done
+    return done
 
 
-def _cancel_message(
-    message_id: int,
+def cancel_messages(
+    wanted: Mapping[int, Condition],
     asker: Asker,
+    *,
     now: datetime,
-    slot: int,
-    condition: Condition,
-    unless_sent: bool,
-) -> Cancelled:
+    slot: int = 0,
+    unless_sent: bool = False,
+) -> dict[int, Cancelled | BrokerError]:
+    """The same for many, by key and with the version each must have; each by itself.
+
+    As many as have `AT_ONCE` deliveries are one transaction, of a few statements for all of them.
+    """
+    done: dict[int, Cancelled | BrokerError] = {}
+    for group in held.in_groups(list(wanted), AT_ONCE):
+        some = {key: wanted[key] for key in group}
+        done |= transactions.run(partial(_cancel_messages, some, asker, now, slot, unless_sent))
+        failpoints.reach("after_cancel")
+    return done
+
+
+def _cancel_messages(
+    wanted: Mapping[int, Condition], asker: Asker, now: datetime, slot: int, unless_sent: bool
+) -> dict[int, Cancelled | BrokerError]:
     # Waits for a fan-out that is being written: then its deliveries are there.
-    message = Message.objects.select_for_update().filter(id=message_id).first()
-    if message is None:
-        raise NotFound("unknown_message", "There is no such message.")
-    if not condition.holds(message.version):
-        raise Stale("stale_version", "The message has changed since; read it again.")
-    queued = list(
-        Delivery.objects.filter(message_id=message_id, state=QUEUED)
-        .order_by("consumer_id")
-        .select_for_update()
-        .values_list("id", "consumer_id")
-    )
-    if unless_sent and not queued:
-        _refuse_sent(message_id)
-    before = {
-        "state": message.state,
-        "queued": len(queued),
-        "due_at": times.text(message.due_at),
-    }
-    _take_back(queued, Reason.CANCELLED, now, slot)
-    if _close(message, now) or queued:
-        AuditEntry.record(
-            asker.actor,
-            "message.cancel",
-            f"message:{ids.to_public(ids.MESSAGE, message.id)}",
-            team_id=message.producer.team_id if message.producer else None,
-            reason=asker.reason,
-            before=before,
-            after={
-                "state": message.state,
-                "queued": 0,
-                "cancelled": len(queued),
-                "due_at": times.text(message.due_at),
-            },
-        )
+    messages = held.messages(wanted)
+    queued: dict[int, list[tuple[int, int]]] = {key: [] for key in messages}
+    rows = Delivery.objects.filter(message_id__in=messages, state=QUEUED)
+    in_order = rows.order_by("message_id", "consumer_id").select_for_update()
+    for key, id, consumer_id in in_order.values_list("message_id", "id", "consumer_id"):
+        queued[key].append((id, consumer_id))
+    sent = _sent([key for key in messages if not queued[key]]) if unless_sent else {}
+    done: dict[int, Cancelled | BrokerError] = {}
+    entries, changed = [], []
+    for key, condition in wanted.items():
+        message = messages.get(key)
+        if message is None:
+            done[key] = NotFound("unknown_message", "There is no such message.")
+        elif not condition.holds(message.version):
+            done[key] = Stale("stale_version", "The message has changed since; read it again.")
+        elif key in sent:
+            until = times.text(sent[key])
+            done[key] = Conflict("in_flight", f"It is being delivered, until {until} at most.")
+        else:
+            count = len(queued[key])
+            before = {"state": message.state, "due_at": times.text(message.due_at), "queued": count}
+            if is_changed := _close(message, now):
+                changed.append(message)
+            if is_changed or count:
+                entries += _entries(message, asker, before)
+            done[key] = Cancelled(message, count)
+    ours = [row for key in done if isinstance(done[key], Cancelled) for row in queued[key]]
+    _take_back(ours, Reason.CANCELLED, now, slot)
+    for state in (Message.State.CANCELLED, Message.State.DISPATCHED):
+        keys = [message.id for message in changed if message.state == state]
+        ends = {"expires_at": now} if state == Message.State.DISPATCHED else {}
+        if keys:
+            Message.objects.filter(id__in=keys).update(
+                state=state, due_at=Least("due_at", Value(now)), version=F("version") + 1, **ends
+            )
+    AuditEntry.objects.bulk_create(entries)
     failpoints.reach("in_cancel")
-    rows = Delivery.objects.filter(message_id=message_id)
-    states = Tally[str](rows.values_list("state", flat=True))
-    return Cancelled(message, len(queued), dict(states))
+    return done
 
 
-def _refuse_sent(message_id: int) -> None:
-    """Raises Conflict while an attempt is open."""
-    held = Delivery.objects.filter(message_id=message_id, state__in=HELD)
-    until = held.order_by("-due_at").values_list("due_at", flat=True).first()
-    if until is not None:
-        raise Conflict("in_flight", f"It is being delivered, until {times.text(until)} at most.")
+def _entries(message: Message, asker: Asker, before: dict[str, Any]) -> list[AuditEntry]:
+    return AuditEntry.entries(
+        asker.actor,
+        "message.cancel",
+        f"message:{ids.to_public(ids.MESSAGE, message.id)}",
+        team_id=message.producer.team_id if message.producer else None,
+        reason=asker.reason,
+        before=before,
+        after={
+            "state": message.state,
+            "queued": 0,
+            "cancelled": before["queued"],
+            "due_at": times.text(message.due_at),
+        },
+    )
+
+
+def _sent(message_ids: list[int]) -> dict[int, datetime]:
+    """Until when at most an attempt of each of these is open; without those that have none."""
+    rows = Delivery.objects.filter(message_id__in=message_ids, state__in=HELD)
+    return dict(rows.values_list("message_id").annotate(until=Max("due_at")))
 
 
 def _close(message: Message, now: datetime) -> bool:
-    """Keep the message from being sent to anyone else; whether it was open until now."""
+    """Keep the message from being sent to anyone else, not written yet; whether it was open."""
     if message.state == Message.State.ACCEPTED:
         message.state = Message.State.CANCELLED
     elif message.state == Message.State.DISPATCHED and not _has_expired(message, now):
@@ -154,7 +189,6 @@ def _close(message: Message, now: datetime) -> bool:
     # Due no more: the timeline is what is going to be sent.
     message.due_at = min(message.due_at, now)
     message.version += 1
-    message.save(update_fields=["state", "due_at", "expires_at", "version"])
     return True
 
 

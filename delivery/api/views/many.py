@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, ClassVar
 
 from rest_framework.exceptions import PermissionDenied
@@ -15,13 +16,17 @@ from channels_app.errors import BrokerError, Invalid
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.fields import Field
 from delivery.api import bodies, documents, reach
-from delivery.models import Delivery
 from delivery.rules.asker import Asker
 from delivery.runtime import wake
 from delivery.steps import cancel, reschedule
 
 MOST = 200
-"""Each is a transaction of its own, of a few milliseconds; a request should not last seconds."""
+"""They are locked and written together: a request should not last seconds."""
+
+Item = dict[str, Any]
+Result = dict[str, Any]
+Step = Callable[[Mapping[int, Item], Asker, datetime], Mapping[int, Result | BrokerError]]
+"""Changes messages by key, each as its item says."""
 
 
 class MoveView(ApiView):
@@ -38,14 +43,24 @@ class MoveView(ApiView):
         """
         moved: set[int] = set()
 
-        def move(item: dict[str, Any], asker: Asker) -> dict[str, Any]:
-            row, condition = _found(self, item)
-            now = clock.now()
-            values = bodies.move_of(item, now)
-            done = reschedule.reschedule(row, asker, now=now, condition=condition, **values)
-            queued = Delivery.objects.filter(message_id=row, state="queued")
-            moved.update(queued.values_list("consumer_id", flat=True))
-            return {"status": 200, "version": done.version}
+        def move(items: Mapping[int, Item], asker: Asker, now: datetime) -> dict[int, Any]:
+            results: dict[int, Result | BrokerError] = {}
+            moves: dict[int, reschedule.Move] = {}
+            for key, item in items.items():
+                condition = _condition(item)
+                try:
+                    values = bodies.move_of(item, now)
+                except BrokerError as refused:
+                    results[key] = refused
+                else:
+                    moves[key] = reschedule.Move(condition=condition, **values)
+            for key, done in reschedule.reschedule_many(moves, asker, now=now).items():
+                if isinstance(done, BrokerError):
+                    results[key] = done
+                    continue
+                moved.update(done.consumer_ids)
+                results[key] = {"status": 200, "version": done.message.version}
+            return results
 
         answer = _each(self, request, bodies.MOVE_ITEM, move)
         wake.hurry(moved)
@@ -65,28 +80,29 @@ class CancelView(ApiView):
         If-Match would say.
         """
 
-        def take_back(item: dict[str, Any], asker: Asker) -> dict[str, Any]:
-            row, condition = _found(self, item)
-            done = cancel.cancel_message(
-                row,
+        def take_back(items: Mapping[int, Item], asker: Asker, now: datetime) -> dict[int, Any]:
+            done = cancel.cancel_messages(
+                {key: _condition(item) for key, item in items.items()},
                 asker,
-                now=clock.now(),
+                now=now,
                 slot=os.getpid(),
-                condition=condition,
                 unless_sent=True,
             )
-            count = done.cancelled_count
-            return {"status": 200, "version": done.message.version, "cancelled_count": count}
+            return {
+                key: one
+                if isinstance(one, BrokerError)
+                else {
+                    "status": 200,
+                    "version": one.message.version,
+                    "cancelled_count": one.cancelled_count,
+                }
+                for key, one in done.items()
+            }
 
         return _each(self, request, bodies.CANCEL_ITEM, take_back)
 
 
-def _each(
-    view: ApiView,
-    request: Request,
-    known: Mapping[str, Field],
-    step: Callable[[dict[str, Any], Asker], dict[str, Any]],
-) -> Response:
+def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Step) -> Response:
     """Every item's own result, in the request's order. Raises ApiProblem and Invalid."""
     values = bodies.read(request, bodies.MANY)
     items = values["messages"]
@@ -95,36 +111,55 @@ def _each(
     if len(items) > MOST:
         raise Invalid("batch_too_large", f"Send at most {MOST} at once.", field="messages")
     asker = reach.asker_of(view.caller, values.get("reason", ""))
-    results = []
-    for item in items:
-        name = item.get("id") if isinstance(item, dict) else None
-        named = {"id": _printable(name) if isinstance(name, str) else None}
+    results: dict[int, Result | Exception] = {}
+    wanted: dict[int, Item] = {}
+    for place, item in enumerate(items):
         try:
-            results.append(named | step(bodies.cleaned(item, known), asker))
-        except BrokerError as refused:
-            told = problems.document(
-                refused.status, refused.code, refused.detail, field=refused.field
-            )
-            results.append(named | _told(told))
-        except PermissionDenied as refused:
-            told = problems.document(403, str(refused.get_codes()), str(refused.detail))
-            results.append(named | _told(told))
-    done = sum(result["status"] == 200 for result in results)
-    return Response({"items": results, "done": done, "refused": len(results) - done}, status=207)
+            wanted[place] = bodies.cleaned(item, known)
+        except Invalid as refused:
+            results[place] = refused
+    rows = reach.own_messages(view.caller, {item["id"] for item in wanted.values()})
+    keys: dict[int, int] = {}
+    for place, item in wanted.items():
+        row = rows[item.pop("id")]
+        if isinstance(row, Exception):
+            results[place] = row
+        else:
+            keys[place] = row.id
+    # One that stands there twice is changed twice: in the order of the request.
+    while keys:
+        turn = {key: place for place, key in reversed(keys.items())}
+        done = step({key: wanted[place] for key, place in turn.items()}, asker, clock.now())
+        for key, place in turn.items():
+            results[place] = done[key]
+            del keys[place]
+    shown: list[Result] = [
+        {"id": _name(item)} | _shown(results[place]) for place, item in enumerate(items)
+    ]
+    count = sum(result["status"] == 200 for result in shown)
+    return Response({"items": shown, "done": count, "refused": len(shown) - count}, status=207)
 
 
-def _found(view: ApiView, item: dict[str, Any]) -> tuple[int, Condition]:
-    """The message that an item means, and the version that it must have."""
-    row = reach.own_message(view.caller, item.pop("id"))
+def _condition(item: Item) -> Condition:
+    """The version that the message must have."""
     version = item.pop("version", None)
-    return row.id, ALWAYS if version is None else Condition(frozenset({version}), must_exist=True)
+    return ALWAYS if version is None else Condition(frozenset({version}), must_exist=True)
 
 
-def _printable(name: str) -> str:
-    return name[:100].encode("ascii", "backslashreplace").decode()
+def _name(item: object) -> str | None:
+    name = item.get("id") if isinstance(item, dict) else None
+    return (
+        name[:100].encode("ascii", "backslashreplace").decode() if isinstance(name, str) else None
+    )
 
 
-def _told(problem: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: problem[name] for name in ("status", "code", "detail", "field") if name in problem
-    }
+def _shown(result: Result | Exception) -> Result:
+    if isinstance(result, BrokerError):
+        problem = problems.document(result.status, result.code, result.detail, field=result.field)
+    elif isinstance(result, PermissionDenied):
+        problem = problems.document(403, str(result.get_codes()), str(result.detail))
+    else:
+        assert not isinstance(result, Exception)
+        return result
+    names = ("status", "code", "detail", "field")
+    return {name: problem[name] for name in names if name in problem}

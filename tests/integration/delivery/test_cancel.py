@@ -1,5 +1,6 @@
 """Cancel and reschedule: only what waits, with true counters, and a trace of who did it."""
 
+from collections import Counter as Tally
 from datetime import timedelta
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_a_message_that_was_not_fanned_out_never_is() -> None:
     done = take_back(message)
 
     assert (done.message.state, done.message.version) == ("cancelled", 2)
-    assert (done.cancelled_count, done.states) == (0, {})
+    assert done.cancelled_count == 0
     assert dispatch.dispatch(10, 0).message_count == 0
     assert not Delivery.objects.exists()
     entry = AuditEntry.objects.get()
@@ -118,7 +119,13 @@ def test_only_what_is_queued_of_a_message_is_taken_back() -> None:
     done = take_back(message)
 
     assert done.cancelled_count == 2
-    assert done.states == {"cancelled": 2, "in_flight": 1, "delivered": 1, "dead": 1}
+    rows_of = Delivery.objects.filter(message=message)
+    assert Tally(rows_of.values_list("state", flat=True)) == {
+        "cancelled": 2,
+        "in_flight": 1,
+        "delivered": 1,
+        "dead": 1,
+    }
     assert done.message.state == "dispatched"
     assert {name: reload(row).state for name, row in rows.items()} == {
         "first": "cancelled",

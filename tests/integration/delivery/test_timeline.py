@@ -6,6 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from channels_app import clock, snapshot
 from channels_app import conf as conf_module
@@ -344,6 +346,55 @@ def test_many_are_cancelled_each_by_itself(owner: Api) -> None:
     states = Delivery.objects.order_by("id").values_list("state", flat=True)
     assert list(states) == ["cancelled", "cancelled", "queued", "in_flight"]
     assert_counters_are_true()
+
+
+@pytest.mark.trap("a request that costs by the row")
+@pytest.mark.parametrize("path", ["/messages/move", "/messages/cancel"])
+def test_a_hundred_at_once_take_a_few_statements(owner: Api, path: str) -> None:
+    """What takes time is a statement: 2,400 for 200 messages took seconds."""
+    consumer, at = ConsumerFactory.create(), clock.now() + HOUR
+    rows = [own(owner, consumer=consumer) for _ in range(100)]
+    places = [
+        {"due_at": times.text(at + timedelta(seconds=number)), "priority": number % 9}
+        for number in range(len(rows))
+    ]
+    items = [
+        {"id": public(row.message)} | (place if path.endswith("move") else {})
+        for row, place in zip(rows, places, strict=True)
+    ]
+
+    with CaptureQueriesContext(connection) as captured:
+        assert owner.post(path, {"messages": items}).json()["done"] == len(rows)
+
+    assert len(captured) < 30
+    after = {row.id: row for row in Delivery.objects.select_related("message")}
+    for row, place in zip(rows, places, strict=True):
+        if path.endswith("cancel"):
+            assert (after[row.id].state, after[row.id].version) == ("cancelled", row.version + 1)
+            continue
+        for one in (after[row.id], after[row.id].message):
+            assert one.due_at is not None
+            assert times.text(one.due_at) == place["due_at"]
+            assert (one.priority, one.version) == (place["priority"], 2)
+    assert AuditEntry.objects.count() == len(rows)
+    assert_counters_are_true()
+
+
+def test_one_that_stands_there_twice_is_changed_twice(owner: Api) -> None:
+    name = public(own(owner).message)
+    at = clock.now() + HOUR
+    items = [
+        {"id": name, "priority": 9, "version": 1},
+        {"id": name, "due_at": times.text(at), "version": 2},
+        {"id": name, "priority": 1, "version": 1},
+    ]
+
+    body = owner.post("/messages/move", {"messages": items}).json()
+
+    assert [item["status"] for item in body["items"]] == [200, 200, 412]
+    row = Delivery.objects.get()
+    assert row.due_at is not None
+    assert (row.priority, times.text(row.due_at)) == (9, times.text(at))
 
 
 @pytest.mark.parametrize("path", ["/messages/move", "/messages/cancel"])

@@ -42,7 +42,13 @@ STATES = {
     "channels/{channel}/consumers": ["active", "retired"],
     "channels/{channel}/consumers/{client_id}/deliveries": list(SHOWN_STATES),
     "channels/{channel}/consumers/{client_id}/lanes": ["open", "parked", "blocked"],
-    "channels/{channel}/messages": ["accepted", "dispatched", "cancelled", "scheduled", *Message.Shown.values],
+    "channels/{channel}/messages": [
+        "accepted",
+        "dispatched",
+        "cancelled",
+        "scheduled",
+        *Message.Shown.values,
+    ],
     "channels/{channel}/schedules": ["active", "ended"],
     "replays": ["running", "finished", "cancelled"],
 }
