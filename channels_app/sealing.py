@@ -69,21 +69,34 @@ def sealed_with(stored: str) -> str:
 
 def mint_secret(consumer: Consumer) -> str:
     """Give the consumer a new shared secret (v1); its ``whsec_...`` is for its owner, once."""
-    text = secrets.new_secret()
-    _keep(consumer, ConsumerSecret.Scheme.V1, secrets.decode_secret(text))
+    text, row = new_secret(consumer)
+    row.save()
     return text
 
 
 def mint_key_pair(consumer: Consumer) -> str:
     """Give the consumer a new Ed25519 pair (v1a); its public ``whpk_...``."""
+    row = new_key_pair(consumer)
+    row.save()
+    return row.public_key
+
+
+def new_secret(consumer: Consumer) -> tuple[str, ConsumerSecret]:
+    """A shared secret as its owner is told it, and the row that is to be written."""
+    text = secrets.new_secret()
+    return text, _sealed(consumer, ConsumerSecret.Scheme.V1, secrets.decode_secret(text))
+
+
+def new_key_pair(consumer: Consumer) -> ConsumerSecret:
+    """An Ed25519 pair, to be written."""
     signer, public_key = secrets.new_signing_key()
-    _keep(consumer, ConsumerSecret.Scheme.V1A, secrets.decode_signing_key(signer), public_key)
-    return public_key
+    scheme = ConsumerSecret.Scheme.V1A
+    return _sealed(consumer, scheme, secrets.decode_signing_key(signer), public_key)
 
 
-def _keep(consumer: Consumer, scheme: str, plain: bytes, public_key: str = "") -> None:
+def _sealed(consumer: Consumer, scheme: str, plain: bytes, public_key: str = "") -> ConsumerSecret:
     sealed, key_id = seal_for_consumer(consumer.channel_id, consumer.client_id, plain)
-    ConsumerSecret.objects.create(
+    return ConsumerSecret(
         consumer=consumer, scheme=scheme, sealed=sealed, key_id=key_id, public_key=public_key
     )
 

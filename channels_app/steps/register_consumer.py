@@ -1,13 +1,13 @@
 """Register a consumer on a channel: create, revive, replace or change it (S0-12, S1-15)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from channels_app import clock, inbound, sealing, transactions
 from channels_app.conf import MAX_TIMEOUT_MS, conf
-from channels_app.errors import Invalid, NotFound, Stale
+from channels_app.errors import BrokerError, Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
 from channels_app.rules import addresses, fields, filters, headers, names, settings
 from channels_app.rules.conditions import ALWAYS, Condition
@@ -116,6 +116,28 @@ def put(
     return _run(_Order(channel, client_id, wanted, actor, tenant, condition, reason, create=True))
 
 
+def put_all(
+    wanted: Iterable[tuple[str, str, Mapping[str, Any]]], *, actor: str
+) -> list[Registered[Consumer] | BrokerError]:
+    """``put`` for many by an operator, in a few statements; each is written or refused by itself.
+
+    ``wanted`` are channel, client id and values. Each consumer may stand there once.
+    """
+    done: dict[int, Registered[Consumer] | BrokerError] = {}
+    orders: dict[int, _Order] = {}
+    for place, (channel, client_id, values) in enumerate(wanted):
+        try:
+            clean = _clean(client_id, values, partial=False)
+        except Invalid as refused:
+            done[place] = refused
+        else:
+            orders[place] = _Order(
+                channel, client_id, clean, actor, OPERATOR, ALWAYS, reason="", create=True
+            )
+    done |= zip(orders, _run_all(list(orders.values())), strict=True)
+    return [done[place] for place in sorted(done)]
+
+
 def patch(
     channel: str,
     client_id: str,
@@ -179,31 +201,95 @@ def _clean(client_id: str, values: Mapping[str, Any], *, partial: bool) -> dict[
 
 
 def _run(order: _Order) -> Registered[Consumer]:
+    (done,) = _run_all([order])
+    if isinstance(done, BrokerError):
+        raise done
+    return done
+
+
+def _run_all(orders: Sequence[_Order]) -> list[Registered[Consumer] | BrokerError]:
     # A rival that creates the same name first makes our insert collide: then it is a replacement.
-    return transactions.run(lambda: _write(order), on_collision=lambda: None)
+    return transactions.run(lambda: _write(orders), on_collision=lambda: None)
 
 
-def _write(order: _Order) -> Registered[Consumer]:
-    consumer, live = _find(order)
+def _write(orders: Sequence[_Order]) -> list[Registered[Consumer] | BrokerError]:
+    """Write all that can be written, in a few statements; each consumer stands there once."""
+    known = _Known(orders)
+    done: list[Registered[Consumer] | BrokerError] = []
+    written: list[_Written] = []
+    for order in orders:
+        try:
+            change = _change(order, known)
+        except BrokerError as refused:
+            done.append(refused)
+            continue
+        if isinstance(change, _Written):
+            written.append(change)
+            done.append(change.registered)
+        else:
+            done.append(Registered(change))
+    Consumer.save_all([change.registered.row for change in written])
+    _drop_secrets(written)
+    ConsumerSecret.objects.bulk_create([secret for change in written for secret in change.secrets])
+    AuditEntry.objects.bulk_create([entry for change in written for entry in change.entries])
+    return done
+
+
+class _Known:
+    """What registrations refer to, asked for once for all of them; consumers are locked."""
+
+    def __init__(self, orders: Sequence[_Order]) -> None:
+        slugs = {order.channel for order in orders}
+        self.channels = {row.slug: row for row in Channel.objects.filter(slug__in=slugs)}
+        mine = Consumer.objects.select_for_update().filter(
+            channel__in=self.channels.values(),
+            client_id__in=[order.client_id for order in orders],
+        )
+        found = mine.order_by("id").prefetch_related("team") if self.channels else ()
+        self.consumers = {(row.channel_id, row.client_id): row for row in found}
+        teams = {order.values.get("team") for order in orders} - {None}
+        rows = Team.objects.filter(slug__in=teams) if teams else ()
+        self.teams: dict[str | None, Team] = {row.slug: row for row in rows}
+        signing = [row.id for row in self.consumers.values() if _signs_v1a(row)]
+        pairs = ConsumerSecret.objects.filter(consumer_id__in=signing, expires_at=None)
+        self.with_pair = (
+            {row.consumer_id for row in pairs.filter(scheme=ConsumerSecret.Scheme.V1A)}
+            if signing
+            else set()
+        )
+        """Those that sign with a key pair already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A consumer that is to be written, and its place in the audit log."""
+
+    registered: Registered[Consumer]
+    secrets: list[ConsumerSecret]
+    entries: list[AuditEntry]
+
+
+def _change(order: _Order, known: _Known) -> Consumer | _Written:
+    """What follows from an order; the consumer alone where nothing does."""
+    consumer, live = _find(order, known)
     before = describe(consumer) if live else None
     former_team_id = consumer.team_id
     stored = given = static_headers(consumer) if live else {}
     address = inbound.opened(consumer) if live else None
-    _set(consumer, order)
+    _set(consumer, order, known)
     moved = "ack" in order.values and inbound.seal(consumer, address)
     if "headers" in order.values:
         given = _unmask(order.values["headers"], stored or {})
     after = _settings(consumer) | {"headers": _masked(given)}
     if before == after and given == stored and not moved:
-        return Registered(consumer)
+        return consumer
     if given is not None and (given != stored or not live):
         _seal_headers(consumer, given)
     if not live:
         consumer.state, consumer.state_reason = Consumer.State.ACTIVE, ""
         consumer.state_changed_at = clock.now()
-    consumer.save()
-    secrets = _mint(consumer, renew=not live)
-    AuditEntry.record(
+    text, secrets = _minted(consumer, renew=not live, has_pair=consumer.id in known.with_pair)
+    entries = AuditEntry.entries(
         order.actor,
         "consumer.update" if live else "consumer.create",
         f"consumer:{order.channel}/{order.client_id}",
@@ -213,16 +299,16 @@ def _write(order: _Order) -> Registered[Consumer]:
         before=before,
         after=after,
     )
-    return Registered(consumer, created=not live, changed=True, secrets=secrets)
+    done = Registered(consumer, created=not live, changed=True, secrets=text)
+    return _Written(done, secrets, entries)
 
 
-def _find(order: _Order) -> tuple[Consumer, bool]:
+def _find(order: _Order, known: _Known) -> tuple[Consumer, bool]:
     """The consumer, new if need be, and whether it is registered already."""
-    channel = Channel.objects.filter(slug=order.channel).first()
+    channel = known.channels.get(order.channel)
     if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
-    mine = Consumer.objects.select_for_update().filter(channel=channel, client_id=order.client_id)
-    found = mine.first()
+    found = known.consumers.get((channel.id, order.client_id))
     live = found is not None and found.state != Consumer.State.RETIRED
     if (found and not order.tenant.owns(found.team_id)) or not (live or order.create):
         raise NotFound("unknown_consumer", f"The channel has no consumer {order.client_id}.")
@@ -234,11 +320,11 @@ def _find(order: _Order) -> tuple[Consumer, bool]:
     return found, live
 
 
-def _set(consumer: Consumer, order: _Order) -> None:
+def _set(consumer: Consumer, order: _Order, known: _Known) -> None:
     values = dict(order.values)
     values.pop("headers", None)
     if "team" in values:
-        _set_team(consumer, values.pop("team"), order.tenant)
+        _set_team(consumer, values.pop("team"), order.tenant, known)
     if "signing" in values:
         consumer.signing = [scheme for scheme in values.pop("signing") if scheme != "v1"]
     if "rate_limit" in values:
@@ -249,8 +335,8 @@ def _set(consumer: Consumer, order: _Order) -> None:
     _check_url(consumer, order.values)
 
 
-def _set_team(consumer: Consumer, slug: str | None, tenant: Tenant) -> None:
-    team = Team.objects.filter(slug=slug).first() if slug else None
+def _set_team(consumer: Consumer, slug: str | None, tenant: Tenant, known: _Known) -> None:
+    team = known.teams.get(slug)
     missing = slug is not None and team is None
     if missing or not tenant.owns(team.id if team else None):
         fault = Fault("team", f"There is no team {slug} that this key may register for.")
@@ -286,14 +372,31 @@ def _seal_headers(consumer: Consumer, given: Mapping[str, str]) -> None:
     consumer.headers_sealed = sealed if given else b""
 
 
-def _mint(consumer: Consumer, *, renew: bool) -> tuple[str, ...]:
-    """Make the secrets that are missing; those of a former life sign nothing any more."""
+def _minted(
+    consumer: Consumer, *, renew: bool, has_pair: bool
+) -> tuple[tuple[str, ...], list[ConsumerSecret]]:
+    """The secrets that are missing, to be written, and what of them its owner is told."""
+    made: list[ConsumerSecret] = []
+    shown: tuple[str, ...] = ()
     if renew:
-        consumer.secrets.all().delete()
-    shown = (sealing.mint_secret(consumer),) if renew else ()
-    pairs = consumer.secrets.filter(scheme=ConsumerSecret.Scheme.V1A)
-    if "v1a" not in consumer.signing:
-        pairs.delete()
-    elif not pairs.filter(expires_at=None).exists():
-        sealing.mint_key_pair(consumer)
-    return shown
+        text, secret = sealing.new_secret(consumer)
+        shown, made = (text,), [secret]
+    if _signs_v1a(consumer) and (renew or not has_pair):
+        made.append(sealing.new_key_pair(consumer))
+    return shown, made
+
+
+def _signs_v1a(consumer: Consumer) -> bool:
+    return ConsumerSecret.Scheme.V1A in consumer.signing
+
+
+def _drop_secrets(written: Sequence[_Written]) -> None:
+    """Secrets of a former life sign nothing any more, nor do key pairs of who wants none."""
+    old = [change.registered for change in written if change.registered.row.version > 1]
+    revived = [done.row.id for done in old if done.created]
+    if revived:
+        ConsumerSecret.objects.filter(consumer_id__in=revived).delete()
+    others = [done.row.id for done in old if not (done.created or _signs_v1a(done.row))]
+    if others:
+        pairs = ConsumerSecret.objects.filter(consumer_id__in=others)
+        pairs.filter(scheme=ConsumerSecret.Scheme.V1A).delete()

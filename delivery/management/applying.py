@@ -1,7 +1,8 @@
 """Applying a declaration: all of it or nothing, and what that changed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from django.db import transaction
@@ -23,6 +24,8 @@ from channels_app.steps import (
 from delivery.management.declaration import Declaration, Entry, Problem
 
 HIDDEN = "(not shown)"
+AT_ONCE = 500
+"""Entries of a table that are registered between two reports of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,28 @@ class _TakeBack(Exception):
     """Ends the transaction without its changes."""
 
 
-def apply(declaration: Declaration, *, actor: str, dry_run: bool = False) -> Applied:
+def apply(
+    declaration: Declaration,
+    *,
+    actor: str,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Applied:
     """Register every entry in one transaction; any problem, or ``dry_run``, takes all of it back.
 
     Every entry is tried even after one was refused, so that all problems are told at once.
+    ``progress`` hears how many of how many entries were tried, some hundreds at a time.
     """
     applied = Applied(problems=list(declaration.problems))
     refused: set[str] = set()
+    done, total = 0, len(declaration.entries)
     try:
         with transaction.atomic():
-            for entry in declaration.entries:
-                _try(entry, actor, applied, refused)
+            for some in _groups(declaration.entries):
+                for entry, outcome in zip(some, _register_all(some, actor), strict=True):
+                    _note(entry, outcome, applied, refused)
+                done += len(some)
+                progress(done, total)
             if applied.problems or dry_run:
                 raise _TakeBack
     except _TakeBack:
@@ -68,25 +82,66 @@ def apply(declaration: Declaration, *, actor: str, dry_run: bool = False) -> App
     return applied
 
 
-def _try(entry: Entry, actor: str, applied: Applied, refused: set[str]) -> None:
-    try:
-        applied.changes.append(_register(entry, actor))
-    except BrokerError as error:
-        if entry.table.name == "channels":
-            refused.add(entry.key[0])
-        # What stands on a refused channel is not told again for that alone.
-        if error.code == "unknown_channel" and entry.key[0] in refused:
-            return
-        faults = [(fault.field, fault.detail) for fault in error.faults]
-        for name, detail in faults or [(error.field, error.detail)]:
-            applied.problems.append(Problem(entry.place(name), detail))
+def _groups(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Entries of one table each, in order, up to `AT_ONCE`."""
+    for _, alike in groupby(entries, key=lambda entry: entry.table.name):
+        rest = list(alike)
+        for start in range(0, len(rest), AT_ONCE):
+            yield rest[start : start + AT_ONCE]
 
 
-def _register(entry: Entry, actor: str) -> Change:
+def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused: set[str]) -> None:
+    if isinstance(outcome, Change):
+        applied.changes.append(outcome)
+        return
+    if entry.table.name == "channels":
+        refused.add(entry.key[0])
+    # What stands on a refused channel is not told again for that alone.
+    if outcome.code == "unknown_channel" and entry.key[0] in refused:
+        return
+    faults = [(fault.field, fault.detail) for fault in outcome.faults]
+    for name, detail in faults or [(outcome.field, outcome.detail)]:
+        applied.problems.append(Problem(entry.place(name), detail))
+
+
+def _register_all(entries: Sequence[Entry], actor: str) -> list[Change | BrokerError]:
+    """What became of each; consumers, of which there may be thousands, a few statements at once."""
+    kind = _KINDS[entries[0].table.name]
+    found: list[Change | BrokerError] = []
+    if entries[0].table.name != "consumers":
+        for entry in entries:
+            try:
+                row = kind.find(*entry.key)
+                before = kind.describe(row) if row else {}
+                done = kind.put(*entry.key, entry.values, actor=actor)
+                found.append(_change(entry, actor, before, done))
+            except BrokerError as refused:
+                found.append(refused)
+        return found
+    rows = Consumer.objects.filter(
+        channel__slug__in={entry.key[0] for entry in entries},
+        client_id__in=[entry.key[1] for entry in entries],
+    ).prefetch_related("channel", "team")
+    known = {(row.channel.slug, row.client_id): kind.describe(row) for row in rows}
+    keys = [(entry.key[0], entry.key[1]) for entry in entries]
+    wanted = [(*key, entry.values) for key, entry in zip(keys, entries, strict=True)]
+    outcomes = register_consumer.put_all(wanted, actor=actor)
+    for key, entry, outcome in zip(keys, entries, outcomes, strict=True):
+        if isinstance(outcome, BrokerError):
+            found.append(outcome)
+            continue
+        try:
+            found.append(_change(entry, actor, known.get(key, {}), outcome))
+        except BrokerError as refused:
+            found.append(refused)
+    return found
+
+
+def _change(
+    entry: Entry, actor: str, before: Mapping[str, Any], registered: Registered[Any]
+) -> Change:
+    """What a registration changed. Adopts the entry's secret, and may be refused for that."""
     kind = _KINDS[entry.table.name]
-    found = kind.find(*entry.key)
-    before = kind.describe(found) if found else {}
-    registered = kind.put(*entry.key, entry.values, actor=actor)
     changed, secret = registered.changed, next(iter(registered.secrets), "")
     base = kind.describe(kind.blank()) if registered.created else before
     fields = _differing(base, kind.describe(registered.row))

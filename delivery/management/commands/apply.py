@@ -67,7 +67,9 @@ class Command(BaseCommand):
     def handle(self, *, file: str, dry_run: bool, **options: Any) -> None:
         """Exit code 1, and nothing changed, when there is any problem."""
         text, folder = _read(file)
-        applied = applying.apply(declaration.parse(text, folder), actor=actor(), dry_run=dry_run)
+        applied = applying.apply(
+            declaration.parse(text, folder), actor=actor(), dry_run=dry_run, progress=self._report
+        )
         if applied.problems:
             lines = "".join(f"\n  {problem}" for problem in applied.problems)
             found = counted(len(applied.problems), "problem")
@@ -77,6 +79,11 @@ class Command(BaseCommand):
         self._sum_up(applied, dry_run)
         if not dry_run:
             self._show_secrets(applied)
+
+    def _report(self, done: int, total: int) -> None:
+        """A line on standard error, for files that take a while."""
+        if total > applying.AT_ONCE:
+            self.stderr.write(f"{done:,} of {total:,} entries", ending="\n", style_func=str)
 
     def _show(self, change: Change) -> None:
         paint = {"+": self.style.SUCCESS, "~": self.style.WARNING}.get(change.mark, str)

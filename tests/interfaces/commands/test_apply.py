@@ -1,11 +1,14 @@
 """``manage.py apply``: the same file twice changes nothing, a bad one changes nothing at all."""
 
+from collections import Counter
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from channels_app import sealing
 from channels_app.models import (
@@ -18,6 +21,7 @@ from channels_app.models import (
     Schedule,
 )
 from channels_app.rules.secrets import decode_secret, new_secret
+from delivery.management import applying
 
 pytestmark = pytest.mark.django_db
 
@@ -69,6 +73,53 @@ def secrets() -> list[bytes]:
     return [
         sealing.open_for_consumer(consumer.channel_id, consumer.client_id, bytes(row.sealed))
         for row in ConsumerSecret.objects.filter(expires_at=None)
+    ]
+
+
+def many(count: int, path: str = "hook") -> str:
+    """A file with so many consumers."""
+    head = '[[channels]]\nslug = "orders"\n'
+    return head + "".join(
+        f'[[consumers]]\nchannel = "orders"\nclient_id = "c{number}"\n'
+        f'url = "http://127.0.0.1:9000/{path}/{number}"\nsigning = ["v1", "v1a"]\n'
+        for number in range(count)
+    )
+
+
+@pytest.mark.trap("a request that costs by the row")
+def test_a_hundred_consumers_take_a_few_statements(file: Path) -> None:
+    """What takes time is a statement: eleven for each of 3,000 consumers took most of a minute."""
+    with CaptureQueriesContext(connection) as new:
+        apply(file, many(100))
+    with CaptureQueriesContext(connection) as same:
+        assert apply(file, many(100)).endswith("0 new, 0 changed, 101 as before.\n")
+    with CaptureQueriesContext(connection) as changed:
+        assert "0 new, 100 changed, 1 as before." in apply(file, many(100, "other"))
+
+    assert len(new) < 50
+    assert len(same) < 30
+    assert len(changed) < 150
+    consumers = Consumer.objects.all()
+    assert {row.url for row in consumers} == {
+        f"http://127.0.0.1:9000/other/{i}" for i in range(100)
+    }
+    assert {row.version for row in consumers} == {2}
+    schemes = ConsumerSecret.objects.order_by("scheme").values_list("scheme", "consumer_id")
+    assert sorted(schemes) == sorted((s, row.id) for row in consumers for s in ("v1", "v1a"))
+    actions = AuditEntry.objects.filter(target__startswith="consumer:").values_list("action")
+    assert Counter(actions) == {("consumer.create",): 100, ("consumer.update",): 100}
+
+
+def test_a_long_file_says_how_far_it_is(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applying, "AT_ONCE", 3)
+    apply(file, many(7))
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 8 entries",
+        "4 of 8 entries",
+        "7 of 8 entries",
+        "8 of 8 entries",
     ]
 
 
