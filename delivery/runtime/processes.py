@@ -126,6 +126,12 @@ class Process:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._popen.pid, flags) is not None
 
+    def stopped(self) -> set[int]:
+        """Those of its processes that a signal halted."""
+        if self._popen is None:
+            return set()
+        return {pid for pid in (self._popen.pid, *below(self._popen.pid)) if is_stopped(pid)}
+
     def ask_to_stop(self) -> None:
         """SIGTERM to the main process alone: it knows how to stop its own workers."""
         if self._popen is not None:
@@ -171,6 +177,24 @@ def runs(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def below(pid: int) -> list[int]:
+    """Every process that the process started, and those that they did."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [each for child in map(int, children) for each in (child, *below(child))]
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal (SIGSTOP) halted the process. One in a debugger is not."""
+    try:
+        # The name of the command, in parentheses, may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
 
 
 def _popen(

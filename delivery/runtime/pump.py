@@ -207,6 +207,9 @@ class Pump:
         lines = {row.consumer_id: line for row, line in self.claimed}
         signers = {consumer_id: self.allotment.signer(line) for consumer_id, line in lines.items()}
         failpoints.reach("before_send")
+        if time.monotonic() >= self.next_beat + slots.QUIET_S:
+            self._show_life()  # it stood still: others may have been given what it holds
+        now = clock.now()
         # From here on nothing asks the database: either all of them begin, or none has.
         self.claimed = waiting
         for row, line, parcel in loaded:

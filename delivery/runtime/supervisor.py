@@ -1,6 +1,7 @@
 """Runs the broker's processes: restarts what dies or stands still, and leaves nothing behind."""
 
 import logging
+import os
 import select
 import signal
 import socket
@@ -10,12 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from delivery.runtime.processes import Child, Guardian, Process
+from delivery.runtime.processes import Child, Guardian, Process, is_stopped
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 """Longest wait of the loop; signals and deaths of children end it at once."""
+STOPPED_LOOKS = 2
+"""Looks in a row, a tick apart, at a stopped process before it is killed. Looks are counted and not
+seconds: when all of the broker was stopped and goes on, this process may be the first one."""
 NOES = 3
 """Answers in a row that say a child stands still before it is killed: one alone may only mean that
 the database came back this instant and the child has not yet been able to write."""
@@ -81,6 +85,9 @@ class Supervisor:
         self._signals: list[int] = []
         self._processes: list[Process] = []
         self._pulses: dict[str, Pulse] = {}
+        self._stopped: dict[int, int] = {}
+        """How many looks ago we first saw that a process was stopped, by process id."""
+        self._next_look = 0.0
 
     @property
     def is_stopping(self) -> bool:
@@ -98,6 +105,7 @@ class Supervisor:
                     guardian.ensure()
                     for process in self._processes:
                         self._look_after(process)
+                    self._kill_stopped()
                     self._wait(wakeup, self._until_next_start())
                 self._stop(wakeup)
             finally:
@@ -123,6 +131,22 @@ class Supervisor:
         if pulse and pulse.stood_still_after(settled_at):
             logger.error("%s stands still; killing it to start afresh", process.child.name)
             process.kill()
+
+    def _kill_stopped(self) -> None:
+        """End what a signal halted: what it holds is given to others, and it must not wake up and
+        send that too. Its parent, or this process, starts another one in its place.
+        """
+        ticks = time.monotonic()
+        if ticks < self._next_look:
+            return
+        self._next_look = ticks + TICK_S
+        stopped = {pid for process in self._processes for pid in process.stopped()}
+        self._stopped = {pid: self._stopped.get(pid, 0) + 1 for pid in stopped}
+        for pid, looks in self._stopped.items():
+            if looks >= STOPPED_LOOKS and is_stopped(pid):
+                logger.error("process %d is stopped; killing it to start another", pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _stop(self, wakeup: socket.socket) -> None:
         logger.info("stopping (%s)", signal.Signals(self._signals[0]).name)

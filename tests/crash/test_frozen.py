@@ -1,0 +1,113 @@
+"""Pumps that a signal stops, as SIGSTOP and a paused machine do: others take over, once."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from tests.crash.books import Books
+from tests.crash.failpoint import PATIENCE_S, Failpoint, insist
+from tests.crash.test_kills import lives
+from tests.support import broker as broker_module
+from tests.support.broker import Broker, descendants, heard_ids, wait_until
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_GRACE_S": "20"}
+TAKEOVER_S = 5.0
+LEASE_MS = 60_000
+"""No lease lapses meanwhile: what was given to others is still leased for whoever wakes up."""
+
+
+def register(broker: Broker, url: str) -> None:
+    insist(broker, "PUT", "/channels/orders", json={})
+    insist(
+        broker, "PUT", "/channels/orders/consumers/one", json={"url": url, "timeout_ms": LEASE_MS}
+    )
+
+
+def publish(broker: Broker) -> str:
+    return str(insist(broker, "POST", "/channels/orders/messages", data="x")[0]["id"])
+
+
+def pumps(broker: Broker) -> list[int]:
+    """Process ids of the pumps of this broker that live."""
+    assert broker.process is not None
+    rows = Books(broker).read("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
+    return [int(pid) for (pid,) in rows if int(pid) in descendants(broker.process.pid)]
+
+
+@pytest.mark.trap("a worker that is neither alive nor dead")
+@pytest.mark.slow("starts a broker")
+def test_two_frozen_pumps_are_replaced_within_seconds(
+    tmp_path: Path, django_db_blocker: DjangoDbBlocker, receiver: Receiver
+) -> None:
+    settings = {**SETTINGS, "HOOKSTATION_PUMPS": "2"}
+    with django_db_blocker.unblock(), broker_module.running(tmp_path, **settings) as broker:
+        register(broker, receiver.url("/ok"))
+        wait_until(lambda: len(pumps(broker)) == 2, PATIENCE_S, "no two pumps", broker.log)
+        first = publish(broker)
+        books = Books(broker)
+        wait_until(lambda: not books.open_count(), PATIENCE_S, "nothing is sent", broker.log)
+        frozen = pumps(broker)
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+
+        began, second = time.monotonic(), publish(broker)
+        wait_until(
+            lambda: second in heard_ids(receiver, "/ok"),
+            PATIENCE_S,
+            "nobody takes over",
+            broker.log,
+        )
+
+        assert time.monotonic() - began < TAKEOVER_S
+        wait_until(lambda: not any(map(lives, frozen)), PATIENCE_S, "a frozen pump lives on")
+        wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+        books.check()
+        assert heard_ids(receiver, "/ok") == [first, second]
+
+
+@pytest.mark.trap("a worker that is neither alive nor dead")
+@pytest.mark.slow("starts two brokers, and waits until one is thought dead")
+def test_a_pump_that_wakes_up_sends_nothing_that_others_took_over(
+    tmp_path: Path, django_db_blocker: DjangoDbBlocker, receiver: Receiver
+) -> None:
+    """One host stands still with a delivery in hand; another one sends it; the first goes on."""
+    failpoint = Failpoint(tmp_path)
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    settings = SETTINGS | failpoint.setting
+    with django_db_blocker.unblock(), broker_module.running(mine, **settings) as broker:
+        register(broker, receiver.url("/ok"))
+        (frozen,) = pumps(broker)
+        assert broker.process is not None
+        # Nobody there can bury it.
+        everybody = [broker.process.pid, *descendants(broker.process.pid)]
+        web = [pid for pid in everybody if "granian" in Path(f"/proc/{pid}/cmdline").read_text()]
+        others = [pid for pid in everybody if pid not in (*web, frozen)]
+        with failpoint.armed(broker, "before_send SIGSTOP"):
+            for pid in others:
+                os.kill(pid, signal.SIGSTOP)
+            message = publish(broker)
+        other = Broker(theirs, broker.environment["DATABASE_URL"], **SETTINGS)
+        other.http.headers.update(broker.http.headers)
+        try:
+            other.start()
+            wait_until(
+                lambda: message in heard_ids(receiver, "/ok"), PATIENCE_S, "nobody sends", other.log
+            )
+            os.kill(frozen, signal.SIGCONT)
+            wait_until(lambda: not lives(frozen), PATIENCE_S, "it goes on", broker.log)
+            books = Books(broker)
+            wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", other.log)
+            books.check()
+            assert heard_ids(receiver, "/ok") == [message]
+        finally:
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
+            other.end()
