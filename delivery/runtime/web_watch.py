@@ -1,9 +1,10 @@
-"""Web watch: replaces a web process that stands still: stopped by a signal, or stuck in C code.
+"""Web watch: replaces a web process that stands still, stuck in C code for instance.
 
 Each web process touches a file once a second. The supervisor looks at these files and kills a
 process whose file does not change; the web server then starts another in its place. A thread does
 the touching: it stands still when nothing else of the process can run, either. A loop in Python
-code leaves the thread its turns, and goes unnoticed.
+code leaves the thread its turns, and goes unnoticed. One that a signal stopped is killed sooner
+(supervisor.py).
 """
 
 import logging
