@@ -22,6 +22,8 @@ from delivery.rules.lifecycle import DeliveryState, Reason, Transition
 
 DELIVERIES, EARLY = Delivery._meta.db_table, EarlyAck._meta.db_table
 CORRELATIONS = Correlation._meta.db_table
+CLOCKS_DIFFER = timedelta(seconds=1)
+"""Two processes' estimates of the database's time differ by less."""
 
 
 class Waiting(Protocol):
@@ -48,6 +50,7 @@ class Named(NamedTuple):
     consumer_id: int
     delivery_id: int
     provider_id: str
+    accepted_at: datetime
 
 
 def timed_out(rows: Iterable[Waiting]) -> list[Move]:
@@ -57,10 +60,28 @@ def timed_out(rows: Iterable[Waiting]) -> list[Move]:
     return [Move(row.id, _without_a_word(row)) for row in rows]
 
 
+def decided(lapsed: Sequence[Waiting]) -> list[Move]:
+    """Where deliveries go whose attempts nobody closed, and of which a word came before that.
+
+    It is all that is known of how those ended, and spares the next try.
+    """
+    if not lapsed:
+        return []
+    words = _kept(row.id for row in lapsed)
+    heard = [row for row in lapsed if row.id in words]
+    ends = [
+        acks.confirmed() if words[row.id] else refused(row.consumer_id, row.failure_count)
+        for row in heard
+    ]
+    return [Move(row.id, end) for row, end in zip(heard, ends, strict=True)]
+
+
 def early(delivery_ids: Iterable[int]) -> dict[int, bool]:
     """Words about these deliveries that were kept, taken away with this call; True for ok."""
-    if not directory.awaiting():
-        return {}
+    return _kept(delivery_ids) if directory.awaiting() else {}
+
+
+def _kept(delivery_ids: Iterable[int]) -> dict[int, bool]:
     ids = raw.listed(delivery_ids)
     found = raw.read(f"SELECT delivery_id, ok FROM {EARLY} WHERE delivery_id IN ({ids})")
     if found:
@@ -70,17 +91,23 @@ def early(delivery_ids: Iterable[int]) -> dict[int, bool]:
 
 
 def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
-    """Note the ids of deliveries; words about them that came before, taken with this call."""
-    rows = sorted(
-        (correlation_id(one.consumer_id, one.provider_id), one.delivery_id) for one in named
-    )
-    if not rows:
+    """Note the ids of deliveries; words about them that came before, taken with this call.
+
+    A word from before a message was accepted is about another one to which the provider gave the
+    same id, or a guess: it does not count.
+    """
+    since = {correlation_id(it.consumer_id, it.provider_id): it for it in named}
+    if not since:
         return {}
+    rows = sorted((key, it.delivery_id) for key, it in since.items())
+    # A word that waits here keeps the instant at which it was said.
+    kept = f"CASE WHEN {CORRELATIONS}.ok IS NULL THEN {{}} ELSE {CORRELATIONS}.noted_at END"
     update = (
-        "ON DUPLICATE KEY UPDATE delivery_id = VALUES(delivery_id), noted_at = VALUES(noted_at)"
+        f"ON DUPLICATE KEY UPDATE noted_at = {kept.format('VALUES(noted_at)')}, "
+        "delivery_id = VALUES(delivery_id)"
         if connection.vendor == "mysql"
-        else "ON CONFLICT (id) DO UPDATE "
-        "SET delivery_id = excluded.delivery_id, noted_at = excluded.noted_at"
+        else f"ON CONFLICT (id) DO UPDATE SET noted_at = {kept.format('excluded.noted_at')}, "
+        "delivery_id = excluded.delivery_id"
     )
     # In the order of their keys, so that two writers cannot deadlock.
     texts = ", ".join(f"({key:d}, {delivery_id:d}, %s)" for key, delivery_id in rows)
@@ -91,13 +118,23 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
     ours = raw.listed(key for key, _ in rows)
     # Locked, so that a word is seen whose transaction ended after ours began.
     found = raw.read(
-        f"SELECT id, delivery_id, ok FROM {CORRELATIONS} WHERE id IN ({ours}) "
-        f"AND ok IS NOT NULL{raw.locked()}"
+        f"SELECT id, delivery_id, ok, CAST(noted_at AS CHAR) FROM {CORRELATIONS} "
+        f"WHERE id IN ({ours}) AND ok IS NOT NULL{raw.locked()}"
     )
-    if found:
-        gone = raw.listed(key for key, _, _ in found)
-        raw.execute(f"UPDATE {CORRELATIONS} SET ok = NULL WHERE id IN ({gone})")
-    return {delivery_id: bool(ok) for _, delivery_id, ok in found}
+    if not found:
+        return {}
+    gone = raw.listed(key for key, *_ in found)
+    raw.execute(
+        f"UPDATE {CORRELATIONS} SET ok = NULL, noted_at = %s WHERE id IN ({gone})", [raw.text(now)]
+    )
+    words = {
+        delivery_id: bool(ok)
+        for key, delivery_id, ok, said_at in found
+        if raw.instant(said_at) >= since[key].accepted_at - CLOCKS_DIFFER
+    }
+    metrics.ACKS.labels(acks.Heard.EARLY).inc(len(words))
+    metrics.ACKS.labels("foreign").inc(len(found) - len(words))
+    return words
 
 
 def refused(consumer_id: int, failure_count: int) -> Transition:

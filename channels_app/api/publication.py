@@ -204,7 +204,8 @@ def _times(options: Mapping[str, Any], days: int, now: datetime) -> _Times:
     spread_ms = _time(options, "spread_ms", lambda value: times.delay_ms(value, days=days)) or 0
     expires_at = _time(options, "expires_at", lambda value: times.soon(value, now))
     due = max(due_at or now + timedelta(milliseconds=delay_ms or 0), now)
-    if expires_at is not None and expires_at <= due + timedelta(milliseconds=spread_ms):
+    due = times.ceil_ms(due + timedelta(milliseconds=spread_ms))
+    if expires_at is not None and expires_at <= due:
         raise _refuse("expires_at", "It would expire before it is due.")
     return _Times(due_at, delay_ms, spread_ms, expires_at)
 

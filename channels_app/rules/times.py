@@ -20,7 +20,7 @@ _HOW = "Write an instant like 2027-01-31T08:00:00.000Z, or as milliseconds since
 
 
 def instant(value: object) -> datetime:
-    """The UTC instant behind RFC 3339 text or integer milliseconds, rounded up to a microsecond.
+    """The UTC instant behind RFC 3339 text or integer milliseconds, rounded up to a millisecond.
 
     Raises ValueError with a sentence.
     """
@@ -55,6 +55,17 @@ def delay_ms(value: object, *, days: int = LONGEST_DAYS) -> int:
     return number
 
 
+def floor_ms(value: datetime) -> datetime:
+    """The whole millisecond that ``value`` lies in: instants are answered so, and stored so."""
+    return value.replace(microsecond=value.microsecond // 1000 * 1000)
+
+
+def ceil_ms(value: datetime) -> datetime:
+    """The first whole millisecond that is not before ``value``."""
+    floor = floor_ms(value)
+    return floor if floor == value else floor + timedelta(milliseconds=1)
+
+
 def text(value: datetime) -> str:
     """RFC 3339 with milliseconds in UTC, as the API writes every instant."""
     return value.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
@@ -80,9 +91,9 @@ def _from_text(value: str) -> datetime:
     day, clock, fraction, zone = found.groups()
     digits = (fraction or "").ljust(9, "0")
     # Up, not down: what is asked for a nanosecond later must not happen before it.
-    microseconds = int(digits[:6]) + (digits[6:] != "000")
+    milliseconds = int(digits[:3]) + (digits[3:] != "000000")
     try:
         moment = datetime.fromisoformat(f"{day}T{clock}{zone.upper().replace('Z', '+00:00')}")
-        return moment.astimezone(UTC) + timedelta(microseconds=microseconds)
+        return moment.astimezone(UTC) + timedelta(milliseconds=milliseconds)
     except (ValueError, OverflowError):
         raise ValueError(_HOW) from None

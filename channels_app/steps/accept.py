@@ -14,6 +14,7 @@ from channels_app import clock, failpoints, metrics, sealing, transactions
 from channels_app.directory import ChannelView
 from channels_app.group_commit import GroupCommit
 from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id, raw
+from channels_app.rules import times
 from channels_app.rules.keying import Keying
 from channels_app.signals import message_accepted
 
@@ -227,7 +228,6 @@ def _message(
     order: _Order, publication: Publication, message_id: int, now: datetime, due_at: datetime
 ) -> raw.Row:
     numbers = message_id, order.channel.id, publication.priority, len(publication.body)
-    accepted_at = raw.text(now)
     return numbers, (
         order.producer_id,
         publication.event_type,
@@ -235,13 +235,14 @@ def _message(
         publication.idempotency_key,
         publication.content_type,
         json.dumps(publication.headers) if publication.headers else "{}",
-        accepted_at,
-        accepted_at if due_at is now else raw.text(due_at),
+        raw.text(now),
+        raw.text(due_at),
         raw.text(publication.expires_at) if publication.expires_at else None,
     )
 
 
 def _due_at(publication: Publication, now: datetime) -> datetime:
+    """In whole milliseconds, as it is answered; never before what was asked for."""
     if publication.delay_ms is not None:
         due_at = now + timedelta(milliseconds=publication.delay_ms)
     else:
@@ -249,7 +250,7 @@ def _due_at(publication: Publication, now: datetime) -> datetime:
     if publication.spread_ms:
         # Spreads load, keeps no secret.
         due_at += timedelta(milliseconds=random.randint(0, publication.spread_ms))  # noqa: S311
-    return due_at
+    return times.floor_ms(now) if due_at <= now else times.ceil_ms(due_at)
 
 
 def _taken(digests: set[str], now: datetime) -> tuple[dict[str, _Record], list[raw.Statement]]:

@@ -186,7 +186,7 @@ def handed(one: Handed, view: ConsumerView, *, settled: bool) -> dict[str, Any]:
         "delivery_id": ids.to_public(ids.DELIVERY, row.id),
         "lease": None if settled else one.token,
         "lease_expires_at": None if settled else times.text(row.lease_until),
-        "attempt": row.failure_count + 1,
+        "attempt": row.tries,
         "max_attempts": view.max_attempts,
         "event_type": row.event_type,
         "priority": row.priority,

@@ -74,11 +74,16 @@ def mode_of(ack: Mapping[str, Any] | None, learnt_ms: float | None = None) -> Mo
     return Mode("callback", wait_ms / 1000, ack["on_timeout"])
 
 
+_OPEN_ENDS = {_R.ACK_TIMEOUT, _R.INTERRUPTED, _R.LEASE_EXPIRED}
+"""Why a delivery is queued again although its consumer may have it: nobody said anything in time,
+or nobody was left to hear the answer."""
+
+
 def heard(state: DeliveryState, reason: Reason, *, ok: bool) -> Heard:
     """What a word is that comes now."""
     if state is _S.AWAITING_ACK:
         return Heard.ON_TIME
-    if state is _S.QUEUED and reason is _R.ACK_TIMEOUT and ok:
+    if state is _S.QUEUED and reason in _OPEN_ENDS and ok:
         return Heard.ON_TIME  # it missed its time, and still spares the next try
     if state is _S.IN_FLIGHT:
         return Heard.EARLY

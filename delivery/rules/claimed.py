@@ -22,3 +22,8 @@ class Claimed(NamedTuple):
     ordering_key: str
     replayed: bool
     lease_until: datetime
+
+    @property
+    def tries(self) -> int:
+        """Which try this is since the last replay: charged or not, each one before it counts."""
+        return self.failure_count + self.interruption_count + 1

@@ -31,15 +31,10 @@ def take(want: Want) -> Share:
     return _together.run(want, want.limit)
 
 
-def take_chosen(chosen: list[int], want: Want) -> Share:
-    """The same of rows that the caller chose."""
-    taken = claim.claim_chosen(chosen, want, now=clock.now(), slot=os.getpid())
+def take_chosen(chosen: list[int], want: Want, *, anew: bool = False) -> Share:
+    """The same of rows that the caller chose; with ``anew`` also of those that the worker holds."""
+    taken = claim.claim_chosen(chosen, want, now=clock.now(), slot=os.getpid(), anew=anew)
     return _shares([taken.rows], taken)[0]
-
-
-def again(rows: list[Claimed]) -> Share:
-    """The same of rows that are the worker's already."""
-    return Share(rows, _parcels(rows), has_expired=False)
 
 
 def _take(wants: Sequence[Want]) -> Sequence[Share]:
@@ -49,12 +44,8 @@ def _take(wants: Sequence[Want]) -> Sequence[Share]:
 
 def _shares(shares: list[list[Claimed]], taken: claim.Claim) -> list[Share]:
     metrics.SWEPT.labels("lease").inc(taken.rescued_count)
-    parcels = _parcels(taken.rows)
+    parcels = Shelf().load([row.message_id for row in taken.rows]) if taken.rows else {}
     return [Share(rows, parcels, taken.expired_count > 0) for rows in shares]
-
-
-def _parcels(rows: list[Claimed]) -> dict[int, Parcel]:
-    return Shelf().load([row.message_id for row in rows]) if rows else {}
 
 
 _together = GroupCommit(_take, most=MOST_ROWS, most_size=MOST_ROWS)

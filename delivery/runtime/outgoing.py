@@ -33,7 +33,7 @@ class Stamp(NamedTuple):
     event_type: str
     priority: int
     attempt: int
-    """1 for the first try within the current budget."""
+    """1 for the first try since the last replay (`Claimed.tries`)."""
     accepted_at: datetime
     ordering_key: str = ""
     replay: bool = False
@@ -48,7 +48,7 @@ def stamp(claimed: Claimed) -> Stamp:
         message_id=ids.to_public("msg", claimed.message_id),
         event_type=claimed.event_type,
         priority=claimed.priority,
-        attempt=claimed.failure_count + 1,
+        attempt=claimed.tries,
         accepted_at=claimed.accepted_at,
         ordering_key=claimed.ordering_key,
         replay=claimed.replayed,

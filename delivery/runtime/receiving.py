@@ -4,7 +4,6 @@ import itertools
 import threading
 import time
 from collections.abc import Hashable, Iterable
-from datetime import timedelta
 from typing import NamedTuple
 
 from channels_app import clock, failpoints
@@ -196,15 +195,10 @@ def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:
 
 
 def _resumed(view: ConsumerView, wish: Wish, owner: int) -> Share:
-    """First what the worker holds, for as long again as it asks."""
-    now = clock.now()
-    until = now + timedelta(milliseconds=wish.lease_ms)
-    rows = steps.held(view.id, owner, wish.most, now)
-    kept = steps.extend({_lease(row, wish.worker): until for row in rows})
-    ours = {(lease.delivery_id, lease.attempt) for lease in kept}
-    held = handout.again(
-        [row._replace(lease_until=until) for row in rows if (row.id, row.attempt) in ours]
-    )
+    """First what the worker holds, as attempts of its own: its former self settles none of it."""
+    mine = steps.held(view.id, owner, wish.most, clock.now())
+    want = Want(view.id, wish.most, wish.lease_ms, owner)
+    held = handout.take_chosen(mine, want, anew=True)
     if len(held.rows) == wish.most:
         return held
     more = _claimed(view, wish._replace(most=wish.most - len(held.rows)), owner)

@@ -57,7 +57,7 @@ class Recorder:
             else lifecycle.after_attempt(
                 answer.outcome,
                 failure_count=row.failure_count,
-                attempt_count=row.failure_count + row.interruption_count + 1,
+                attempt_count=row.tries,
                 max_attempts=line.view.max_attempts,
                 policy=line.policy,
                 retry_after=answer.retry_after,

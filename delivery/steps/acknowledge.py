@@ -6,6 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from django.core.signing import BadSignature, Signer
+from django.db.models import Exists, OuterRef
 
 from channels_app import failpoints, transactions
 from channels_app.errors import NotFound
@@ -75,7 +76,9 @@ def prolong(delivery_id: int, *, now: datetime) -> Answered:
 def forget(now: datetime) -> int:
     """Delete words that came early and that no attempt followed; returns how many."""
     old = EarlyAck.objects.filter(said_at__lt=now - KEPT)
-    return old.delete()[0]
+    # While nobody runs, attempts stay open: their words decide what becomes of them.
+    held = Delivery.objects.filter(id=OuterRef("pk"), state=DeliveryState.IN_FLIGHT.value)
+    return old.exclude(Exists(held)).delete()[0]
 
 
 def _foreign() -> NotFound:

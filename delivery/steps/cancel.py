@@ -187,7 +187,7 @@ def _close(message: Message, now: datetime) -> bool:
     else:
         return False
     # Due no more: the timeline is what is going to be sent.
-    message.due_at = min(message.due_at, now)
+    message.due_at = min(message.due_at, times.floor_ms(now))
     message.version += 1
     return True
 

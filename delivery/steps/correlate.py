@@ -29,7 +29,7 @@ def find(consumer_id: int, words: Sequence[Word], now: datetime) -> list[Told]:
     """Whom these words are about, in their order.
 
     A word about an id that nobody knows is kept until the answer that brings the id is recorded
-    (acks.correlated), as words that come early are.
+    (acks.correlated), as words that come early are; one that nothing brings was foreign.
     """
     keys = [correlation_id(consumer_id, word.provider_id) for word in words]
     known = dict(
@@ -49,17 +49,18 @@ def find(consumer_id: int, words: Sequence[Word], now: datetime) -> list[Told]:
 def forget(now: datetime) -> Iterator[int]:
     """Delete ids that nobody calls back about any more, batch by batch."""
     old = Correlation.objects.filter(noted_at__lt=now - KEPT).order_by("noted_at")
-    while gone := list(old.values_list("id", flat=True)[:BATCH]):
-        rows = Correlation.objects.filter(id__in=gone)
+    while gone := list(old.values_list("id", "ok")[:BATCH]):
+        rows = Correlation.objects.filter(id__in=[key for key, _ in gone])
         rows._raw_delete(rows.db)
+        metrics.ACKS.labels("foreign").inc(sum(ok is not None for _, ok in gone))
         yield len(gone)
 
 
 def _kept(key: int, word: Word, now: datetime) -> tuple[int | None, Heard | None]:
     # The answer may be recorded just now: then ours collides with its row, and is read again.
+    # It is counted when somebody knows what it is about: it may be none of ours.
     delivery_id, heard = transactions.run(lambda: _keep(key, word, now), on_collision=lambda: None)
     if heard is not None:
-        metrics.ACKS.labels(heard.value).inc()
         failpoints.reach("after_early_word")
     return delivery_id, heard
 

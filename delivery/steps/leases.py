@@ -8,7 +8,6 @@ from django.db import IntegrityError
 from channels_app import failpoints, transactions
 from channels_app.models import raw
 from delivery.models import Delivery, PullWorker
-from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
@@ -37,7 +36,7 @@ def forget_workers(now: datetime) -> int:
     return len(names)
 
 
-def held(consumer_id: int, owner: int, most: int, now: datetime) -> list[Claimed]:
+def held(consumer_id: int, owner: int, most: int, now: datetime) -> list[int]:
     """What a worker holds of a consumer, oldest first; without what has lapsed."""
     rows = Delivery.objects.filter(
         consumer_id=consumer_id,
@@ -45,7 +44,7 @@ def held(consumer_id: int, owner: int, most: int, now: datetime) -> list[Claimed
         lease_owner=owner,
         due_at__gt=now,
     )
-    return [_claimed(row, now) for row in rows.order_by("id")[:most]]
+    return list(rows.order_by("id").values_list("id", flat=True)[:most])
 
 
 def extend(until: Mapping[Lease, datetime]) -> set[Lease]:
@@ -90,25 +89,6 @@ def ended_so(leases: Collection[Lease], outcome: Outcome) -> set[Lease]:
     )
     closed = set(found)
     return {lease for lease in leases if (lease.delivery_id, lease.attempt) in closed}
-
-
-def _claimed(row: Delivery, now: datetime) -> Claimed:
-    """As it was when it was taken."""
-    return Claimed(
-        id=row.id,
-        message_id=row.message_id,
-        consumer_id=row.consumer_id,
-        attempt=row.attempt_count,
-        failure_count=row.failure_count,
-        interruption_count=row.interruption_count,
-        priority=row.priority,
-        due_at=now,
-        accepted_at=row.accepted_at,
-        event_type=row.event_type,
-        ordering_key=row.ordering_key,
-        replayed=row.replay_id is not None,
-        lease_until=row.due_at or now,
-    )
 
 
 def _keys(leases: Collection[Lease]) -> str:

@@ -11,10 +11,10 @@ from channels_app import failpoints, transactions
 from channels_app.errors import NotFound, Refused
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids
-from delivery import metrics
+from delivery import acks, lanes, metrics
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.asker import Asker
-from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
 
 BATCH = 500
@@ -125,7 +125,8 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
             for row in rows
         ]
     )
-    for due_at, numbers in _due(rows, now).items():
+    to = _decide(rows, now)
+    for due_at, numbers in _due([row for row in rows if row.id not in to], now).items():
         Delivery.objects.filter(id__in=numbers).update(
             state=DeliveryState.QUEUED.value,
             reason=ending.reason.value,
@@ -138,10 +139,21 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
     tally: Tally[tuple[int, str]] = Tally()
     for row in rows:
         tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
-        tally[row.consumer_id, DeliveryState.QUEUED.value] += 1
+        tally[row.consumer_id, to.get(row.id, DeliveryState.QUEUED).value] += 1
     Counter.add(tally, slot)
     failpoints.reach("in_release")
     return len(rows)
+
+
+def _decide(rows: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
+    """Where those go of which their consumers have said already what became of them."""
+    decided = acks.decided(rows)
+    acks.move(decided, now)
+    to = {move.delivery_id: move.transition.state for move in decided}
+    for state in FINISHED & set(to.values()):
+        over = [(row.id, row.consumer_id) for row in rows if to.get(row.id) is state]
+        lanes.leave_rows(over, now, dead=state is DeliveryState.DEAD)
+    return to
 
 
 def _due(rows: list[Delivery], now: datetime) -> dict[datetime, list[int]]:

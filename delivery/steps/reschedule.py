@@ -217,12 +217,13 @@ def _changes(
             raise Invalid("priority_too_high", sentence, field="priority")
         changes["priority"] = priority
     if due_at is not None:
-        if message.expires_at is not None and due_at >= message.expires_at:
+        if message.expires_at is not None and times.ceil_ms(due_at) >= message.expires_at:
             sentence = "The message expires before that instant."
             raise Invalid("due_after_expiry", sentence, field="due_at")
         days = within(message.channel.max_future_days, conf().max_future_days)
         try:
-            changes["due_at"] = max(times.near(due_at, now, days), now)
+            wanted = times.near(due_at, now, days)
+            changes["due_at"] = max(times.ceil_ms(wanted), times.floor_ms(now))
         except ValueError as error:
             raise Invalid("invalid_fields", str(error), field="due_at") from None
     return changes

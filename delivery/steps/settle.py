@@ -136,7 +136,10 @@ def _overruled(results: Sequence[Result], now: datetime, slot: int) -> Sequence[
     words = acks.early(result.claimed.id for result in results)
     words |= acks.correlated(
         (
-            acks.Named(result.claimed.consumer_id, result.claimed.id, result.provider_id)
+            acks.Named(
+                *(result.claimed.consumer_id, result.claimed.id),
+                *(result.provider_id, result.claimed.accepted_at),
+            )
             for result in results
             if result.provider_id
         ),

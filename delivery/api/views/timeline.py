@@ -44,7 +44,7 @@ class TimelineView(ApiView):
         now = clock.now()
         begin, end = _span(page, now)
         wanted = reach.messages_on(self.caller, view.id)
-        after = Place(times.instant(page.place[0]), page.place[1]) if page.place else None
+        after = Place(datetime.fromisoformat(page.place[0]), page.place[1]) if page.place else None
         keys = timeline.ahead([view.id], begin, end, LOOK if wanted else page.limit + 1, after)
         shown, onward = _shown(keys, wanted, page.limit)
         return Response(

@@ -50,12 +50,17 @@ def claim(wants: Sequence[Want], *, now: datetime, slot: int, ahead: timedelta =
     )
 
 
-def claim_chosen(chosen: list[int], want: Want, *, now: datetime, slot: int) -> Claim:
-    """The same for rows of one consumer that the caller chose among those that are due."""
+def claim_chosen(
+    chosen: list[int], want: Want, *, now: datetime, slot: int, anew: bool = False
+) -> Claim:
+    """The same for rows of one consumer that the caller chose among those that are due.
+
+    With ``anew`` what the owner itself holds is taken, too, as if its lease had lapsed.
+    """
     if not chosen:
         return Claim([])
     choice = Choice({want.consumer_id: chosen}, {}, frozenset())
-    return _take(choice, Holding([want], now, slot, AT_ONCE))
+    return _take(choice, Holding([want], now, slot, AT_ONCE, want.owner if anew else None))
 
 
 def _claim_group(wants: Sequence[Want], holding: Holding) -> Claim:

@@ -35,6 +35,8 @@ class Holding(NamedTuple):
     now: datetime
     slot: int
     ahead: timedelta
+    owner: int | None = None
+    """Whose own leases are taken anew, before they have lapsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +101,17 @@ _COLUMNS = ", ".join(
 def take(choice: Choice, holding: Holding) -> Claim:
     """Lease what nobody else holds of the choice. The last thing in the caller's transaction."""
     now, instant = holding.now, raw.text(holding.now)
-    rows = _locked(choice, now + holding.ahead)
+    rows = _locked(choice, now + holding.ahead, holding.owner)
     if holding.ahead:
         waiting = DeliveryState.QUEUED.value
         rows = [row for row in rows if row.state == waiting or row.due_at <= instant]
     tally: Tally[tuple[int, str]] = Tally()
     lapsed = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
-    _record_lapsed(lapsed, instant)
-    if unheard := [row for row in rows if row.state == DeliveryState.AWAITING_ACK]:
-        rows = [row for row in rows if row.state != DeliveryState.AWAITING_ACK]
-        _go_on(unheard, now, tally)
+    heard = acks.decided(lapsed)
+    _record_lapsed(lapsed, {move.delivery_id for move in heard}, instant)
+    unheard = [row for row in rows if row.state == DeliveryState.AWAITING_ACK]
+    if decided := heard + acks.timed_out(unheard):
+        rows = _go_on(rows, decided, now, tally)
     if expired := [row for row in rows if row.expires_at and row.expires_at <= instant]:
         heads = ((row.consumer_id, row.ordering_key) for row in expired)
         expired += map(_Due._make, lanes.expired_behind(heads, _COLUMNS, instant))
@@ -120,25 +123,27 @@ def take(choice: Choice, holding: Holding) -> Claim:
         rows = [row for row in rows if row.id not in finished]
         _leave((*expired, *worn), {row.id for row in worn}, now)
     claimed = _lease(rows, holding, tally)
-    return Claim(claimed, len(expired), len(lapsed))
+    rescued_count = sum(row.due_at <= instant for row in lapsed)
+    return Claim(claimed, len(expired), rescued_count)
 
 
-def _locked(choice: Choice, now: datetime) -> list[_Due]:
+def _locked(choice: Choice, now: datetime, owner: int | None) -> list[_Due]:
     """The first ones, and of the spare ones as many as others hold of those."""
-    rows = _lock(list(chain.from_iterable(choice.first.values())), now)
+    rows = _lock(list(chain.from_iterable(choice.first.values())), now, owner)
     got = Tally(row.consumer_id for row in rows)
     instead = [
         delivery_id
         for consumer_id, spare in choice.spare.items()
         for delivery_id in spare[: len(choice.first[consumer_id]) - got[consumer_id]]
     ]
-    return rows + _lock(instead, now) if instead else rows
+    return rows + _lock(instead, now, owner) if instead else rows
 
 
-def _lock(chosen: Sequence[int], now: datetime) -> list[_Due]:
+def _lock(chosen: Sequence[int], now: datetime, owner: int | None) -> list[_Due]:
+    free = "due_at <= %s" if owner is None else f"(due_at <= %s OR lease_owner = {owner:d})"
     found = raw.read(
         f"SELECT {_COLUMNS} FROM {TABLE} "
-        f"WHERE id IN ({raw.listed(chosen)}) AND due_at <= %s{raw.skip_locked()}",
+        f"WHERE id IN ({raw.listed(chosen)}) AND {free}{raw.skip_locked()}",
         [raw.text(now)],
     )
     place = {delivery_id: place for place, delivery_id in enumerate(chosen)}
@@ -198,16 +203,19 @@ def _finish(
     )
 
 
-def _go_on(unheard: list[_Due], now: datetime, tally: Tally[tuple[int, str]]) -> None:
-    """What was received and not acknowledged in time goes where its consumer wants it."""
-    moves = {move.delivery_id: move for move in acks.timed_out(unheard)}
-    acks.move(list(moves.values()), now)
-    for row in unheard:
+def _go_on(
+    rows: list[_Due], decided: list[acks.Move], now: datetime, tally: Tally[tuple[int, str]]
+) -> list[_Due]:
+    """Move what is decided without another try; the other rows."""
+    acks.move(decided, now)
+    to = {move.delivery_id: move.transition.state for move in decided}
+    moved = [row for row in rows if row.id in to]
+    for row in moved:
         tally[row.consumer_id, row.state] -= 1
-        tally[row.consumer_id, moves[row.id].transition.state.value] += 1
-    over = [row for row in unheard if moves[row.id].transition.state in FINISHED]
-    dead = {row.id for row in over if moves[row.id].transition.state is DeliveryState.DEAD}
-    _leave(over, dead, now)
+        tally[row.consumer_id, to[row.id].value] += 1
+    over = [row for row in moved if to[row.id] in FINISHED]
+    _leave(over, {row.id for row in over if to[row.id] is DeliveryState.DEAD}, now)
+    return [row for row in rows if row.id not in to]
 
 
 def _leave(rows: Sequence[_Due], dead: set[int], now: datetime) -> None:
@@ -223,14 +231,18 @@ def _leave(rows: Sequence[_Due], dead: set[int], now: datetime) -> None:
     )
 
 
-def _record_lapsed(lapsed: list[_Due], now: str) -> None:
-    """The attempt that nobody closed becomes history; its holder can no longer close it."""
+def _record_lapsed(lapsed: list[_Due], heard: set[int], now: str) -> None:
+    """The attempt that nobody closed becomes history; its holder can no longer close it.
+
+    Those that were ``heard`` of were not in vain.
+    """
     if not lapsed:
         return
-    raw.execute(
-        f"UPDATE {TABLE} SET interruption_count = interruption_count + 1 "
-        f"WHERE id IN ({raw.listed(row.id for row in lapsed)})"
-    )
+    if spoilt := [row.id for row in lapsed if row.id not in heard]:
+        raw.execute(
+            f"UPDATE {TABLE} SET interruption_count = interruption_count + 1 "
+            f"WHERE id IN ({raw.listed(spoilt)})"
+        )
     error = "The worker vanished before it could record an answer."
     LAPSED.write(((new_id(), row.id, row.attempt_count), (now, error)) for row in lapsed)
 
@@ -242,7 +254,7 @@ def _claimed(row: _Due, lease_until: datetime) -> Claimed:
         consumer_id=row.consumer_id,
         attempt=row.attempt_count + 1,
         failure_count=row.failure_count,
-        interruption_count=row.interruption_count,
+        interruption_count=row.interruption_count + (row.state == DeliveryState.IN_FLIGHT),
         priority=row.priority,
         due_at=raw.instant(row.due_at),
         accepted_at=raw.instant(row.accepted_at),

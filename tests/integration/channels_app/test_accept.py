@@ -12,6 +12,7 @@ from django.db import IntegrityError, OperationalError, connection, models
 
 from channels_app import clock, sealing, transactions
 from channels_app.models import IdempotencyRecord, Message, MessageBody, raw
+from channels_app.rules import times
 from channels_app.signals import message_accepted
 from channels_app.steps import accept
 from channels_app.steps.accept import Accepted, Publication
@@ -144,7 +145,7 @@ def test_every_column_is_what_the_model_would_have_stored(
         "headers": {"X-Name": "ü%(a)s'"},
         "body_bytes": len(publication.body),
         "accepted_at": now,
-        "due_at": now + timedelta(milliseconds=1500),
+        "due_at": times.ceil_ms(now + timedelta(milliseconds=1500)),
         "expires_at": now + timedelta(hours=1),
     }
     expected = given | defaults(Message, but=set(given))

@@ -13,11 +13,12 @@ from prometheus_client import REGISTRY
 
 from channels_app import clock
 from channels_app.models import Consumer
-from delivery.models import Delivery, EarlyAck, Lane
+from delivery.models import Attempt, Delivery, EarlyAck, Lane
 from delivery.rules import acks
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
-from delivery.steps import acknowledge, dispatch, settle
+from delivery.runtime import outgoing
+from delivery.steps import acknowledge, dispatch, release, settle
 from delivery.steps.settle import Result
 from tests.support import pumping
 from tests.support.api import LeanClient
@@ -237,6 +238,75 @@ def test_a_failure_before_the_answer_goes_before_it(consumer: Consumer, now: dat
     check()
 
 
+def killed(row: Claimed, how: str, now: datetime) -> datetime:
+    """The pump dies; when somebody looks again."""
+    if how == "released":
+        assert release.release_owner(1, now=now, slot=0) == 1
+        return now
+    return row.lease_until
+
+
+@pytest.mark.trap("acknowledged, and sent again")
+@pytest.mark.parametrize("how", ["released", "lapsed"])
+def test_a_word_before_a_kill_spares_the_next_try(
+    consumer: Consumer, now: datetime, how: str
+) -> None:
+    row = taken(consumer, now)
+    acknowledge.acknowledge(row.id, ok=True, now=now)
+    later = killed(row, how, now)
+    # What ends a lapsed one finds out that the next one may go.
+    went = take(consumer, later) + take(consumer, later)
+    assert [one.event_type for one in went] == ["A2"]
+    done = Delivery.objects.get(id=row.id)
+    assert (done.state, done.reason, done.attempt_count) == ("delivered", "acknowledged", 1)
+    outcome = "interrupted" if how == "released" else "lease_expired"
+    assert Attempt.objects.get(delivery_id=row.id).outcome == outcome
+    assert not EarlyAck.objects.exists()
+    check()
+
+
+@pytest.mark.parametrize("how", ["released", "lapsed"])
+def test_a_failure_before_a_kill_is_a_failed_try(
+    consumer: Consumer, now: datetime, how: str
+) -> None:
+    row = taken(consumer, now)
+    acknowledge.acknowledge(row.id, ok=False, now=now)
+    later = killed(row, how, now)
+    assert take(consumer, later) == []
+    failed = Delivery.objects.get(id=row.id)
+    assert (failed.reason, failed.failure_count, failed.interruption_count) == ("retry", 1, 0)
+    (again,) = take(consumer, later + timedelta(seconds=1))
+    assert outgoing.stamp(again).attempt == 2
+    check()
+
+
+@pytest.mark.parametrize("how", ["released", "lapsed"])
+def test_a_word_after_a_kill_spares_the_next_try(
+    consumer: Consumer, now: datetime, how: str
+) -> None:
+    row = taken(consumer, now)
+    if how == "released":
+        release.release_owner(1, now=now, slot=0)
+    else:
+        Consumer.objects.filter(id=consumer.id).update(state="paused")
+        release.release_lapsed(now=row.lease_until, slot=0)
+    assert acknowledge.acknowledge(row.id, ok=False, now=now).heard == "late"
+    assert acknowledge.acknowledge(row.id, ok=True, now=now).heard == "on_time"
+    assert Delivery.objects.get(id=row.id).state == "delivered"
+    assert [one.event_type for one in take(consumer, row.lease_until)] == ["A2"]
+    check()
+
+
+@pytest.mark.trap("a repeat that says it is the first try")
+@pytest.mark.parametrize("how", ["released", "lapsed"])
+def test_what_may_have_been_sent_goes_out_with_the_next_number(
+    consumer: Consumer, now: datetime, how: str
+) -> None:
+    row = taken(consumer, now)
+    (again,) = take(consumer, killed(row, how, now))
+    assert (again.id, outgoing.stamp(row).attempt, outgoing.stamp(again).attempt) == (row.id, 1, 2)
+
+
 @pytest.mark.seed("S3-38")
 def test_a_late_word_about_one_does_not_let_the_one_after_the_next_go(
     consumer: Consumer, now: datetime
@@ -338,5 +408,8 @@ def test_without_the_setting_the_answer_is_enough_again(consumer: Consumer, now:
 def test_words_that_nothing_followed_are_forgotten(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
     acknowledge.acknowledge(row.id, ok=True, now=now)
+    later = now + timedelta(hours=2)
+    assert acknowledge.forget(later) == 0, "its attempt is open: nobody ran for two hours"
+    Delivery.objects.filter(id=row.id).update(state="queued")
     assert acknowledge.forget(now) == 0
-    assert acknowledge.forget(now + timedelta(hours=2)) == 1
+    assert acknowledge.forget(later) == 1

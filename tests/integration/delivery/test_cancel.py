@@ -10,7 +10,7 @@ from channels_app import clock
 from channels_app.directory import directory
 from channels_app.errors import Conflict, Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Consumer, Message, new_id
-from channels_app.rules import conditions
+from channels_app.rules import conditions, times
 from delivery.models import Attempt, Delivery
 from delivery.rules.asker import Asker
 from delivery.steps import cancel, claim, dispatch, replay, reschedule
@@ -248,7 +248,7 @@ def test_a_message_and_all_that_waits_of_it_move_together() -> None:
         )
         for traits in ({}, {"retrying": True}, {"delivered": True})
     )
-    later = clock.now() + timedelta(hours=1)
+    later = times.floor_ms(clock.now()) + timedelta(hours=1)
 
     moved = move(message, priority=9, due_at=later)
 
@@ -266,7 +266,7 @@ def test_a_message_and_all_that_waits_of_it_move_together() -> None:
 def test_an_accepted_message_takes_its_new_place_into_the_fan_out() -> None:
     consumer = ConsumerFactory.create()
     message = MessageFactory.create(channel=consumer.channel)
-    later = clock.now() + timedelta(hours=1)
+    later = times.floor_ms(clock.now()) + timedelta(hours=1)
     directory.refresh(now=True)
 
     move(message, priority=0, due_at=later)
@@ -284,7 +284,7 @@ def test_the_past_means_now() -> None:
 
     due_at = reload(row).due_at
     assert due_at is not None
-    assert before <= due_at <= clock.now()
+    assert times.floor_ms(before) <= due_at <= clock.now()
 
 
 @pytest.mark.parametrize(

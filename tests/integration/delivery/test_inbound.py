@@ -15,13 +15,14 @@ from django.test.utils import CaptureQueriesContext
 
 from channels_app import clock, inbound
 from channels_app.directory import directory
-from channels_app.models import AuditEntry, Consumer
+from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.rules.fields import MASK
 from channels_app.steps import register_consumer, switch_consumer
+from delivery import metrics
 from delivery.models import Correlation, Delivery
 from delivery.rules import acks
 from delivery.rules.claimed import Claimed
-from delivery.rules.correlation import correlation_id
+from delivery.rules.correlation import Word, correlation_id
 from delivery.rules.outcome import Outcome
 from delivery.steps import acknowledge, correlate, dispatch, settle
 from delivery.steps.settle import Result
@@ -262,6 +263,10 @@ def taken(consumer: Consumer, now: datetime, said: str = "A1 A2") -> list[Claime
     return take(consumer, now)
 
 
+def words_heard(name: str) -> float:
+    return metrics.ACKS.labels(name)._value.get()
+
+
 def note(row: Claimed, provider_id: str, now: datetime) -> None:
     """A 2xx that names an id is recorded."""
     mode = acks.mode_of(WHATSAPP)
@@ -307,6 +312,39 @@ def test_a_callback_before_the_answer_is_kept_until_then(
         assert [one.event_type for one in take(consumer, now)] == ["A2"]
         assert heard(consumer, ("wamid.1", "read")) == {"double": 1}
     check()
+
+
+@pytest.mark.trap("a callback that was there before its message")
+def test_a_callback_from_before_the_message_is_not_about_it(
+    consumer: Consumer, now: datetime
+) -> None:
+    """Whose the id was then nobody knows: another system's on the same account, or a guess."""
+    before = {name: words_heard(name) for name in ("early", "foreign")}
+    assert correlate.find(consumer.id, [Word("wamid.1", ok=True)], now)[0].heard == "early"
+    say(consumer, "A1")
+    Message.objects.update(accepted_at=now + timedelta(seconds=2))
+    (row,) = taken(consumer, now + timedelta(seconds=2), "")
+    note(row, "wamid.1", now + timedelta(seconds=3))
+    assert Delivery.objects.get(id=row.id).state == "awaiting_ack"
+    assert {name: words_heard(name) - n for name, n in before.items()} == {
+        "early": 0,
+        "foreign": 1,
+    }
+    assert heard(consumer, ("wamid.1", "sent")) == {"on_time": 1}
+
+
+@pytest.mark.trap("a callback that was there before its message")
+def test_a_callback_counts_when_somebody_knows_what_it_is_about(
+    consumer: Consumer, now: datetime
+) -> None:
+    before = {name: words_heard(name) for name in ("early", "foreign", "double")}
+    (row,) = taken(consumer, now)
+    heard(consumer, ("wamid.1", "sent"), ("wamid.1", "read"), ("wamid.2", "sent"))
+    assert {name: words_heard(name) for name in before} == before
+    note(row, "wamid.1", now)
+    assert words_heard("early") - before["early"] == 1
+    assert sum(correlate.forget(now + timedelta(days=3))) == 2
+    assert words_heard("foreign") - before["foreign"] == 1
 
 
 def test_an_early_failure_counts_once(consumer: Consumer, now: datetime) -> None:

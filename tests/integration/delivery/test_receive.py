@@ -277,9 +277,10 @@ def test_one_that_died_and_is_back_gets_first_what_it_holds() -> None:
     assert Worker(consumer).receive(max=1, worker_id="w2", resume=True)[0]["body"] == "3"
     again = worker.receive(worker_id="w1", resume=True, lease_s=600)
     assert [one["id"] for one in again] == [one["id"] for one in before]
-    assert [one["attempt"] for one in again] == [1, 1]
+    assert [one["attempt"] for one in again] == [2, 2]
     rows = Delivery.objects.order_by("id")
-    assert [row.attempt_count for row in rows] == [1, 1, 1]
+    assert [row.attempt_count for row in rows] == [2, 2, 1]
+    assert [row.failure_count for row in rows] == [0, 0, 0]
     shown = [times.text(row.due_at) for row in rows[:2] if row.due_at]
     assert shown == [one["lease_expires_at"] for one in again]
     assert until(rows[0]) > timedelta(seconds=590)
@@ -301,11 +302,56 @@ def test_what_it_holds_counts_and_what_lapsed_is_taken_anew() -> None:
     taken = worker.receive(max=3, worker_id="w1", resume=True)
     assert sorted(one["body"] for one in taken) == ["1", "2", "3"]
     counts = Delivery.objects.order_by("id").values_list("attempt_count", flat=True)
-    assert list(counts) == [2, 2, 1]
+    assert list(counts) == [4, 3, 1]
     assert worker.say("ack", first["lease"])[1] == {first["lease"]: "expired"}
     answer = worker.api.post(f"{worker.path}/receive", {"resume": True})
     assert problem(answer) == (422, "invalid_fields", "worker_id")
     assert_counters_are_true()
+
+
+@pytest.mark.trap("a former self that still settles")
+@pytest.mark.parametrize("what", ["ack", "nack", "release", "extend"])
+def test_who_is_back_settles_alone(what: str) -> None:
+    """A process that only seemed dead shares the name of the one that was started for it."""
+    consumer = waiting(b"1")
+    worker = Worker(consumer)
+    (before,) = worker.receive(worker_id="w1")
+    (again,) = worker.receive(worker_id="w1", resume=True)
+    assert worker.say(what, before["lease"]) == ([], {before["lease"]: "expired"})
+    assert row_of(consumer).state == "in_flight"
+    assert worker.say("ack", again["lease"])[0] == [again["lease"]]
+    outcomes = Attempt.objects.order_by("number").values_list("outcome", flat=True)
+    assert list(outcomes) == ["lease_expired", "delivered"]
+    assert_counters_are_true()
+
+
+def test_a_message_that_ends_every_worker_does_not_come_back_for_ever() -> None:
+    consumer = waiting(b"x")
+    worker = Worker(consumer)
+    numbers = []
+    while received := worker.receive(worker_id="w1", resume=True):
+        numbers += [one["attempt"] for one in received]
+    assert numbers == list(range(1, FREE_ATTEMPTS + 2))
+    row = row_of(consumer)
+    assert (row.state, row.reason) == ("dead", "exhausted")
+    assert_counters_are_true()
+
+
+@pytest.mark.trap("a repeat that says it is the first try")
+def test_each_receipt_has_a_number_of_its_own() -> None:
+    """Lapsed, given back, rejected: a number is never handed out twice."""
+    consumer = waiting(b"x", retry=[0])
+    worker = Worker(consumer)
+    numbers = []
+    for what in ("lapse", "release", "nack", "lapse", "lapse"):
+        (one,) = worker.receive()
+        numbers.append(one["attempt"])
+        if what == "lapse":
+            lapse(consumer)
+        else:
+            worker.say(what, one["lease"], delay_s=0)
+    assert numbers == [1, 2, 3, 4, 5]
+    assert row_of(consumer).failure_count == 1
 
 
 @pytest.mark.seed("S4-14")
@@ -316,7 +362,7 @@ def test_a_lapsed_lease_comes_back_to_whoever_asks() -> None:
     assert second.receive() == []
     lapse(consumer)
     (again,) = second.receive()
-    assert (again["id"], again["attempt"]) == (one["id"], 1)
+    assert (again["id"], again["attempt"]) == (one["id"], 2)
     # The first one has lost it, and can do no harm.
     for what in ("ack", "nack", "extend", "release"):
         assert first.say(what, one["lease"]) == ([], {one["lease"]: "expired"})

@@ -12,7 +12,7 @@ from django.db import connection
 from broker_site import lean
 from channels_app import sealing
 from channels_app.models import ApiKey, IdempotencyRecord, Message, MessageBody
-from channels_app.rules import ids
+from channels_app.rules import ids, times
 from tests.support.api import Answer, Api, LeanClient
 from tests.support.factories import (
     ApiKeyFactory,
@@ -195,7 +195,29 @@ def test_instants_and_delays(producer: Api) -> None:
     due = stored(producer.post(URL, b"x", Hookstation_Delay="60000")).due_at
     assert timedelta(seconds=59) < due - before < timedelta(seconds=70)
     past = stored(producer.post(URL, b"x", Hookstation_Deliver_At="2001-01-01T00:00:00Z"))
-    assert past.due_at == past.accepted_at
+    assert past.due_at == times.floor_ms(past.accepted_at)
+
+
+@pytest.mark.trap("an instant that is answered in part")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"Hookstation_Delay": "60000"},
+        {"Hookstation_Delay": "1", "Hookstation_Spread": "60000"},
+        {"Hookstation_Deliver_At": "2030-01-01T00:00:00.123456Z"},
+        {"Hookstation_Deliver_At": "2001-01-01T00:00:00.000001Z"},
+    ],
+)
+def test_due_at_is_answered_as_it_is_stored(producer: Api, asked: dict[str, str]) -> None:
+    answer = producer.post(URL, b"x", **asked)
+    row = stored(answer)
+    assert times.instant(answer.json["due_at"]) == row.due_at
+    asked_at = times.instant(asked.get("Hookstation_Deliver_At", 946_684_800_000))
+    delay = timedelta(milliseconds=int(asked.get("Hookstation_Delay", 0)))
+    assert row.due_at >= max(asked_at, times.floor_ms(row.accepted_at) + delay)
+    moved = producer.patch(f"messages/{answer.json['id']}", {"delay_ms": 3_600_000})
+    assert times.instant(moved.json["due_at"]) == stored(answer).due_at
 
 
 def test_the_producers_default_priority_and_its_most(db: None) -> None:

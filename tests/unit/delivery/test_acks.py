@@ -25,6 +25,8 @@ POLICY = Steps((1.0,))
         (S.DEAD, R.EXHAUSTED, Heard.LATE),
         (S.CANCELLED, R.CANCELLED, Heard.LATE),
         (S.QUEUED, R.ACK_TIMEOUT, Heard.ON_TIME),
+        (S.QUEUED, R.INTERRUPTED, Heard.ON_TIME),
+        (S.QUEUED, R.LEASE_EXPIRED, Heard.ON_TIME),
         (S.QUEUED, R.RETRY, Heard.LATE),
         (S.QUEUED, R.REPLAYED, Heard.LATE),
     ],
@@ -102,6 +104,16 @@ class Words(RuleBasedStateMachine):
             self.go(self._refused(R.RETRY))
         else:
             self.go(self.mode.answered)
+        self.kept = None
+
+    @precondition(lambda self: self.state is S.IN_FLIGHT)
+    @rule(reason=st.sampled_from([R.INTERRUPTED, R.LEASE_EXPIRED]))
+    def kill(self, reason: Reason) -> None:
+        """Nobody hears the answer: a kept word decides alone."""
+        if self.kept is None:
+            self.go(Transition(S.QUEUED, reason, 0.0, charged=False))
+        else:
+            self.go(acks.confirmed() if self.kept else self._refused(R.RETRY))
         self.kept = None
 
     @rule(ok=st.booleans())

@@ -1,0 +1,259 @@
+"""Whatever is said of a delivery, and whenever: it is heard once, and nothing goes out after it."""
+
+from datetime import timedelta
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from channels_app import clock
+from channels_app.directory import directory
+from channels_app.rules.backoff import PRESETS
+from delivery import metrics
+from delivery.api import shapes
+from delivery.models import Delivery
+from delivery.rules import acks
+from delivery.rules.acks import Heard
+from delivery.rules.claimed import Claimed
+from delivery.rules.correlation import Word
+from delivery.rules.lifecycle import Reason, Transition
+from delivery.rules.outcome import Outcome
+from delivery.runtime import leasing, outgoing, receiving
+from delivery.runtime.receiving import Handed, Wish
+from delivery.steps import acknowledge, claim, correlate, dispatch, release, settle
+from delivery.steps.claim import Want
+from delivery.steps.settle import Result
+from tests.support.books import assert_counters_are_true
+from tests.support.factories import ConsumerFactory
+from tests.support.properties import examples
+from tests.support.pumping import make_channel, make_consumer, publish
+
+NOWHERE = "http://127.0.0.1:9/"
+LEASE_MS = 10_000
+LEASE = timedelta(milliseconds=LEASE_MS)
+ACK = {
+    "mode": "callback",
+    "timeout_ms": 30_000,
+    "on_timeout": "retry",
+    "correlation": {"preset": "whatsapp-cloud", "signature": None, "verify_token": None},
+}
+PICK = st.integers(0, 1 << 16)
+WORKER = st.sampled_from(["a", "b"])
+HEARD = {Heard.ON_TIME, Heard.EARLY}
+
+
+class Words(RuleBasedStateMachine):
+    """A consumer that is called and acknowledges later, and one that asks for its messages."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = clock.now() + timedelta(seconds=1)
+        self.clock = patch.object(clock, "now", lambda: self.now)
+        self.clock.start()
+        channel = make_channel()
+        plenty = {"retry": [1], "max_attempts": 100}
+        self.push = make_consumer(channel, NOWHERE, ack=ACK, **plenty)
+        self.pull = ConsumerFactory.create(channel=channel, pull=True, **plenty)
+        self.channel = channel
+        self.held: list[Claimed] = []
+        """All that a pump ever took."""
+        self.handed: list[Handed] = []
+        """All that a worker ever received."""
+        self.numbers: dict[int, int] = {}
+        """The last number under which each delivery was handed out."""
+        self.confirmed: set[int] = set()
+        """Deliveries of which the broker knows that the consumer has them."""
+        self.foreign = 0
+        self.kept: set[str] = set()
+        """Ids about which something good was said before anybody knew them."""
+        self.messages_come()
+
+    def teardown(self) -> None:
+        if hasattr(self, "clock"):
+            self.clock.stop()
+
+    # -- what happens --------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([1, 11, 31]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule()
+    def messages_come(self) -> None:
+        publish(self.channel, b"x", b"y")
+        dispatch.dispatch(1000, slot=0)
+
+    @rule(owner=st.sampled_from([1, 2]))
+    def a_pump_takes(self, owner: int, limit: int = 2) -> None:
+        want = Want(self.push.id, limit, LEASE_MS, owner)
+        for row in claim.claim([want], now=self.now, slot=0).rows:
+            self._goes_out(row.id, outgoing.stamp(row).attempt)
+            self.held.append(row)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=PICK, outcome=st.sampled_from([Outcome.DELIVERED, Outcome.TIMEOUT]))
+    def the_consumer_answers(self, pick: int, outcome: Outcome) -> None:
+        """With an id of the provider's; perhaps too late to matter."""
+        row = self.held[-1 - pick % min(len(self.held), 3)]
+        mode = acks.mode_of(ACK)
+        assert mode is not None
+        name = f"wamid.{row.id}"
+        if outcome is Outcome.DELIVERED:
+            result = Result(row, mode.answered, outcome, self.now, "test", provider_id=name)
+        else:
+            result = Result(row, _failed(row), outcome, self.now, "test")
+        if settle.settle([result], now=self.now, slot=0) and result.provider_id in self.kept:
+            self.kept.discard(name)
+            self.confirmed.add(row.id)
+
+    @rule(owner=st.sampled_from([1, 2]))
+    def a_pump_dies(self, owner: int) -> None:
+        release.release_owner(owner, now=self.now, slot=0)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=PICK, ok=st.booleans())
+    def the_consumer_says(self, pick: int, ok: bool) -> None:
+        row = self.held[-1 - pick % min(len(self.held), 3)]
+        self._heard(row.id, ok, acknowledge.acknowledge(row.id, ok=ok, now=self.now).heard)
+
+    @rule(ok=st.booleans(), is_released=st.booleans())
+    def a_pump_is_killed_after_an_early_word(self, ok: bool, is_released: bool) -> None:
+        """A sweep gives back what it held, or its lease lapses; and somebody else looks."""
+        self.messages_come()
+        self.a_pump_takes(1)
+        self.the_consumer_says(0, ok)
+        if is_released:
+            self.a_pump_dies(1)
+        self.time_passes(11)
+        self.a_pump_takes(2)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=PICK, ok=st.booleans())
+    def the_provider_calls_back(self, pick: int, ok: bool) -> None:
+        row = self.held[-1 - pick % min(len(self.held), 3)]
+        name = f"wamid.{row.id}"
+        (told,) = correlate.find(self.push.id, [Word(name, ok)], self.now)
+        if told.delivery_id is None:
+            if told.heard is Heard.EARLY and ok:
+                self.kept.add(name)
+            return
+        assert told.delivery_id == row.id
+        self._heard(row.id, ok, acknowledge.acknowledge(row.id, ok=ok, now=self.now).heard)
+
+    @rule()
+    def a_foreign_callback_comes_before_its_delivery(self) -> None:
+        """Somebody calls back about an id that the provider gives to a later message."""
+        self.foreign += 1
+        name = f"foreign.{self.foreign}"
+        before = _early_words()
+        correlate.find(self.push.id, [Word(name, ok=True)], self.now)
+        assert _early_words() == before, "nobody knows yet what it is about"
+        self.time_passes(31)
+        self.messages_come()
+        self.a_pump_takes(1, limit=1000)
+        mode = acks.mode_of(ACK)
+        assert mode is not None
+        row = next(row for row in self.held if row.accepted_at == self.now)
+        result = Result(row, mode.answered, Outcome.DELIVERED, self.now, "", provider_id=name)
+        assert settle.settle([result], now=self.now, slot=0) == 1
+        assert Delivery.objects.get(id=row.id).state == "awaiting_ack"
+
+    @rule(worker=WORKER, resume=st.booleans())
+    def a_worker_receives(self, worker: str, resume: bool) -> None:
+        view = directory.consumers()[self.pull.id]
+        for one in receiving.receive(view, Wish(2, LEASE_MS, worker, resume=resume)):
+            self._goes_out(one.row.id, shapes.handed(one, view, settled=False)["attempt"])
+            self.handed.append(one)
+
+    @precondition(lambda self: self.handed)
+    @rule(pick=PICK, outcome=st.sampled_from([Outcome.DELIVERED, Outcome.REJECTED]))
+    def a_worker_settles(self, pick: int, outcome: Outcome) -> None:
+        """By the lease that it has, or by one that it had before."""
+        one = self.handed[-1 - pick % min(len(self.handed), 6)]
+        lease = leasing.lease_of(one.token)
+        assert lease is not None
+        before = Delivery.objects.get(id=one.row.id)
+        if not leasing.end([lease], outcome):
+            return
+        newest = next(it for it in reversed(self.handed) if it.row.id == one.row.id)
+        is_repeat = before.version == Delivery.objects.get(id=one.row.id).version
+        assert is_repeat or newest.token == one.token, "an old lease has settled"
+        if outcome is Outcome.DELIVERED:
+            self.confirmed.add(one.row.id)
+
+    @rule(worker=WORKER, outcome=st.sampled_from([Outcome.DELIVERED, Outcome.REJECTED]))
+    def a_worker_is_back_before_its_former_self_is_gone(
+        self, worker: str, outcome: Outcome
+    ) -> None:
+        self.messages_come()
+        self.a_worker_receives(worker, resume=False)
+        held = len(self.handed)
+        self.a_worker_receives(worker, resume=True)
+        self.a_worker_settles(len(self.handed) - held, outcome)
+
+    # -- what must be true ---------------------------------------------------------------------
+
+    @invariant()
+    def counters_are_true(self) -> None:
+        if hasattr(self, "channel"):
+            assert_counters_are_true()
+
+    @invariant()
+    def what_is_confirmed_stays_so(self) -> None:
+        if not hasattr(self, "channel"):
+            return
+        rows = Delivery.objects.filter(id__in=self.confirmed)
+        waiting = set(rows.exclude(state="delivered").values_list("state", flat=True))
+        assert waiting <= {"in_flight"}, "an early word waits for the end of its attempt"
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _goes_out(self, delivery_id: int, number: int) -> None:
+        assert delivery_id not in self.confirmed, "it was acknowledged"
+        last = self.numbers.get(delivery_id, 0)
+        assert number > last, "a later try has the number of an earlier one"
+        self.numbers[delivery_id] = number
+
+    def _heard(self, delivery_id: int, ok: bool, heard: Heard) -> None:
+        if ok and heard in HEARD:
+            self.confirmed.add(delivery_id)
+
+
+def _failed(row: Claimed) -> Transition:
+    return acks.refused(
+        failure_count=row.failure_count,
+        max_attempts=100,
+        policy=PRESETS["fast"],
+        jitter=0.5,
+        reason=Reason.RETRY,
+    )
+
+
+def _early_words() -> float:
+    return metrics.ACKS.labels("early")._value.get()
+
+
+@pytest.mark.trap("acknowledged, and sent again")
+@pytest.mark.slow("a state machine over real tables")
+@pytest.mark.django_db(transaction=True)
+def test_nothing_goes_out_after_it_was_acknowledged_and_no_number_twice() -> None:
+    run_state_machine_as_test(
+        Words,
+        settings=settings(
+            max_examples=examples(few=8, many=40),
+            stateful_step_count=40,
+            deadline=None,
+            # To make a failure small takes minutes on a database; 40 steps can be read.
+            phases=[Phase.explicit, Phase.reuse, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
