@@ -21,6 +21,8 @@ if getattr(getattr(swallowing, "__self__", None), "interrupt_signal", False):
 gc.disable()
 
 from broker_site.wsgi import application  # noqa: E402 - the lines above have to come before the loading
+from django.db import connection  # noqa: E402 - as above
+from channels_app.api import authentication  # noqa: E402 - as above
 from channels_app.garbage import spare_what_is_loaded  # noqa: E402 - as above
 from delivery.runtime import web_watch  # noqa: E402 - as above
 from delivery.runtime.receiving import watch  # noqa: E402 - as above
@@ -29,6 +31,7 @@ spare_what_is_loaded()
 
 __all__ = ["application"]
 
+USES_EVERY_S = 1.0
 SILENT_S = 60
 """After so long without a word the kernel asks a caller's host whether it is still there."""
 
@@ -74,9 +77,18 @@ def release_on_stop(told: socket.socket) -> None:
     watch.end()
 
 
+def write_uses() -> None:
+    """Note when keys were last used, behind the requests that they came with."""
+    while True:
+        time.sleep(USES_EVERY_S)
+        if authentication.write_uses():
+            connection.close()  # the next one comes in a minute
+
+
 read_end, write_end = socket.socketpair()
 write_end.setblocking(False)  # as the interpreter demands
 signal.set_wakeup_fd(write_end.fileno())
+threading.Thread(target=write_uses, name="uses", daemon=True).start()
 threading.Thread(target=notice_the_vanished, name="keepalive", daemon=True).start()
 threading.Thread(target=release_on_stop, args=[read_end], name="release", daemon=True).start()
 web_watch.begin()

@@ -20,7 +20,7 @@ from delivery.runtime import children  # noqa: E402
 from delivery.runtime.receiving import polls  # noqa: E402
 
 # Callers share a commit: one answer that never came would hold them all.
-transactions.limit_answers()
+transactions.limit_answers(transactions.REQUEST_ANSWER_S)
 # So many of the threads may wait for programs' bodies, and a quarter for people's forms (forms.py);
 # an eighth answers whatever comes. Fewer would slow down who publishes fast: of 32 threads that do
 # nothing else up to ten are between asking for a body and holding it.

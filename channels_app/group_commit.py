@@ -6,7 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from django.db import OperationalError
+
 from channels_app import transactions
+from channels_app.models import raw
 
 Order = TypeVar("Order")
 Result = TypeVar("Result")
@@ -46,22 +49,27 @@ class GroupCommit(Generic[Order, Result]):
         *,
         most: int,
         most_size: int,
+        patience_s: float = transactions.REQUEST_ANSWER_S,
     ) -> None:
         """``work`` returns a result for each order, in their order, or stores nothing and raises.
 
         After an error each member of the group is tried by itself, in its own thread, unless the
         database is away, or nobody knows what was stored. A group has up to ``most`` orders, and
         up to ``most_size`` of what callers say their orders weigh, unless one alone has more.
+        Nobody waits longer than ``patience_s`` for those before it.
         """
         self._work = work
         self._most = most
         self._most_size = most_size
+        self._patience_s = patience_s
         self._lock = threading.Lock()
         self._has_leader = False
         self._waiting: deque[_Seat[Order, Result]] = deque()
 
     def run(self, order: Order, size: int) -> Result:
-        """The result of ``order``. Raises what its work raised; LeaderLost."""
+        """The result of ``order``. Raises what its work raised; LeaderLost; OperationalError where
+        those before it took too long, and then nothing of it is stored.
+        """
         seat: _Seat[Order, Result] = _Seat(order, size)
         with self._lock:
             if self._has_leader:
@@ -69,7 +77,7 @@ class GroupCommit(Generic[Order, Result]):
             else:
                 self._has_leader = seat.leads = True
         if not seat.leads:
-            seat.called.acquire()
+            self._wait(seat)
         if seat.leads:
             self._lead(seat)
         if seat.failure is None:
@@ -78,6 +86,16 @@ class GroupCommit(Generic[Order, Result]):
             raise seat.failure
         (result,) = self._work([order])
         return result
+
+    def _wait(self, seat: _Seat[Order, Result]) -> None:
+        """Until it is called. Raises OperationalError where nobody has begun with it in time."""
+        if seat.called.acquire(timeout=self._patience_s):
+            return
+        with self._lock:
+            if seat in self._waiting:
+                self._waiting.remove(seat)
+                raise OperationalError(raw.LOST, "The database does not answer those before.")
+        seat.called.acquire()  # it is being stored, or leads: that has an end of its own
 
     def _lead(self, leader: _Seat[Order, Result]) -> None:
         group = [leader]

@@ -21,11 +21,14 @@ T = TypeVar("T")
 ATTEMPTS = 4
 ANSWER_S = 60
 """Longest wait for the database's answer, more than it waits for a lock."""
+REQUEST_ANSWER_S = 30
+"""The same where somebody waits for ours: so long for its turn to commit, and so long for the
+commit. It is a minute in all, whatever the database does."""
 UNDONE = {1205, 1213, 3101}
 """MySQL: lock wait timeout, deadlock, group replication rolled back at certification."""
 
 
-def limit_answers() -> None:
+def limit_answers(seconds: int = ANSWER_S) -> None:
     """Let no statement of this process wait for an answer for ever.
 
     For processes that live long: a server that vanished with its host, of whose end nobody is told,
@@ -34,7 +37,7 @@ def limit_answers() -> None:
     """
     for database in connections.settings.values():
         if database["ENGINE"] == "broker_site.mysql":
-            database["OPTIONS"].setdefault("read_timeout", ANSWER_S)
+            database["OPTIONS"].setdefault("read_timeout", seconds)
 
 
 def run(

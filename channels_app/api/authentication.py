@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import Error as DatabaseFailure
 from django.db.models import Q
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
@@ -152,19 +153,31 @@ def _check_channel(caller: Caller, slug: str) -> None:
 
 
 _noted: dict[str, float] = {}
+"""When (`time.monotonic`) the use of a key was last noted."""
+_uses: dict[str, datetime] = {}
+"""Uses that are not written down yet."""
+
+
+def write_uses() -> int:
+    """Write down when keys were last used, in a thread of its own; how many there were.
+
+    A request never does that: a database that takes no commit would hold it twice, the second time
+    for its own. A note that cannot be written is left out.
+    """
+    count = 0
+    while _uses:
+        key_id, used_at = _uses.popitem()
+        count += 1
+        horizon = used_at - timedelta(seconds=USE_NOTED_EVERY_S)
+        stale = Q(last_used_at=None) | Q(last_used_at__lt=horizon)
+        with suppress(DatabaseFailure):
+            # Not saved through the model: a use is no change of configuration.
+            ApiKey.objects.filter(stale, key_id=key_id).update(last_used_at=used_at)
+    return count
 
 
 def _note_use(key: KeyView) -> None:
     ticks = time.monotonic()
-    if ticks - _noted.get(key.key_id, float("-inf")) < USE_NOTED_EVERY_S:
-        return
-    _noted[key.key_id] = ticks
-    now = clock.now()
-    horizon = now - timedelta(seconds=USE_NOTED_EVERY_S)
-    stale = Q(last_used_at=None) | Q(last_used_at__lt=horizon)
-    try:
-        # Not saved through the model: a use is no change of configuration.
-        ApiKey.objects.filter(stale, id=key.id).update(last_used_at=now)
-    except DatabaseError:
-        # A note, no more: the request itself will say what is wrong with the database.
-        _noted.pop(key.key_id, None)
+    if ticks - _noted.get(key.key_id, float("-inf")) >= USE_NOTED_EVERY_S:
+        _noted[key.key_id] = ticks
+        _uses[key.key_id] = clock.now()

@@ -23,11 +23,13 @@ class Command(BaseCommand):
         "Delete a channel with all that is registered, scheduled and stored on it, for good.\n\n"
         "Nothing else deletes a channel. To stop one for a while, pause it: messages are then\n"
         "kept until it is resumed. The deletion is noted in the audit trail. It runs beside the\n"
-        "broker, in small transactions; broken off, it goes on when run again."
+        "broker, in small transactions; broken off, it goes on when run again.\n\n"
+        "While deliveries wait to be sent, it asks for --force."
     )
     examples = (
         "  manage.py delete_channel orders                          asks to type the name\n"
         "  manage.py delete_channel orders --yes-delete orders      for scripts\n"
+        "  manage.py delete_channel orders --force                  with all that still waits\n"
         "  manage.py delete_channel orders --dry-run                only counts"
     )
 
@@ -38,12 +40,22 @@ class Command(BaseCommand):
             "--yes-delete", metavar="CHANNEL", help="do not ask; the name again, to be sure"
         )
         parser.add_argument(
+            "--force", action="store_true", help="delete deliveries that were not sent yet, too"
+        )
+        parser.add_argument(
             "--reason", default="", metavar="TEXT", help="a word for the audit trail"
         )
         parser.add_argument("--dry-run", action="store_true", help="count and change nothing")
 
     def handle(
-        self, *, channel: str, yes_delete: str | None, reason: str, dry_run: bool, **options: Any
+        self,
+        *,
+        channel: str,
+        yes_delete: str | None,
+        force: bool,
+        reason: str,
+        dry_run: bool,
+        **options: Any,
     ) -> None:
         """Exit code 1 when refused or unknown."""
         row = Channel.objects.filter(slug=channel).first()
@@ -54,6 +66,9 @@ class Command(BaseCommand):
         if dry_run:
             self.stdout.write("Nothing was changed (--dry-run).")
             return
+        if going.waiting and not force:
+            waiting = counted(going.waiting, "delivery")
+            raise Error(f"Nothing was changed: {waiting} would never be sent. Add --force for that.")
         self._confirm(channel, yes_delete)
         erased = self._erase(row, going, reason)
         self.stdout.write(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
+from channels_app import transactions
 from channels_app.group_commit import GroupCommit, LeaderLost
 from channels_app.models import raw
 
@@ -67,8 +68,8 @@ def storage() -> Storage:
     return Storage()
 
 
-def make(storage: Storage, most: int = 100, most_size: int = 1000) -> GroupCommit[Any, Any]:
-    return GroupCommit(storage.work, most=most, most_size=most_size)
+def make(storage: Storage, most: int = 100, **options: Any) -> GroupCommit[Any, Any]:
+    return GroupCommit(storage.work, most=most, **({"most_size": 1000} | options))
 
 
 def until(done: Callable[[], bool]) -> None:
@@ -156,6 +157,21 @@ def test_an_error_that_is_everybodys_is_not_tried_again(storage: Storage) -> Non
     # Each raises its own: a traceback belongs to one thread.
     assert len({id(error) for error in errors[1:]}) == 3
     assert storage.groups == [["a"], ["b", "c", "d"]]
+
+
+@pytest.mark.trap("a minute before the minute")
+def test_nobody_waits_long_for_a_commit_that_does_not_come(storage: Storage) -> None:
+    """Who waits behind it would wait for its own as long again."""
+    group = make(storage, patience_s=0.5)
+    first, *behind = queue(group, storage, "abc")
+    errors = [call.outcome() for call in behind]
+
+    assert all(transactions.is_away(error) for error in errors), errors
+    assert storage.groups == [["a"]]
+    storage.open.set()
+    assert first.outcome() == "stored a"
+    assert group.run("d", 1) == "stored d"
+    assert storage.groups == [["a"], ["d"]]
 
 
 def test_an_interrupted_leader_leaves_nobody_waiting(storage: Storage) -> None:

@@ -264,7 +264,7 @@ def taken(consumer: Consumer, now: datetime, said: str = "A1 A2") -> list[Claime
 
 
 def words_heard(name: str) -> float:
-    return metrics.ACKS.labels(name)._value.get()
+    return float(metrics.ACKS.labels(name)._value.get())
 
 
 def note(row: Claimed, provider_id: str, now: datetime) -> None:

@@ -239,7 +239,7 @@ def _failed(row: Claimed) -> Transition:
 
 
 def _early_words() -> float:
-    return metrics.ACKS.labels("early")._value.get()
+    return float(metrics.ACKS.labels("early")._value.get())
 
 
 @pytest.mark.trap("acknowledged, and sent again")

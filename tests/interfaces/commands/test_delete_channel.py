@@ -80,7 +80,7 @@ def make_message(channel: Channel, consumers: list[Consumer]) -> None:
 
 def delete(slug: str, **options: Any) -> str:
     out = StringIO()
-    call_command("delete_channel", slug, stdout=out, **options)
+    call_command("delete_channel", slug, stdout=out, **({"force": True} | options))
     return out.getvalue()
 
 
@@ -106,6 +106,21 @@ def test_it_says_beforehand_what_goes() -> None:
     assert "3 deliveries not sent yet will never be sent." in said
     assert Message.objects.count() == 3
     assert Consumer.objects.filter(state="active").count() == 2
+
+
+@pytest.mark.trap("a channel that goes with its backlog")
+def test_a_backlog_goes_by_force_alone() -> None:
+    channel = make_channel("orders")
+
+    with pytest.raises(CommandError, match=r"^Nothing was changed: 3 deliveries .* Add --force"):
+        delete("orders", yes_delete="orders", force=False)
+
+    assert Delivery.objects.count() == 6
+    assert Consumer.objects.filter(state="active").count() == 2
+    Counter.objects.filter(state="queued").update(count=0)
+    Delivery.objects.filter(channel=channel, state="queued").delete()
+    delete("orders", yes_delete="orders", force=False)
+    assert not Channel.objects.exists()
 
 
 def test_it_is_audited() -> None:
