@@ -20,8 +20,9 @@ if getattr(getattr(swallowing, "__self__", None), "interrupt_signal", False):
 # the start. `spare_what_is_loaded` turns it on again.
 gc.disable()
 
-from broker_site.wsgi import application  # noqa: E402 - the lines above have to come before the loading
-from django.db import connection  # noqa: E402 - as above
+from django.db import connection  # noqa: E402 - the lines above have to come before the loading
+
+from broker_site.wsgi import application  # noqa: E402 - as above
 from channels_app.api import authentication  # noqa: E402 - as above
 from channels_app.garbage import spare_what_is_loaded  # noqa: E402 - as above
 from delivery.runtime import web_watch  # noqa: E402 - as above

@@ -67,10 +67,10 @@ def receive(view: ConsumerView, wish: Wish) -> list[Handed]:
         return []
     owner = leases.owner_of(view.id, wish.worker)
     share = (_resumed if wish.resume else _claimed)(view, wish, owner)
+    _note(owner, view.id, wish.worker)
     rows = share.rows
     if not rows:
         return []
-    _note(owner, view.id, wish.worker)
     held = {row.id: _lease(row, wish.worker) for row in rows}
     contents = _contents(share)
     broken = [row for row in rows if contents[row.message_id].error]

@@ -9,6 +9,7 @@ from channels_app.steps import turns
 from delivery.conf import conf
 from delivery.runtime import audits, notices, recurring, slots, task_queue
 from delivery.runtime.rounds import Rounds, Sweep
+from delivery.runtime.wake import hurry
 from delivery.steps import (
     acknowledge,
     archived,
@@ -19,6 +20,7 @@ from delivery.steps import (
     lanes,
     leases,
     pipeline_runs,
+    reassign,
     recount,
     release,
     replay,
@@ -57,8 +59,27 @@ def overdue() -> int:
     return recurring.fire_overdue()
 
 
-def retired() -> int:
-    """Cancel a part of what waits for consumers that were removed."""
+def lapsed() -> int:
+    """Queue again what lapsed where no claim would find it."""
+    absent = reassign.absent() if reassign.is_needed() else ()
+    return release.release_lapsed(now=clock.now(), slot=SLOT, absent=absent)
+
+
+def reassigned() -> Iterator[int]:
+    """Give to others what waits for queues' consumers that are away."""
+    if reassign.is_needed():
+        for given in reassign.reassign(clock.now(), SLOT):
+            hurry(given)
+            yield given.total()
+
+
+def retired() -> Iterator[int]:
+    """Cancel what waits for consumers that were removed and that nobody else can take."""
+    yield from reassigned()
+    yield from iter(_cancelled, 0)
+
+
+def _cancelled() -> int:
     return cancel.cancel_retired(clock.now(), SLOT, BATCH)
 
 
@@ -97,8 +118,9 @@ SWEEPS = (
     Sweep("restores", 0.5, _restores, idle_s=1.0, has_work=restore.is_any_open),
     Sweep("schedules", 1.0, _until_none(overdue), idle_s=5.0),
     Sweep("undispatched", 5.0, _until_none(undispatched)),
-    Sweep("lapsed", 5.0, _once(lambda: release.release_lapsed(now=clock.now(), slot=SLOT))),
-    Sweep("retired", 5.0, _until_none(retired)),
+    Sweep("lapsed", 5.0, _once(lapsed)),
+    Sweep("reassigned", 2.0, reassigned, idle_s=5.0, has_work=reassign.is_needed),
+    Sweep("retired", 5.0, retired),
     Sweep("lanes", 5.0, lambda: lanes.mend(clock.now()), idle_s=15.0),
     Sweep("hot keys", 15.0, lambda: hot_keys.look(clock.now())),
     Sweep("notices", 5.0, notices.sweep),

@@ -1,7 +1,7 @@
 """Release: give back rows whose worker died or stops, at once instead of after their lease."""
 
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -31,13 +31,14 @@ def release_owner(owner: int, *, now: datetime, slot: int) -> int:
     return total
 
 
-def release_lapsed(*, now: datetime, slot: int) -> int:
-    """Queue again what lapsed at consumers that are switched off; returns how many.
+def release_lapsed(*, now: datetime, slot: int, absent: Collection[int] = ()) -> int:
+    """Queue again what lapsed at consumers that are switched off or ``absent``; returns how many.
 
     No pump looks at them, so that no claim would ever find such a row: it could neither be
     cancelled nor moved, and that of a removed consumer would stay in flight for ever.
     """
-    off = Consumer.objects.filter(~Q(state=Consumer.State.ACTIVE) | Q(channel__paused=True))
+    is_off = ~Q(state=Consumer.State.ACTIVE) | Q(channel__paused=True) | Q(id__in=absent)
+    off = Consumer.objects.filter(is_off)
     rows = _held(off.values_list("id", flat=True)).filter(due_at__lte=now)
     return _release_all(rows, _LAPSED, now, slot)
 

@@ -68,7 +68,9 @@ class Command(BaseCommand):
             return
         if going.waiting and not force:
             waiting = counted(going.waiting, "delivery")
-            raise Error(f"Nothing was changed: {waiting} would never be sent. Add --force for that.")
+            raise Error(
+                f"Nothing was changed: {waiting} would never be sent. Add --force for that."
+            )
         self._confirm(channel, yes_delete)
         erased = self._erase(row, going, reason)
         self.stdout.write(

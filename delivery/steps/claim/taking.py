@@ -2,10 +2,9 @@
 
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import NamedTuple, Protocol, TypeVar
 
 from channels_app import failpoints
@@ -129,25 +128,27 @@ def take(choice: Choice, holding: Holding) -> Claim:
 
 def _locked(choice: Choice, now: datetime, owner: int | None) -> list[_Due]:
     """The first ones, and of the spare ones as many as others hold of those."""
-    rows = _lock(list(chain.from_iterable(choice.first.values())), now, owner)
+    rows = _lock(choice.first, now, owner)
     got = Tally(row.consumer_id for row in rows)
-    instead = [
-        delivery_id
+    instead = {
+        consumer_id: spare[: len(choice.first[consumer_id]) - got[consumer_id]]
         for consumer_id, spare in choice.spare.items()
-        for delivery_id in spare[: len(choice.first[consumer_id]) - got[consumer_id]]
-    ]
-    return rows + _lock(instead, now, owner) if instead else rows
+    }
+    return rows + _lock(instead, now, owner) if any(instead.values()) else rows
 
 
-def _lock(chosen: Sequence[int], now: datetime, owner: int | None) -> list[_Due]:
+def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None) -> list[_Due]:
+    whose = {key: consumer_id for consumer_id, some in chosen.items() for key in some}
     free = "due_at <= %s" if owner is None else f"(due_at <= %s OR lease_owner = {owner:d})"
     found = raw.read(
         f"SELECT {_COLUMNS} FROM {TABLE} "
-        f"WHERE id IN ({raw.listed(chosen)}) AND {free}{raw.skip_locked()}",
+        f"WHERE id IN ({raw.listed(whose)}) AND {free}{raw.skip_locked()}",
         [raw.text(now)],
     )
-    place = {delivery_id: place for place, delivery_id in enumerate(chosen)}
-    return sorted(map(_Due._make, found), key=lambda row: place[row.id])
+    place = {delivery_id: place for place, delivery_id in enumerate(whose)}
+    # Of a queue one may have gone to another consumer since it was chosen (steps/reassign).
+    rows = [row for row in map(_Due._make, found) if row.consumer_id == whose[row.id]]
+    return sorted(rows, key=lambda row: place[row.id])
 
 
 def _lease(rows: list[_Due], holding: Holding, tally: Tally[tuple[int, str]]) -> list[Claimed]:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from channels_app import failpoints, transactions
 from channels_app.directory import directory
-from channels_app.models import Message, new_id, raw
+from channels_app.models import Consumer, Message, new_id, raw
 from delivery import lanes
-from delivery.models import ConsumerHealth, Counter, Delivery
+from delivery.models import ConsumerHealth, Counter, Delivery, PullWorker
 from delivery.models.counter import MADE
 from delivery.rules.claimed import Claimed
 from delivery.rules.lanes import BEHIND
@@ -189,7 +189,7 @@ def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatch
 
 def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_Born]]:
     """Rows for as many of the messages as one transaction should make, and those messages."""
-    recipients = Recipients(directory.channels(), Counter.unfinished, ConsumerHealth.resting)
+    recipients = Recipients(directory.channels(), Counter.unfinished, _away)
     rows: list[_Born] = []
     for place, message in enumerate(messages):
         ids = recipients.of(message.channel_id, message.event_type, message.ordering_key)
@@ -197,6 +197,13 @@ def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_Born]]:
             return messages[:place], rows
         rows += [_Born(new_id(), message, consumer_id) for consumer_id in ids]
     return messages, rows
+
+
+def _away(consumer_ids: Collection[int]) -> set[int]:
+    """Those of a queue's consumers that are left out while others are there."""
+    views = directory.consumers()
+    asking = (one for one in consumer_ids if views[one].mode == Consumer.Mode.PULL)
+    return ConsumerHealth.resting(consumer_ids) | PullWorker.absent(asking)
 
 
 def _chosen(rows: list[_Born], taker: Taker | None) -> dict[int, tuple[_Born, int]]:

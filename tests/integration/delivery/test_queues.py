@@ -7,19 +7,22 @@ from datetime import timedelta
 import pytest
 
 from channels_app import clock
-from channels_app.models import Channel
+from channels_app.models import Channel, Consumer
 from delivery import conf as conf_module
-from delivery.models import ConsumerHealth, Counter, Delivery
-from delivery.runtime import roster
-from delivery.steps import cancel, dispatch
+from delivery.models import ConsumerHealth, Counter, Delivery, PullWorker
+from delivery.runtime import receiving, roster, sweeps
+from delivery.steps import cancel, claim, dispatch, lanes
+from delivery.steps.claim import Want
 from tests.support.books import assert_counters_are_true
 from tests.support.calling import Api, problem
-from tests.support.factories import ConsumerFactory
-from tests.support.pulling import Worker, bring, waiting
+from tests.support.factories import ConsumerFactory, DeliveryFactory, TeamFactory
+from tests.support.laning import check
+from tests.support.pulling import Worker, bring, lapse, waiting
 from tests.support.pumping import make_channel, make_consumer, publish, pump_until, pumping
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.django_db
+NOWHERE = "http://127.0.0.1:9/"
 
 
 def dealt(channel: Channel) -> Tally[str]:
@@ -98,6 +101,128 @@ def test_one_that_fails_is_left_out_until_it_is_tried_again(
     publish(channel, *[b"x"] * 90)
     dispatch.dispatch(100, slot=0)
     assert dealt(channel)["c"] > had["c"], "it is not tried again"
+
+
+def switch(consumer: Consumer | str, state: str) -> None:
+    """By its row or its name; every process knows it at once."""
+    name = consumer if isinstance(consumer, str) else consumer.client_id
+    row = Consumer.objects.get(client_id=name)
+    row.state = state
+    row.save()
+
+
+def sweep() -> int:
+    return sum(sweeps.reassigned())
+
+
+@pytest.mark.trap("a queue's message that stays with one that is away")
+@pytest.mark.parametrize("what", ["paused", "disabled", "retired"])
+def test_what_waits_for_one_that_is_switched_off_goes_to_the_others(what: str) -> None:
+    """Of 300 messages nothing stays behind."""
+    channel = make_channel(kind="queue")
+    a, *_ = (waiting(channel=channel, client_id=name) for name in "abc")
+    bring(a, *[b"x"] * 300)
+    assert dealt(channel) == {"a": 100, "b": 100, "c": 100}
+    switch(a, what)
+    assert sweep() == 100
+    assert dealt(channel) == {"b": 150, "c": 150}
+    assert sweep() == 0
+    assert sum(sweeps.retired()) == 0
+    assert_counters_are_true()
+
+
+@pytest.mark.trap("a queue's message that stays with one that is away")
+def test_what_waits_where_nobody_asks_goes_to_others_and_new_ones_pass_it_over() -> None:
+    channel = make_channel(kind="queue")
+    a, b = (waiting(channel=channel, client_id=name) for name in "ab")
+    bring(a, *[b"x"] * 10)
+    worker = Worker(a)
+    assert len(worker.receive(max=2)) == 2
+    now = clock.now()
+    Consumer.objects.update(updated_at=now - timedelta(hours=1))
+    assert Worker(b).receive(max=1, wait_s=0) != []
+    assert sweep() == 0, "both have asked just now"
+    PullWorker.objects.filter(consumer=a).update(seen_at=now - timedelta(minutes=2))
+    receiving._noted.clear()
+    assert sweep() == 3
+    assert dealt(channel) == {"a": 2, "b": 8}, "what it holds stays until its lease ends"
+    bring(a, *[b"x"] * 5)
+    assert dealt(channel) == {"a": 2, "b": 13}
+    lapse(a)
+    assert sweeps.lapsed() == 2
+    assert (sweep(), dealt(channel)) == (2, {"b": 15})
+    assert worker.receive() == []
+    bring(a, *[b"x"] * 2)
+    assert dealt(channel) == {"a": 2, "b": 15}, "who asks again gets again"
+    assert_counters_are_true()
+
+
+def test_what_a_failing_one_tried_goes_to_its_team_with_its_budget() -> None:
+    """Who sees a delivery sees what was answered: that is for the consumer's team alone."""
+    channel = make_channel(kind="queue")
+    mine, yours = TeamFactory.create(), TeamFactory.create()
+    failing = make_consumer(channel, NOWHERE, client_id="failing", team=mine)
+    make_consumer(channel, NOWHERE, client_id="yours", team=yours)
+    tried = DeliveryFactory.create(consumer=failing, retrying=True)
+    fresh = DeliveryFactory.create(consumer=failing)
+    ConsumerHealth.objects.create(
+        consumer=failing, circuit="open", next_probe_at=clock.now() + timedelta(hours=1)
+    )
+    assert sweep() == 1
+    assert dealt(channel) == {"failing": 1, "yours": 1}
+    assert Delivery.objects.get(id=fresh.id).consumer.client_id == "yours"
+    make_consumer(channel, NOWHERE, client_id="mine", team=mine)
+    assert sweep() == 1
+    row = Delivery.objects.get(id=tried.id)
+    assert (row.consumer.client_id, row.failure_count) == ("mine", 1)
+    assert row.due_at is not None
+    assert row.due_at <= clock.now(), "the wait was the former consumer's"
+    assert_counters_are_true()
+
+
+def test_keys_stay_with_a_consumer_until_it_is_removed() -> None:
+    channel = make_channel(kind="queue")
+    for name in "ab":
+        make_consumer(channel, NOWHERE, client_id=name, ordering=True)
+    publish(channel, *[b"x"] * 4, ordering_key="k")
+    dispatch.dispatch(100, slot=0)
+    ((owner, count),) = dealt(channel).items()
+    assert count == 4
+    switch(owner, "paused")
+    assert sweep() == 0
+    switch(owner, "retired")
+    assert sweep() == 4
+    assert set(dealt(channel)) == {"a", "b"} - {owner}
+    rows = Delivery.objects.filter(channel=channel).order_by("id")
+    assert [row.is_behind for row in rows] == [False, True, True, True]
+    sum(lanes.mend(clock.now()))  # ends the lane that is left
+    check()
+
+
+def test_without_another_one_it_waits_and_of_a_removed_one_it_is_cancelled() -> None:
+    channel = make_channel(kind="queue")
+    alone = waiting(b"x", b"y", channel=channel)
+    switch(alone, "paused")
+    assert sweep() == 0
+    other = waiting(channel=channel, paused=True)
+    assert sweep() == 0
+    switch(alone, "retired")
+    assert sum(sweeps.retired()) == 2
+    assert Delivery.objects.filter(consumer=other, state="queued").count() == 2
+    switch(other, "retired")
+    assert sum(sweeps.retired()) == 2
+    assert Delivery.objects.filter(consumer=other, state="cancelled").count() == 2
+    assert_counters_are_true()
+
+
+def test_a_claim_takes_nothing_that_went_to_another_one_meanwhile() -> None:
+    channel = make_channel(kind="queue")
+    a, b = (waiting(channel=channel, client_id=name) for name in "ab")
+    bring(a, b"x", b"y")
+    mine = Delivery.objects.get(consumer=a)
+    wants = [Want(one.id, 1, 10_000, owner=1) for one in (a, b)]
+    Delivery.objects.filter(id=mine.id).update(consumer=b)
+    assert claim.claim_chosen([mine.id], wants[0], now=clock.now(), slot=0).rows == []
 
 
 def test_what_it_is_cannot_be_changed_once_it_has_messages() -> None:

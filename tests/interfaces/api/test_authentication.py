@@ -126,7 +126,6 @@ def test_last_use_is_noted_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch
     assert use() >= first
 
 
-
 def test_a_scope_opens_its_own_door_only() -> None:
     reader = Api(ApiKeyFactory.create(scopes=["read"]))
     answer = reader.post(f"{URL}/messages", b"x")

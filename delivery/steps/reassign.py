@@ -1,0 +1,170 @@
+"""Reassign: what waits for a queue's consumer that is away goes to another one.
+
+A queue's message is for whichever consumer takes it. The fan-out chose one by what it knew then;
+that one may have been paused, disabled or removed since, its circuit may be open, or nobody asks
+for its messages any more.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+from django.db.models import F, Q
+
+from channels_app import transactions
+from channels_app.directory import ChannelView, ConsumerView, directory
+from channels_app.models import Channel, Consumer, Message
+from delivery import lanes, metrics
+from delivery.models import ConsumerHealth, Counter, Delivery, LaneWaiter, PullWorker
+from delivery.models.counter import MADE
+from delivery.rules.lanes import BEHIND
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.recipients import Recipients
+
+QUEUED = DeliveryState.QUEUED.value
+BATCH = 500
+MOST = 5_000
+"""Deliveries of one consumer that are looked at each time; some may be for nobody else."""
+
+
+def is_needed() -> bool:
+    """Whether there is a queue at all."""
+    return any(view.kind == Channel.Kind.QUEUE for view in directory.channels())
+
+
+def absent() -> set[int]:
+    """Queues' pull consumers for which nobody asks."""
+    return PullWorker.absent(
+        view.id
+        for channel in directory.channels()
+        if channel.kind == Channel.Kind.QUEUE
+        for view in channel.consumers
+        if view.mode == Consumer.Mode.PULL
+    )
+
+
+def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
+    """Move waiting deliveries to consumers that can take them; who got how many, batch by batch.
+
+    One that was attempted stays within its team, which may see the answers, and keeps its budget:
+    a message that no consumer can handle is dead in the end. One with an ordering key stays where
+    it is unless its consumer was removed (`rules.recipients`).
+    """
+    directory.refresh(now=True)
+    nobody_asks = absent()
+    for channel in directory.channels():
+        if channel.kind != Channel.Kind.QUEUE:
+            continue
+        known = [view.id for view in channel.consumers]
+        away = {view.id for view in channel.consumers if view.halted}
+        away |= ConsumerHealth.resting(known) | nobody_asks.intersection(known)
+        for source in _sources(channel, away):
+            yield from _empty(source, _Pools(source, channel, away), now, slot)
+
+
+def _sources(channel: ChannelView, away: set[int]) -> list[Consumer]:
+    """Consumers that are away or removed, and for which something waits."""
+    rows = Consumer.objects.filter(channel_id=channel.id)
+    gone = list(rows.filter(Q(id__in=away) | Q(state=Consumer.State.RETIRED)))
+    counts = Counter.read([one.id for one in gone])
+    return [one for one in gone if counts[one.id][QUEUED] > 0]
+
+
+class _Pools:
+    """Among whom what waits for one consumer is dealt out."""
+
+    def __init__(self, source: Consumer, channel: ChannelView, away: set[int]) -> None:
+        self.is_retired = source.state == Consumer.State.RETIRED
+        self._team_id = source.team_id
+        self._channel = channel
+        self._others = [view for view in channel.consumers if view.id != source.id]
+        able = [view for view in self._others if view.id not in away]
+        # What waits for a removed consumer would be cancelled: better that it waits elsewhere.
+        self._able = able or (self._others if self.is_retired else [])
+        self._dealers: dict[tuple[bool, bool], Recipients] = {}
+
+    def chosen(self, row: Delivery) -> int | None:
+        """Who gets it; None where there is nobody."""
+        kind = bool(row.ordering_key), row.attempt_count > 0
+        if kind not in self._dealers:
+            self._dealers[kind] = self._dealer(*kind)
+        found = self._dealers[kind].of(self._channel.id, row.event_type, row.ordering_key)
+        return found[0] if found else None
+
+    def _dealer(self, is_keyed: bool, is_attempted: bool) -> Recipients:
+        pool: Sequence[ConsumerView] = self._others if is_keyed else self._able
+        if is_attempted:
+            pool = [view for view in pool if view.team_id == self._team_id]
+        view = replace(self._channel, consumers=tuple(pool))
+        return Recipients([view], Counter.unfinished, lambda ids: ())
+
+
+def _empty(source: Consumer, pools: _Pools, now: datetime, slot: int) -> Iterator[Tally[int]]:
+    last: int | None = 0
+    for _ in range(MOST // BATCH):
+        last, given = transactions.run(partial(_move, source, pools, last or 0, now, slot))
+        if last is None:
+            return
+        yield given
+
+
+def _move(
+    source: Consumer, pools: _Pools, after: int, now: datetime, slot: int
+) -> tuple[int | None, Tally[int]]:
+    """One batch behind that row; the last row that was looked at, and who got how many."""
+    rows = Delivery.objects.filter(consumer_id=source.id, state=QUEUED, id__gt=after)
+    if not pools.is_retired:
+        rows = rows.filter(ordering_key="")
+    found = list(rows.order_by("id").select_for_update(skip_locked=True)[:BATCH])
+    if not found:
+        return None, Tally()
+    had = set(
+        Delivery.objects.filter(message_id__in=[row.message_id for row in found])
+        .exclude(consumer_id=source.id)
+        .values_list("message_id", "consumer_id")
+    )
+    chosen = [(row, pools.chosen(row)) for row in found]
+    to = {row.id: one for row, one in chosen if one and (row.message_id, one) not in had}
+    if to:
+        _give([row for row in found if row.id in to], to, now, slot)
+    return found[-1].id, Tally(to.values())
+
+
+def _give(rows: list[Delivery], to: dict[int, int], now: datetime, slot: int) -> None:
+    due = _due(rows, now)
+    lanes.leave_rows([(row.id, row.consumer_id) for row in rows], now)
+    alike: dict[tuple[int, datetime], list[int]] = {}
+    for row in rows:
+        alike.setdefault((to[row.id], due[row.id]), []).append(row.id)
+    for (consumer_id, due_at), keys in alike.items():
+        Delivery.objects.filter(id__in=keys).update(
+            consumer_id=consumer_id, due_at=due_at, version=F("version") + 1
+        )
+    tally: Tally[tuple[int, str]] = Tally()
+    for row in rows:
+        for state in (QUEUED, MADE):
+            tally[row.consumer_id, state] -= 1
+            tally[to[row.id], state] += 1
+    Counter.add(tally, slot)
+    lanes.enter_rows([row.id for row in rows])
+    metrics.SWEPT.labels("reassigned").inc(len(rows))
+
+
+def _due(rows: Iterable[Delivery], now: datetime) -> dict[int, datetime]:
+    """When each may be taken: a failed try's wait was the former consumer's, its schedule stays."""
+    rows = list(rows)
+    behind = [row.id for row in rows if row.is_behind]
+    waits = LaneWaiter.objects.filter(delivery_id__in=behind)
+    instants = dict(waits.values_list("delivery_id", "due_at"))
+    tried = {row.message_id for row in rows if row.attempt_count}
+    scheduled = Message.objects.filter(id__in=tried, due_at__gt=now)
+    ahead = dict(scheduled.values_list("id", "due_at"))
+    due: dict[int, datetime] = {}
+    for row in rows:
+        if row.attempt_count:
+            due[row.id] = ahead.get(row.message_id, now)
+        elif row.due_at is not None:
+            due[row.id] = instants.get(row.id, now) if row.due_at == BEHIND else row.due_at
+    return due
