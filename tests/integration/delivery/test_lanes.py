@@ -15,6 +15,7 @@ from channels_app import clock
 from channels_app.directory import directory
 from channels_app.errors import Conflict, NotFound
 from channels_app.models import Consumer, Message
+from channels_app.rules import times
 from channels_app.steps import switch_consumer
 from delivery.lanes import expired
 from delivery.models import Counter, Delivery, Lane, LaneWaiter
@@ -39,7 +40,7 @@ def consumer() -> Consumer:
 
 @pytest.fixture
 def now() -> datetime:
-    return clock.now() + timedelta(seconds=5)
+    return times.floor_ms(clock.now()) + timedelta(seconds=5)
 
 
 @pytest.fixture(autouse=True)

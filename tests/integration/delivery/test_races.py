@@ -13,6 +13,7 @@ from django.db import OperationalError, connection
 
 from channels_app import clock
 from channels_app.models import Consumer, IdempotencyRecord, Message
+from channels_app.rules import times
 from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot, SweepRun
@@ -346,7 +347,7 @@ def test_a_batch_of_the_largest_size_fits_into_the_servers_packets() -> None:
 
 
 def test_an_item_that_repeats_another_of_its_batch_is_told_when_it_is_due() -> None:
-    later = clock.now() + timedelta(hours=1)
+    later = times.floor_ms(clock.now()) + timedelta(hours=1)
     item = Publication(body=b"x", idempotency_key="k", due_at=later)
     first, again = accept.accept(view_of(make_channel()), None, [item, item])
     assert (again.message_id, again.duplicate) == (first.message_id, True)
