@@ -44,6 +44,9 @@ class Hookstation:
             "DATABASE_URL": database_url,
             "HOOKSTATION_DATA_DIR": str(folder),
             "HOOKSTATION_ALLOWED_TARGETS": "127.0.0.0/8",
+            # Backlogs are what is measured.
+            "HOOKSTATION_CHANNEL_WAITING_MESSAGES": "0",
+            "HOOKSTATION_CHANNEL_WAITING_BYTES": "0",
             "HOOKSTATION_PUBLIC_URL": f"http://127.0.0.1:{self.port}",
         }
         self._process: subprocess.Popen[bytes] | None = None

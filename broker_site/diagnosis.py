@@ -3,11 +3,9 @@
 System checks (checks.py) judge settings; this looks at what is there: tables, pumps, clocks, disks.
 """
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from django.conf import settings
@@ -17,12 +15,21 @@ from django.db import connection
 from broker_site import backlog, health
 from channels_app import clock
 from channels_app.conf import conf, keyring
-from channels_app.models import Consumer, EventType, Membership, MessageBody, Schedule
+from channels_app.models import (
+    Consumer,
+    EventType,
+    Membership,
+    MessageBody,
+    QuotaUsage,
+    Schedule,
+)
 from channels_app.rules import misfires, schemas
 from channels_app.steps import reseal
+from channels_app.storage import disks
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime import audits
+from delivery.steps import quotas
 
 Level = Literal["error", "warning", "info"]
 OLDEST_BODIES = 200
@@ -32,7 +39,6 @@ OLDEST_FACTORS = 1000
 SCHEMAS = 1000
 """How many are checked, oldest first: they may be older than today's limits."""
 LITTLE_DRIFT_S, MOST_DRIFT_S = 0.05, 1.0
-LITTLE_DISK = 1024**3
 NO_DISK = 100 * 1024**2
 PACKET_MARGIN = 64 * 1024
 """Of a statement that stores one body, beside the body."""
@@ -52,8 +58,9 @@ class Finding:
 
 def find() -> list[Finding]:
     """Every finding. Without a database those that need none, and that it is away."""
-    found = [*data_dir(), *disk()]
+    found = [*data_dir()]
     try:
+        found += disk()
         outdated = list(migrations())
         found += outdated
         # Without its tables nothing else can be asked.
@@ -254,20 +261,35 @@ def clocks() -> Iterable[Finding]:
         )
 
 
-def disk() -> Iterable[Finding]:
-    """Little room for the SQLite file."""
-    if connection.vendor != "sqlite":
-        return
-    folder = Path(connection.settings_dict["NAME"]).parent
-    free = shutil.disk_usage(folder if folder.is_dir() else settings.DATA_DIR).free
-    if free < LITTLE_DISK:
+def limits() -> Iterable[Finding]:
+    """Channels and teams that are near a limit, or at it."""
+    for row in (
+        QuotaUsage.objects.exclude(level=QuotaUsage.Level.OK)
+        .exclude(scope=QuotaUsage.Scope.DISK)
+        .order_by("scope", "owner_id")
+    ):
+        name = quotas.name_of(row)
+        is_full = row.level == QuotaUsage.Level.FULL
         yield Finding(
-            "error" if free < NO_DISK else "warning",
-            "disk",
-            f"{free // 1024**2} MiB are free in {folder}.",
-            "Make room, or let messages go earlier (HOOKSTATION_RETENTION_DAYS): without room "
-            "nothing can be accepted.",
+            "error" if is_full else "warning",
+            f"quota_{row.scope}",
+            f"{row.messages:,} messages ({row.bytes // 1024**2:,} MiB) wait in the {name}: "
+            + ("more are refused." if is_full else "more than four fifths of what may."),
+            "Look for the consumer that they wait for: mend or retire it. Or raise the limit.",
         )
+
+
+def disk() -> Iterable[Finding]:
+    """Little room where messages go."""
+    for room in disks.rooms():
+        if room.is_low or room.is_short:
+            yield Finding(
+                "error" if room.is_short or room.free < NO_DISK else "warning",
+                "disk",
+                f"{room.free // 1024**2} MiB are free in {room.folder}.",
+                "Make room, or let messages go earlier (HOOKSTATION_RETENTION_DAYS): below "
+                "HOOKSTATION_DISK_RESERVE_BYTES nothing is accepted.",
+            )
 
 
 def data_dir() -> Iterable[Finding]:
@@ -297,5 +319,6 @@ LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     mail,
     encryption,
     clocks,
+    limits,
 )
 """Those that ask the tables."""

@@ -13,6 +13,11 @@ from environ import Env
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 
+MOST_BODY_BYTES = 64 * 1024**2
+"""Of a message or a batch, which the web process, the database and the pump each hold whole, some
+of them several times over."""
+
+
 class BadEnvironment(Exception):
     """A variable cannot be used; the message names it and says what would be accepted."""
 
@@ -36,6 +41,13 @@ def _not_negative(text: str) -> int:
     number = int(text)
     if number < 0:
         raise ValueError("expected a whole number, 0 or above")
+    return number
+
+
+def _body_size(text: str) -> int:
+    number = _positive(text)
+    if number > MOST_BODY_BYTES:
+        raise ValueError(f"expected at most {MOST_BODY_BYTES}, put what is larger elsewhere")
     return number
 
 
@@ -139,10 +151,10 @@ class Environment:
         "LONG_POLLS", 16, _positive, "Receive calls that may wait at once in each web process."
     )
     max_body_bytes: int = _hook(
-        "MAX_BODY_BYTES", 1024 * 1024, _positive, "Largest message body; a channel may allow less."
+        "MAX_BODY_BYTES", 1024 * 1024, _body_size, "Largest message body; a channel may allow less."
     )
     max_batch_bytes: int = _hook(
-        "MAX_BATCH_BYTES", 16 * 1024 * 1024, _positive, "Largest request of the batch endpoint."
+        "MAX_BATCH_BYTES", 16 * 1024 * 1024, _body_size, "Largest request of the batch endpoint."
     )
 
     signup: str = _hook("SIGNUP", "invitation", _one_of("invitation", "open"), "Who may sign up.")
@@ -199,6 +211,36 @@ class Environment:
     wake_bind: str = _hook("WAKE_BIND", "127.0.0.1", str, "Address that pumps hear datagrams on.")
     grace_s: int = _hook("GRACE_S", 20, _positive, "Seconds a stop waits for open requests.")
 
+    channel_waiting_messages: int = _hook(
+        "CHANNEL_WAITING_MESSAGES",
+        10_000_000,
+        _not_negative,
+        "Messages that may wait in a channel without a limit of its own; 0: any number.",
+    )
+    channel_waiting_bytes: int = _hook(
+        "CHANNEL_WAITING_BYTES",
+        50 * 1024**3,
+        _not_negative,
+        "Bytes of the bodies that may; 0: any number.",
+    )
+    team_waiting_messages: int = _hook(
+        "TEAM_WAITING_MESSAGES",
+        10_000_000,
+        _not_negative,
+        "Messages of a team's producers that may wait, without a limit of its own; 0: any number.",
+    )
+    team_waiting_bytes: int = _hook(
+        "TEAM_WAITING_BYTES",
+        50 * 1024**3,
+        _not_negative,
+        "Bytes of the bodies that may; 0: any number.",
+    )
+    disk_reserve_bytes: int = _hook(
+        "DISK_RESERVE_BYTES",
+        256 * 1024**2,
+        _not_negative,
+        "Free space below which nothing is accepted; 0: accept until the disk is full.",
+    )
     max_future_days: int = _hook(
         "MAX_FUTURE_DAYS", 3660, _positive, "How far ahead a message may be scheduled."
     )

@@ -21,8 +21,11 @@ from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
 
 from broker_site import backlog, scrape
+from channels_app.conf import conf
+from channels_app.storage import disks, probe
 from delivery.runtime import slots
 
+MIB = 1024**2
 FORWARDED = (
     *("HTTP_X_FORWARDED_FOR", "HTTP_X_FORWARDED_HOST", "HTTP_X_FORWARDED_PROTO"),
     *("HTTP_X_REAL_IP", "HTTP_FORWARDED", "HTTP_VIA"),
@@ -59,6 +62,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
     ``?exclude=pumps&exclude=oldest_due`` leaves checks out: a load balancer in front of the
     publish endpoint goes on sending while deliveries are late, because accepting still works.
+    Whether it does is what ``storage`` and ``disk`` say.
     """
     excluded = request.GET.getlist("exclude")
     found = {name: result for name, result in _run() if name not in excluded}
@@ -142,6 +146,33 @@ class _Migrations:
         )
 
 
+def storage() -> Check:
+    """Whether a row can be written."""
+    try:
+        probe.check()
+    except DatabaseFailure:
+        return Check(
+            False,
+            "The database answers, and no row can be written: no message is accepted.",
+            "Look whether it is read-only, locked or full: `manage.py doctor`.",
+        )
+    return Check(True, "A row can be written.")
+
+
+def disk() -> Check:
+    """Whether there is room for messages."""
+    rooms = disks.rooms()
+    reserve = conf().disk_reserve_bytes // MIB
+    free = ", ".join(f"{room.free // MIB} MiB in {room.folder}" for room in rooms)
+    if not any(room.is_short for room in rooms):
+        return Check(True, f"Free: {free}.")
+    return Check(
+        False,
+        f"Free: {free}. Below {reserve} MiB no message is accepted.",
+        "Make room, or let messages go earlier (HOOKSTATION_RETENTION_DAYS).",
+    )
+
+
 def pumps() -> Check:
     """Whether anybody delivers."""
     count = len(slots.living())
@@ -171,6 +202,8 @@ def oldest_due() -> Check:
 CHECKS: dict[str, Callable[[], Check]] = {
     "database": database,
     "migrations": _Migrations(),
+    "storage": storage,
+    "disk": disk,
     "pumps": pumps,
     "oldest_due": oldest_due,
 }

@@ -17,14 +17,16 @@ from channels_app import clock
 
 # Counters exist, as zeros, from the first scrape on: not only once something was counted.
 from channels_app import metrics as accepting  # noqa: F401
-from channels_app.models import Channel
+from channels_app.conf import conf
+from channels_app.models import Channel, QuotaUsage
+from channels_app.storage import disks
 from delivery import metrics as delivering  # noqa: F401
 from delivery.models import AccountingReport, PipelineRun
 from delivery.rules.accounting import Check
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.pipeline_jobs import JOBS
 from delivery.runtime import audits, slots
-from delivery.steps import hot_keys, pipeline_runs, timeline
+from delivery.steps import hot_keys, pipeline_runs, quotas, timeline
 
 WINDOWS = {
     "1m": timedelta(minutes=1),
@@ -87,10 +89,42 @@ def _read() -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(slots.living())
     )
+    yield from _limits()
     yield from _hot_keys()
     yield from _times()
     yield from _audits(now.gap)
     yield from _pipeline()
+
+
+def _limits() -> Iterator[Metric]:
+    """What waits, how much of the limits that is, and how much room there is."""
+    waiting = QuotaUsage.of(QuotaUsage.Scope.ALL, 0)
+    yield GaugeMetricFamily(
+        "hookstation_waiting_messages",
+        "Messages that wait for a delivery, as last counted.",
+        value=waiting.messages,
+    )
+    yield GaugeMetricFamily(
+        "hookstation_waiting_bytes", "Bytes of their bodies.", value=waiting.bytes
+    )
+    used = GaugeMetricFamily(
+        "hookstation_quota_used_ratio",
+        "Largest share of its limit that a channel or a team has used up; at 1 it is refused.",
+        labels=["scope"],
+    )
+    for scope, share in quotas.largest_shares().items():
+        used.add_metric([scope], share)
+    yield used
+    yield GaugeMetricFamily(
+        "hookstation_disk_free_bytes",
+        "Free bytes where messages go, as far as this host sees them; the least of its disks.",
+        value=min(room.free for room in disks.rooms()),
+    )
+    yield GaugeMetricFamily(
+        "hookstation_disk_reserve_bytes",
+        "Free bytes below which nothing is accepted.",
+        value=conf().disk_reserve_bytes,
+    )
 
 
 def _hot_keys() -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from django.conf import settings
 from channels_app.rules import times
 from channels_app.rules.addresses import Networks, parse_networks
 from channels_app.rules.encryption import Keyring
+from channels_app.rules.limits import Quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,10 @@ class Conf:
     max_body_bytes: int
     max_batch_bytes: int
     max_future_days: int
+    channel_quota: Quota
+    """Of channels without a limit of their own."""
+    team_quota: Quota
+    disk_reserve_bytes: int
     idempotency_window_s: int
     retention_days: int
     dead_retention_days: int
@@ -49,6 +54,11 @@ def conf() -> Conf:
         max_body_bytes=environment.max_body_bytes,
         max_batch_bytes=environment.max_batch_bytes,
         max_future_days=min(environment.max_future_days, times.LONGEST_DAYS),
+        channel_quota=Quota(
+            environment.channel_waiting_messages, environment.channel_waiting_bytes
+        ),
+        team_quota=Quota(environment.team_waiting_messages, environment.team_waiting_bytes),
+        disk_reserve_bytes=environment.disk_reserve_bytes,
         idempotency_window_s=environment.idempotency_window_s,
         retention_days=environment.retention_days,
         dead_retention_days=environment.dead_retention_days,

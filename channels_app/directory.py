@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from channels_app.announcement import announcement
 from channels_app.models import DirectoryVersion
 from channels_app.rules.consumers import ConsumerView, Signer
-from channels_app.snapshot import ChannelView, KeyView, Snapshot, load_key, load_signer
+from channels_app.snapshot import ChannelView, KeyView, Snapshot, TeamView, load_key, load_signer
 
 __all__ = ["ChannelView", "ConsumerView", "Directory", "KeyView", "Signer", "directory"]
 
@@ -93,6 +93,10 @@ class Directory:
     def ordered(self) -> Mapping[int, ConsumerView]:
         """Those that keep the order of keys, by id, as known: this looks for nothing newer."""
         return self._all().ordered
+
+    def team(self, producer_id: int) -> TeamView | None:
+        """Whose producer that is, as known; None for one without a team."""
+        return self._all().teams.get(producer_id)
 
     def awaiting(self) -> frozenset[int]:
         """Those that acknowledge later, by id, as known."""

@@ -6,6 +6,8 @@ BrokerError
  +- Conflict       not in the state that this needs     409
  +- Stale          If-Match names an older version      412
  +- Busy           not now, because of what others do   429
+ +- OverQuota      too many messages wait already       429
+ +- StorageFull    there is no room on the disk         507
  +- Refused        what only people ask for, on pages   409
 """
 
@@ -18,6 +20,8 @@ class BrokerError(Exception):
     """A refusal with a stable code and a sentence that says what to do."""
 
     status = 400
+    retry_after_s: int | None = None
+    """Seconds after which it may be tried again, where time alone may help."""
 
     def __init__(
         self, code: str, detail: str, *, field: str = "", faults: Sequence[Fault] = ()
@@ -68,6 +72,21 @@ class Busy(BrokerError):
     """Others do the same right now; a moment later it may be done."""
 
     status = 429
+    retry_after_s = 1
+
+
+class OverQuota(BrokerError):
+    """More may not wait in this channel, or of this team's messages."""
+
+    status = 429
+    retry_after_s = 5
+
+
+class StorageFull(BrokerError):
+    """There is no room for more messages."""
+
+    status = 507
+    retry_after_s = 30
 
 
 class Refused(BrokerError):

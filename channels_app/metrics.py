@@ -11,6 +11,11 @@ NUMBERS = Counter(
     "Numbers of producers' sequences that came early, were passed already, or were skipped.",
     ["outcome"],
 )
+REFUSED = Counter(
+    "hookstation_publish_refused_total",
+    "Messages refused because too much waits, or because the disk is full.",
+    ["reason"],
+)
 THROTTLED = Counter(
     "hookstation_throttled_total", "Publish requests refused over their producer's rate."
 )

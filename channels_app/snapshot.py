@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from channels_app import sealing
 from channels_app.conf import conf
@@ -12,7 +12,7 @@ from channels_app.models import ApiKey, Channel, Consumer, ConsumerSecret, Event
 from channels_app.rules import keying
 from channels_app.rules.consumers import ConsumerView, Signer
 from channels_app.rules.keying import Keying
-from channels_app.rules.limits import Rate, within
+from channels_app.rules.limits import Quota, Rate, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class ChannelView:
     """How far ahead its messages may be scheduled."""
     retention_days: int
     dead_retention_days: int
+    quota: Quota
+    """How much may wait in it."""
     schemas: dict[str, Any]
     """JSON Schema by event type name, where one is set."""
     consumers: tuple[ConsumerView, ...] = field(repr=False)
@@ -58,6 +60,15 @@ class KeyView:
     team_id: int | None
 
 
+class TeamView(NamedTuple):
+    """One team as it matters to a message."""
+
+    id: int
+    slug: str
+    quota: Quota
+    """How much of what its producers publish may wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All channels, and their consumers by what they are asked for; never changed once built."""
@@ -72,6 +83,8 @@ class Snapshot:
     """Those that keep the order of keys, by id."""
     awaiting: frozenset[int]
     """Those that acknowledge later, by id."""
+    teams: Mapping[int, TeamView]
+    """Who publishes through each producer that a team owns, by the producer's id."""
 
     @classmethod
     def take(cls) -> Self:
@@ -84,6 +97,7 @@ class Snapshot:
             named={(view.channel_slug, view.client_id): view for view in views},
             ordered={view.id: view for view in views if view.ordering},
             awaiting=frozenset(view.id for view in views if view.ack),
+            teams=load_teams(),
         )
 
 
@@ -124,6 +138,7 @@ def _channel_view(
         max_future_days=within(channel.max_future_days, defaults.max_future_days),
         retention_days=channel.retention_days or defaults.retention_days,
         dead_retention_days=channel.dead_retention_days or defaults.dead_retention_days,
+        quota=channel.quota(defaults.channel_quota),
         schemas=schemas,
         consumers=tuple(_consumer_view(consumer, channel) for consumer in consumers),
     )
@@ -154,6 +169,19 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         head_of_line=consumer.head_of_line,
         ack=consumer.ack,
     )
+
+
+def load_teams() -> dict[int, TeamView]:
+    """The team of each producer that has one, by the producer's id."""
+    teams: dict[int, TeamView] = {}
+    views: dict[int, TeamView] = {}
+    for producer in Producer.objects.exclude(team=None).select_related("team"):
+        team = producer.team
+        assert team is not None
+        if team.pk not in views:
+            views[team.pk] = TeamView(team.pk, team.slug, team.quota(conf().team_quota))
+        teams[producer.pk] = views[team.pk]
+    return teams
 
 
 def load_key(key_id: str) -> KeyView | None:

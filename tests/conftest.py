@@ -12,6 +12,7 @@ from django.db import connection
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from channels_app import directory as directory_module
+from channels_app import quotas, storage
 from channels_app.directory import directory
 from delivery.runtime import receiving
 from delivery.runtime.wake import bell
@@ -87,6 +88,8 @@ def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins with empty caches, and sees its own uncommitted configuration at once."""
     monkeypatch.setattr(directory_module, "CHECK_S", 0.0)
     directory.__init__()  # type: ignore[misc]  # begins anew
+    quotas.forget()
+    storage.forget()
     caches["process"].clear()
     receiving._noted.clear()
     monkeypatch.setattr(receiving, "_turns", count(1))

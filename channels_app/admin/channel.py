@@ -9,12 +9,14 @@ from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import ChannelForm, EventTypeForm
-from channels_app.models import Channel, EventType
+from channels_app.admin.surroundings import Surrounded
+from channels_app.conf import conf
+from channels_app.models import Channel, EventType, QuotaUsage
 from channels_app.steps import register_event_type
 
 
 @admin.register(Channel)
-class ChannelAdmin(base.Stepped):
+class ChannelAdmin(Surrounded, base.Stepped):
     """Channels; they are removed by `manage.py delete_channel` alone."""
 
     form = ChannelForm
@@ -33,6 +35,7 @@ class ChannelAdmin(base.Stepped):
                 "fields": (
                     ("encrypt_bodies", "require_idempotency_key"),
                     ("max_body_bytes", "idempotency_window_s"),
+                    ("max_waiting_messages", "max_waiting_bytes"),
                     "max_future_days",
                     "content_types",
                     ("ordering", "ordering_key_path"),
@@ -50,6 +53,13 @@ class ChannelAdmin(base.Stepped):
     def audit_target(self, obj: Channel) -> str:
         """As register_channel names it."""
         return f"channel:{obj.slug}"
+
+    change_form_outer_before_template = "channels_app/quota.html"
+
+    def around_row(self, request: HttpRequest, row: Channel) -> dict[str, Any]:
+        """How much waits, of what may."""
+        used = QuotaUsage.of(QuotaUsage.Scope.CHANNEL, row.pk)
+        return {"bars": row.quota(conf().channel_quota).bars(used)}
 
     @display(description="State")
     def state(self, channel: Channel) -> str:

@@ -13,7 +13,16 @@ from unfold.admin import TabularInline
 from channels_app.admin import base, giving
 from channels_app.admin.base import display
 from channels_app.admin.choices import RelatedDropdownFilter
-from channels_app.models import AuditEntry, DirectoryVersion, Invitation, Membership, Team
+from channels_app.admin.surroundings import Surrounded
+from channels_app.conf import conf
+from channels_app.models import (
+    AuditEntry,
+    DirectoryVersion,
+    Invitation,
+    Membership,
+    QuotaUsage,
+    Team,
+)
 
 SECRET = ("password", "payload", "secret", "token")
 """Whose names hold one of these words stay out of the books; a task's payload may hold anything."""
@@ -99,16 +108,22 @@ class Members(TabularInline):
 
 
 @admin.register(Team)
-class TeamAdmin(Audited):
+class TeamAdmin(Surrounded, Audited):
     """Teams."""
 
     noun = "team"
     list_display = ("slug", "name", "member_count")
     search_fields = ("slug", "name")
     ordering = ("slug",)
-    fields = ("slug", "name")
+    fields = ("slug", "name", ("max_waiting_messages", "max_waiting_bytes"))
     inlines = (Members,)
     actions_detail = ("see_audit",)
+    change_form_outer_before_template = "channels_app/quota.html"
+
+    def around_row(self, request: HttpRequest, row: Team) -> dict[str, Any]:
+        """How much of what its producers published waits, of what may."""
+        used = QuotaUsage.of(QuotaUsage.Scope.TEAM, row.pk)
+        return {"bars": row.quota(conf().team_quota).bars(used)}
 
     @display(description="Members")
     def member_count(self, team: Team) -> int:

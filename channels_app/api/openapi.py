@@ -91,7 +91,7 @@ def complete(result: Schema, generator: Any, request: Any, public: bool) -> Sche
         for described in methods.values():
             if "requestBody" in described and described["operationId"] not in _without_body:
                 described["requestBody"]["required"] = True
-            for status in {"429", "503"} & set(described["responses"]):
+            for status in {"429", "503", "507"} & set(described["responses"]):
                 answer = described["responses"][status]
                 answer["headers"] = answer.get("headers", {}) | RETRY_AFTER
     return result
@@ -131,6 +131,7 @@ REASONS = {
     422: "The values cannot be used; `field` and `errors` say which.",
     429: "Over the rate, or too many at once; Retry-After says how long.",
     503: "Storage is unavailable and nothing was stored; Retry-After says how long.",
+    507: "The disk is full and nothing was stored; Retry-After says how long.",
 }
 IF_MATCH = header(
     "If-Match",
@@ -147,9 +148,9 @@ LOCATION = OpenApiParameter(
     "Location", str, OpenApiParameter.HEADER, description="Where it is.", response=[201]
 )
 RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
-CHANNEL, CLIENT_ID, PRODUCER = (
+CHANNEL, CLIENT_ID, PRODUCER, TEAM = (
     OpenApiParameter(name, dict(fields.slug.schema), OpenApiParameter.PATH)
-    for name in ("channel", "client_id", "producer")
+    for name in ("channel", "client_id", "producer", "team")
 )
 WRITING = (IF_MATCH, ETAG)
 CREATING = (IF_MATCH, IF_NONE_MATCH, ETAG, LOCATION)

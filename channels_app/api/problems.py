@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
+from django.db import Error as DatabaseFailure
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpResponse
 from django.http.request import UnreadablePostError
@@ -16,11 +17,13 @@ from rest_framework.exceptions import APIException, NotAuthenticated
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from channels_app.errors import BrokerError, Busy
+from channels_app import storage
+from channels_app.errors import BrokerError, StorageFull
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
 """What a caller waits while storage is unavailable, or others are before him."""
+UNAVAILABLE = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE}
 LINE_S = 1.0
 """How often a process says that storage is unavailable."""
 log = logging.getLogger(__name__)
@@ -75,7 +78,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
         headers["Allow"] = ", ".join(context["view"].allowed_methods)
     set_rollback()
     response = Response(body, status=body["status"], headers=headers, content_type=CONTENT_TYPE)
-    if body["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+    if body["status"] in UNAVAILABLE:
         # Django's own mark: it would write a line of level ERROR for each, and _outage says it.
         response._has_been_logged = True  # type: ignore[attr-defined]  # its types leave it out
     return response
@@ -114,8 +117,12 @@ def _printable(text: str) -> str:
 
 
 def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    if isinstance(error, DatabaseFailure) and storage.is_full(error):
+        _outage.tell(error)
+        error = StorageFull("storage_full", storage.FULL)
     if isinstance(error, BrokerError):
-        headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, Busy) else {}
+        wait = error.retry_after_s
+        headers = {"Retry-After": str(wait)} if wait is not None else {}
         return document(
             error.status, error.code, error.detail, field=error.field, faults=error.faults
         ), headers

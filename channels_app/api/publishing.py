@@ -7,7 +7,7 @@ the short one in front of it (broker_site/lean.py).
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from channels_app import clock
+from channels_app import clock, quotas
 from channels_app.api import publication, short, turns
 from channels_app.api.authentication import Caller
 from channels_app.api.base import read_body
@@ -43,6 +43,7 @@ def publish(
     producer = caller.producer
     message = publication.from_headers(meta, view, producer, clock.now())
     check_rate(producer, 1)
+    quotas.check(view, producer.id if producer else None)
     body = read_body(caller, meta, read, view.max_body_bytes)
     message = publication.with_body(message, body, view)
     producer_id = producer.id if producer else None

@@ -22,6 +22,7 @@ from channels_app.api.views.schedules import (
     ScheduleListView,
     ScheduleView,
 )
+from channels_app.api.views.teams import TeamListView, TeamView
 
 CHANNEL = "channels/<str:channel>"
 CONSUMER = f"{CHANNEL}/consumers/<str:client_id>"
@@ -45,6 +46,8 @@ urlpatterns: list[URLPattern] = [
     path(SCHEDULE, ScheduleView.as_view()),
     path(f"{SCHEDULE}/pause", PauseScheduleView.as_view()),
     path(f"{SCHEDULE}/resume", ResumeScheduleView.as_view()),
+    path("teams", TeamListView.as_view()),
+    path("teams/<str:team>", TeamView.as_view()),
     path("producers", ProducerListView.as_view()),
     path(PRODUCER, ProducerView.as_view()),
     path(f"{PRODUCER}/keys", KeyListView.as_view()),

@@ -6,6 +6,7 @@ from channels_app.models.channel import Channel, EventType
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.models.message import IdempotencyRecord, Message, MessageBody
 from channels_app.models.producer import ApiKey, Producer, ProducerRate
+from channels_app.models.quota import QuotaUsage, WriteProbe
 from channels_app.models.schedule import Schedule, ScheduleBody
 from channels_app.models.sequence import EarlyNumber, Sequence
 from channels_app.models.team import Invitation, Membership, Team
@@ -26,10 +27,12 @@ __all__ = [
     "MessageBody",
     "Producer",
     "ProducerRate",
+    "QuotaUsage",
     "Schedule",
     "ScheduleBody",
     "Sequence",
     "Team",
     "Versioned",
+    "WriteProbe",
     "new_id",
 ]

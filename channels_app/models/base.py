@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from django.core.validators import MinValueValidator
 from django.db import connection, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
@@ -11,6 +12,7 @@ from django.utils import timezone
 from channels_app.announcement import announcement
 from channels_app.models import raw
 from channels_app.rules.ids import IdMaker
+from channels_app.rules.limits import Quota
 
 if TYPE_CHECKING:
     # django-stubs' fields are generic, Django's own are not.
@@ -79,6 +81,25 @@ class DirectoryVersion(models.Model):
         if not cls.objects.filter(id=1).update(number=F("number") + 1):
             cls.objects.create(id=1, number=1)
         transaction.on_commit(announcement.make)
+
+
+class Limited(models.Model):
+    """How much may wait; null: the installation's limit."""
+
+    max_waiting_messages = models.PositiveBigIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)]
+    )
+    max_waiting_bytes = models.PositiveBigIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)]
+    )
+
+    class Meta:
+        abstract = True
+
+    def quota(self, default: Quota) -> Quota:
+        """The limits in force."""
+        own = self.max_waiting_messages, self.max_waiting_bytes
+        return Quota(*(most if it is None else it for it, most in zip(own, default, strict=True)))
 
 
 class Versioned(models.Model):

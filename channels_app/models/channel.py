@@ -2,10 +2,10 @@
 
 from django.db import models
 
-from channels_app.models.base import ExactCharField, Versioned
+from channels_app.models.base import ExactCharField, Limited, Versioned
 
 
-class Channel(Versioned):
+class Channel(Limited, Versioned):
     """Where producers publish and consumers register (S0-10). Null limits: the installation's."""
 
     class Exposure(models.TextChoices):

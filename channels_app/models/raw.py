@@ -18,6 +18,10 @@ MOST_BYTES = 4 * 1024 * 1024
 """Of one INSERT's long columns, unless a single row has more. Quoted they may take twice as much,
 and servers refuse what is above ``max_allowed_packet`` (16 MiB on MariaDB)."""
 
+LONG_BLOB = 256 * 1024
+"""Bytes from which a value goes to the driver as it is: the text of a statement is copied several
+times, and hexadecimal is twice as long."""
+
 Row = tuple[Sequence[int], Sequence[Any]]
 """The numbers and the other values of one row."""
 Statement = tuple[str, list[Any]]
@@ -71,7 +75,7 @@ class Insert:
                 yield self._head + ", ".join(texts), values
                 texts, values, room = [], [], MOST_BYTES
             own = [
-                _blob(value) if place in self._blobs else _short(value, values)
+                _blob(value, values) if place in self._blobs else _short(value, values)
                 for place, value in enumerate(others)
             ]
             texts.append(self._row % (*numbers, *own))
@@ -209,8 +213,14 @@ def _short(value: Any, values: list[Any]) -> str:
     return "%s"
 
 
-def _blob(value: bytes | None) -> str:
-    return "NULL" if value is None else f"X'{value.hex()}'"
+def _blob(value: bytes | None, values: list[Any]) -> str:
+    """Bytes as they stand in a statement; what is long is added to ``values``, for the driver."""
+    if value is None:
+        return "NULL"
+    if len(value) > LONG_BLOB:
+        values.append(value)
+        return "%s"
+    return f"X'{value.hex()}'"
 
 
 def _literal(value: object) -> str:

@@ -3,10 +3,10 @@
 from django.conf import settings
 from django.db import models
 
-from channels_app.models.base import ExactCharField, Versioned
+from channels_app.models.base import ExactCharField, Limited, Versioned
 
 
-class Team(Versioned):
+class Team(Limited, Versioned):
     """A tenant: what one team owns is a 404 for another."""
 
     slug = ExactCharField(max_length=100, unique=True)

@@ -1,6 +1,7 @@
 """Limits: rates as GCRA (one number of memory, exact, nothing to refill), own ones within ours."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Unix seconds as floats lie this far apart, so each event of a burst may be off by half of it.
 _RESOLUTION_S = 2.4e-7
@@ -22,6 +23,55 @@ class Rate:
     def tolerance(self) -> float:
         """Seconds that events may run ahead of the average."""
         return self.interval * (max(self.burst, 1) - 1)
+
+
+class Usage(NamedTuple):
+    """Messages that wait, and the bytes of their bodies."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: object) -> "Usage":
+        """Both together."""
+        if not isinstance(other, Usage):
+            return NotImplemented
+        return Usage(self.messages + other.messages, self.bytes + other.bytes)
+
+
+class Bar(NamedTuple):
+    """How much of one limit is used, as pages show it."""
+
+    name: str
+    used: int
+    most: int
+    """0: there is no limit."""
+    percent: float
+    """100 at most."""
+
+
+class Quota(NamedTuple):
+    """How much may wait at most; 0 is no limit."""
+
+    messages: int = 0
+    bytes: int = 0
+
+    def excess(self, messages: int, size: int) -> str:
+        """Which of the limits so many are over: "messages", "bytes", or "" for none."""
+        if self.messages and messages > self.messages:
+            return "messages"
+        return "bytes" if self.bytes and size > self.bytes else ""
+
+    def bars(self, used: Usage) -> list[Bar]:
+        """One for each of the two limits."""
+        return [
+            Bar(name, amount, limit, min(100.0, 100 * amount / limit) if limit else 0.0)
+            for name, limit, amount in zip(self._fields, self, used, strict=True)
+        ]
+
+    def share(self, used: Usage) -> float:
+        """The larger of the used shares of both limits; 0.0 without a limit, may exceed 1.0."""
+        shares = [amount / limit for limit, amount in zip(self, used, strict=True) if limit]
+        return max(shares, default=0.0)
 
 
 def within(own: int | None, most: int) -> int:

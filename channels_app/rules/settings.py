@@ -8,6 +8,8 @@ from channels_app.rules import backoff, fields, headers
 from channels_app.rules.correlation import correlation
 from channels_app.rules.fields import Described, Field
 
+MOST_WAITING = 2**53
+"""As much as every JSON parser reads exactly."""
 MOST_PER_SECOND = 100_000
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/(?:[a-z0-9!#$&^_.+-]{1,127}|\*)")
 
@@ -108,6 +110,9 @@ ack = fields.nullable(Described(_ack, {"oneOf": [one.schema for one in _ACKS.val
 _SECONDS = {"type": "number", "minimum": 0, "maximum": backoff.LONGEST_DELAY_S}
 
 description = Field(fields.text(2000, lines=True), default="", help="For people.")
+_WAITING = fields.nullable(fields.whole(1, MOST_WAITING))
+max_waiting_messages = Field(_WAITING, help="Messages that may wait; more are refused (429).")
+max_waiting_bytes = Field(_WAITING, help="Bytes of the bodies that may wait.")
 rate_limit = fields.nullable(
     fields.nested(
         {

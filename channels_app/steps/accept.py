@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from django.db import connection, transaction
 
-from channels_app import clock, failpoints, metrics, sealing, transactions
+from channels_app import clock, failpoints, metrics, quotas, sealing, transactions
 from channels_app.directory import ChannelView
 from channels_app.group_commit import GroupCommit
 from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id, raw
@@ -89,16 +89,34 @@ class _Record(NamedTuple):
 
 
 def accept(
-    channel: ChannelView, producer_id: int | None, publications: Sequence[Publication]
+    channel: ChannelView,
+    producer_id: int | None,
+    publications: Sequence[Publication],
+    *,
+    within_quota: bool = True,
 ) -> list[Accepted]:
     """Store ``publications`` in one transaction and wake delivery; results in the same order.
 
     Concurrent callers share a transaction. Returns only after the commit: an exception means that
-    nothing was stored. Raises what the database raises when it cannot store (the API answers 503).
+    nothing was stored. Raises OverQuota and StorageFull, unless told not to ask (``within_quota``),
+    and what the database raises when it cannot store (the API answers 503).
     """
     if channel.keying is not None:
         publications = _keyed(channel.keying, publications)
     order = _Order(channel, producer_id, publications)
+    held = quotas.take(channel, producer_id, publications) if within_quota else None
+    try:
+        results = _accept(order)
+    except BaseException:
+        quotas.give_back(held, publications)
+        raise
+    if held is not None:
+        quotas.give_back(held, _left_out(publications, results))
+    return results
+
+
+def _accept(order: _Order) -> list[Accepted]:
+    publications = order.publications
     size = sum([_weight(publication) for publication in publications])
     is_large = len(publications) > SHARED_MESSAGES or size > SHARED_BYTES
     if is_large or connection.in_atomic_block:
@@ -106,6 +124,14 @@ def accept(
         _announce([order], [results])
         return results
     return _together.run(order, size)
+
+
+def _left_out(
+    publications: Sequence[Publication], results: Sequence[Accepted]
+) -> list[Publication]:
+    """Those of which nothing was stored."""
+    pairs = zip(publications, results, strict=True)
+    return [it for it, result in pairs if result.duplicate or result.conflict]
 
 
 def known(

@@ -86,6 +86,8 @@ FIELDS: dict[str, Field] = {
         fields.nullable(Described(_future_days, {"type": "integer", "minimum": 1})),
         help="How far ahead messages may be scheduled, within the installation's limit.",
     ),
+    "max_waiting_messages": settings.max_waiting_messages,
+    "max_waiting_bytes": settings.max_waiting_bytes,
     "retention_days": _days("finished messages"),
     "dead_retention_days": _days("dead letters"),
     "default_retry": Field(

@@ -25,7 +25,7 @@ class StandingAdmin(base.ReadOnly):
 class NoticeAdmin(base.BigList):
     """What people were told of, newest first."""
 
-    list_display = ("kind", "consumer", "time", "published", "mailed", "reason")
+    list_display = ("kind", "consumer", "limit", "time", "published", "mailed", "reason")
     list_fetched = ("consumer",)
 
     @display(description="At")

@@ -10,7 +10,7 @@ from django.db.models import Model
 
 from channels_app.api import recurring
 from channels_app.errors import BrokerError
-from channels_app.models import Channel, Consumer, EventType, Producer, Schedule
+from channels_app.models import Channel, Consumer, EventType, Producer, Schedule, Team
 from channels_app.rules.registered import Registered
 from channels_app.snapshot import load_channels
 from channels_app.steps import (
@@ -20,6 +20,7 @@ from channels_app.steps import (
     register_event_type,
     register_producer,
     register_schedule,
+    register_team,
 )
 from delivery.management.declaration import Declaration, Entry, Problem
 
@@ -193,6 +194,12 @@ def _put_schedule(
 
 
 _KINDS = {
+    "teams": _Kind(
+        register_team.put,
+        register_team.describe,
+        lambda slug: Team.objects.filter(slug=slug).first(),
+        Team,
+    ),
     "channels": _Kind(
         register_channel.put,
         register_channel.describe,

@@ -9,6 +9,7 @@ from django.db.models import F
 
 from channels_app.models.base import ExactCharField
 from channels_app.models.consumer import Consumer
+from channels_app.models.team import Team
 from delivery.rules.standing import Kind, State
 
 STATES = [(state.value, state.value) for state in State]
@@ -70,7 +71,12 @@ class Standing(models.Model):
 class Notice(models.Model):
     """One change that people hear of: kept, and an outbox until the e-mail has gone out."""
 
-    consumer = models.ForeignKey(Consumer, models.CASCADE, related_name="notices")
+    consumer = models.ForeignKey(Consumer, models.CASCADE, null=True, related_name="notices")
+    """Whom it is about; null where it is about a limit."""
+    team = models.ForeignKey(Team, models.CASCADE, null=True, related_name="+")
+    """Whose limit it is about."""
+    limit = models.CharField(max_length=120, blank=True, default="")
+    """Which limit: ``channel orders``, ``team shop``, ``disk host-1``."""
     kind = models.CharField(max_length=12, choices=KINDS)
     at = models.DateTimeField()
     reason = models.CharField(max_length=300, blank=True, default="")
@@ -93,7 +99,7 @@ class Notice(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.consumer_id}: {self.kind}"
+        return f"{self.limit or self.consumer_id}: {self.kind}"
 
     @classmethod
     def note(cls, consumer: Consumer, news: Sequence[tuple[Kind, str]], at: datetime) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from delivery.rules.standing import Kind
 
-EVENT_PREFIX = "hookstation.consumer."
+CONSUMER_PREFIX, LIMIT_PREFIX = "hookstation.consumer.", "hookstation.limit."
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,38 +23,47 @@ class Told:
     """One sentence."""
     page: str
     """Where its owners look at it; '' where there is no such page."""
+    limit: str = ""
+    """Which limit it is about, such as ``channel orders``; '' where it is about a consumer."""
 
 
 def event_type(kind: Kind) -> str:
     """``hookstation.consumer.failing`` and its like."""
-    return f"{EVENT_PREFIX}{kind.value}"
+    is_limit = kind.value.startswith("limit_")
+    return (
+        LIMIT_PREFIX + kind.value.removeprefix("limit_")
+        if is_limit
+        else (CONSUMER_PREFIX + kind.value)
+    )
 
 
 def event(told: Told) -> dict[str, Any]:
     """The body of the event, in the form that Standard Webhooks recommends."""
+    scope, _, name = told.limit.partition(" ")
+    about: dict[str, Any] = (
+        {"limit": scope, "name": name}
+        if told.limit
+        else {"channel": told.channel, "consumer": told.client_id, "team": told.team or None}
+    )
     return {
         "type": event_type(told.kind),
         "timestamp": told.at.isoformat().replace("+00:00", "Z"),
-        "data": {
-            "channel": told.channel,
-            "consumer": told.client_id,
-            "team": told.team or None,
-            "reason": told.reason,
-            "url": told.page or None,
-        },
+        "data": about | {"reason": told.reason, "url": told.page or None},
     }
 
 
 def subject(told: Told) -> str:
     """Of the e-mail: one line."""
-    return f"{told.channel}/{told.client_id} {_SAYS[told.kind]}"
+    about = told.limit or f"{told.channel}/{told.client_id}"
+    return f"{about} {_SAYS[told.kind]}"
 
 
 def text(told: Told) -> str:
     """The e-mail: what happened, what the broker does about it, what to do."""
     at = told.at.strftime("%Y-%m-%d %H:%M UTC")
+    about = f"Your webhook {told.client_id} on the channel {told.channel}"
     parts = [
-        f"Your webhook {told.client_id} on the channel {told.channel} {_SAYS[told.kind]} ({at}).",
+        f"{'Your ' + told.limit if told.limit else about} {_SAYS[told.kind]} ({at}).",
         told.reason,
         _NEXT[told.kind],
         f"Look at it: {told.page}" if told.page else "",
@@ -69,6 +78,9 @@ _SAYS = {
     Kind.DEAD_LETTER: "has a dead letter",
     Kind.HOT_KEY: "has a hot key",
     Kind.RECOVERED: "has recovered",
+    Kind.LIMIT_NEAR: "is near its limit",
+    Kind.LIMIT_FULL: "is at its limit",
+    Kind.LIMIT_OK: "has room again",
 }
 _NEXT = {
     Kind.FAILING: (
@@ -92,4 +104,13 @@ _NEXT = {
         "Messages arrive again. What waited is sent now; what was given up in between stays in "
         "the dead letters until you replay it."
     ),
+    Kind.LIMIT_NEAR: (
+        "At the limit more messages are refused. Look for the consumer that they wait for, or ask "
+        "an operator for a higher limit."
+    ),
+    Kind.LIMIT_FULL: (
+        "More messages are refused until some are delivered; nothing that was accepted is lost. "
+        "Look for the consumer that they wait for, or ask an operator for a higher limit."
+    ),
+    Kind.LIMIT_OK: "Messages are accepted.",
 }

@@ -35,6 +35,12 @@ class Kind(StrEnum):
     HOT_KEY = "hot_key"
     """More waits behind the head of one ordering key than the installation allows (S3-32)."""
     RECOVERED = "recovered"
+    LIMIT_NEAR = "limit_near"
+    """More than four fifths of a quota are used, or the disk fills (rules/quotas.py)."""
+    LIMIT_FULL = "limit_full"
+    """Publishing is refused."""
+    LIMIT_OK = "limit_ok"
+    """There is room again."""
 
 
 @dataclass(frozen=True, slots=True)

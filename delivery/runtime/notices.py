@@ -77,7 +77,7 @@ def _published(notice_id: int) -> int:
         publication = Publication(
             body, content_type="application/json", event_type=notices.event_type(told.kind)
         )
-        (accepted,) = accept.accept(channel, None, [publication])
+        (accepted,) = accept.accept(channel, None, [publication], within_quota=False)
         outbox.became(notice, accepted.message_id)
     return 1
 
@@ -96,7 +96,7 @@ def _channel(told: Told) -> ChannelView | None:
 
 def _mail(notice: Notice) -> int:
     """Send one; raises OSError when it is the server that fails. In any case it is written down."""
-    team_id = notice.consumer.team_id
+    team_id = notice.team_id if notice.consumer is None else notice.consumer.team_id
     addresses = outbox.recipients(team_id) if team_id is not None else []
     if not addresses:
         outbox.sent(notice, [])
@@ -119,6 +119,17 @@ def _mail(notice: Notice) -> int:
 
 def _told(notice: Notice) -> Told:
     consumer = notice.consumer
+    if consumer is None:
+        return Told(
+            kind=Kind(notice.kind),
+            at=notice.at,
+            channel="",
+            client_id="",
+            team=notice.team.slug if notice.team else "",
+            reason=notice.reason,
+            page=f"{conf().public_url}/portal/{notice.team.slug}/" if notice.team else "",
+            limit=notice.limit,
+        )
     team = consumer.team.slug if consumer.team else ""
     channel, name = consumer.channel.slug, consumer.client_id
     path = f"/portal/{team}/webhooks/{channel}/{name}/" if team else ""

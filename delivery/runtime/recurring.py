@@ -10,7 +10,7 @@ from channels_app import clock, failpoints, transactions
 from channels_app.api import publishing, recurring
 from channels_app.api.problems import ApiProblem
 from channels_app.directory import ChannelView, directory
-from channels_app.errors import Conflict
+from channels_app.errors import Conflict, OverQuota, StorageFull
 from channels_app.models import Schedule, new_id
 from channels_app.rules import firings, ids, misfires
 from channels_app.rules.encryption import Unreadable
@@ -95,7 +95,13 @@ def _fire(due_before: datetime | None, most: int) -> list[_Round]:
         view = some[0].view
         assert view is not None
         publications = [one.publication for one in some if one.publication is not None]
-        for one, accepted in zip(some, accept.accept(view, producer_id, publications), strict=True):
+        try:
+            results = accept.accept(view, producer_id, publications)
+        except (OverQuota, StorageFull) as refused:
+            for one in some:
+                one.result, one.detail = firings.REFUSED, refused.detail
+            continue
+        for one, accepted in zip(some, results, strict=True):
             _note(one, accepted)
     for one in rounds:
         _write_down(one, now)

@@ -20,6 +20,7 @@ from delivery.steps import (
     lanes,
     leases,
     pipeline_runs,
+    quotas,
     reassign,
     recount,
     release,
@@ -34,6 +35,8 @@ BELT_S = 30.0
 """How long the second belt works before it leaves the rest to the next time."""
 AUDIT_PAUSE_S = 0.9
 """Between two tenths of a second of an audit: it is in no hurry."""
+QUOTA_PAUSE_S = 1.9
+"""Between two tenths of a second of a count of what waits: a twentieth of one core at most."""
 SLOT = 15
 """The sweeps' share of the counters, apart from the pumps'."""
 
@@ -83,6 +86,25 @@ def _cancelled() -> int:
     return cancel.cancel_retired(clock.now(), SLOT, BATCH)
 
 
+class _Waiting:
+    """The sweep that counts what waits, and whether it may have changed."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+
+    def run(self) -> Iterator[int]:
+        """Count it."""
+        self._newest = quotas.newest()
+        yield from quotas.count(clock.now())
+
+    def has_work(self) -> bool:
+        """Whether messages came, or some are refused until fewer wait."""
+        return quotas.newest() != self._newest or quotas.is_any_full()
+
+
+_waiting = _Waiting()
+
+
 def _once(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
     return lambda: (work() for _ in range(1))
 
@@ -123,6 +145,7 @@ SWEEPS = (
     Sweep("retired", 5.0, retired),
     Sweep("lanes", 5.0, lambda: lanes.mend(clock.now()), idle_s=15.0),
     Sweep("hot keys", 15.0, lambda: hot_keys.look(clock.now())),
+    Sweep("quotas", 1.0, _waiting.run, pause_s=QUOTA_PAUSE_S, has_work=_waiting.has_work),
     Sweep("notices", 5.0, notices.sweep),
     Sweep("early acks", 600.0, _once(lambda: acknowledge.forget(clock.now()))),
     Sweep("correlations", 60.0, lambda: correlate.forget(clock.now())),

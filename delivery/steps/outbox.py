@@ -14,6 +14,7 @@ LEASE = timedelta(minutes=5)
 FIRST_WAIT = timedelta(minutes=1)
 MOST_MAILS = 8
 """Tries: the last one after about two hours."""
+ABOUT = ("consumer__channel", "consumer__team", "team")
 ROLES = (Membership.Role.OWNER.value, Membership.Role.EDITOR.value)
 
 
@@ -27,7 +28,7 @@ def take(notice_id: int) -> Notice | None:
     """The notice, ours to publish in the caller's transaction; None when another was faster."""
     if not Notice.objects.filter(id=notice_id, published=False).update(published=True):
         return None
-    return Notice.objects.select_related("consumer__channel", "consumer__team").get(id=notice_id)
+    return Notice.objects.select_related(*ABOUT).get(id=notice_id)
 
 
 def became(notice: Notice, message_id: int) -> None:
@@ -48,7 +49,7 @@ def claim(now: datetime) -> Notice | None:
     vanished = Notice.objects.filter(mail_due_at__lte=now, mail_count__gte=MOST_MAILS)
     vanished.update(mail_due_at=None, mail_error="The last try ended without a result.")
     due = Notice.objects.filter(mail_due_at__lte=now).order_by("mail_due_at")
-    for notice in due.select_related("consumer__channel", "consumer__team")[:10]:
+    for notice in due.select_related(*ABOUT)[:10]:
         mine = Notice.objects.filter(id=notice.id, mail_count=notice.mail_count)
         notice.mail_count += 1
         if mine.update(mail_due_at=now + LEASE, mail_count=notice.mail_count):

@@ -26,6 +26,7 @@ from channels_app.steps import (
     register_consumer,
     register_event_type,
     register_producer,
+    register_team,
     rotate_secret,
 )
 from delivery.api import bodies
@@ -36,7 +37,9 @@ from delivery.steps.replay import filters
 from tests.support.routes import routes
 
 CODE_AT = {
-    **dict.fromkeys(("Invalid", "NotFound", "Conflict", "Stale", "Busy"), 0),
+    **dict.fromkeys(
+        ("Invalid", "NotFound", "Conflict", "Stale", "Busy", "OverQuota", "StorageFull"), 0
+    ),
     **dict.fromkeys(("ApiProblem", "PermissionDenied", "AuthenticationFailed"), 1),
     **dict.fromkeys(("document", "answer", "_problem"), 1),
 }
@@ -158,6 +161,7 @@ def test_every_problem_code_is_documented_and_used() -> None:
         pytest.param("## Schedules", firings.RESULTS, id="firing"),
         pytest.param("## Consumers", register_consumer.FIELDS, id="consumer"),
         pytest.param("## Consumers", rotate_secret.FIELDS, id="secret"),
+        pytest.param("## Teams", register_team.FIELDS, id="team"),
         pytest.param("## Producers", register_producer.FIELDS, id="producer"),
         pytest.param("### Keys\n", issue_key.FIELDS, id="key"),
         pytest.param("### Keys\n", issue_key.OVERLAP, id="key rotation"),

@@ -73,6 +73,7 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
         "client_id": consumer.client_id,
         "name": kind.name,
         "schedule": schedule.name,
+        "team": (team or factories.TeamFactory.create()).slug,
         "producer": producer.slug,
         "key_id": key.key_id,
         "message_id": ids.to_public(ids.MESSAGE, message.id),

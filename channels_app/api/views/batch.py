@@ -6,7 +6,7 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock
+from channels_app import clock, quotas
 from channels_app.api import openapi, problems, publication, publishing, turns
 from channels_app.api.authentication import caller_of
 from channels_app.api.base import ApiView, parse_json, read_body
@@ -90,13 +90,15 @@ class BatchView(ApiView):
             "application/x-ndjson": {"type": "string", "description": "One item on each line."},
         },
         answers={207: RESULTS},
-        errors=(400, 404, 411, 413, 415, 422, 429),
+        errors=(400, 404, 411, 413, 415, 422, 429, 507),
         parameters=(openapi.CHANNEL,),
     )
     def post(self, request: Request, channel: str) -> Response:
         """Store up to 1,000 messages in one transaction, beside invalid ones that are refused."""
         view = publishing.channel_of(channel)
         producer, now = self.caller.producer, clock.now()
+        producer_id = producer.id if producer else None
+        quotas.check(view, producer_id)
         read: list[Publication | ApiProblem] = []
         for item in _items(request):
             try:
@@ -107,7 +109,6 @@ class BatchView(ApiView):
                 read.append(problem)
         messages = [one for one in read if isinstance(one, Publication)]
         publishing.check_rate(producer, len(messages))
-        producer_id = producer.id if producer else None
         stored = turns.accept_in_turn(view, producer_id, messages, self.caller.owner)
         results = iter(stored)
         items = [

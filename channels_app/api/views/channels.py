@@ -104,10 +104,13 @@ class ChannelView(ApiView):
 def shown(channel: Channel) -> dict[str, Any]:
     """The channel as the API answers it."""
     defaults = conf()
+    quota = channel.quota(defaults.channel_quota)
     effective = {
         "max_body_bytes": within(channel.max_body_bytes, defaults.max_body_bytes),
         "idempotency_window_s": channel.idempotency_window_s or defaults.idempotency_window_s,
         "max_future_days": within(channel.max_future_days, defaults.max_future_days),
+        "max_waiting_messages": quota.messages or None,
+        "max_waiting_bytes": quota.bytes or None,
         "retention_days": channel.retention_days or defaults.retention_days,
         "dead_retention_days": channel.dead_retention_days or defaults.dead_retention_days,
     }

@@ -78,7 +78,7 @@ class PublishView(ApiView):
         body={"*/*": {"type": "string", "format": "binary"}},
         optional=True,
         answers={202: PUBLISHED, 200: PUBLISHED},
-        errors=(400, 404, 409, 411, 413, 415, 422, 429),
+        errors=(400, 404, 409, 411, 413, 415, 422, 429, 507),
         parameters=PARAMETERS,
     )
     def post(self, request: Request, channel: str) -> HttpResponse:

@@ -7,7 +7,8 @@ from django.http import HttpResponse
 from django.shortcuts import redirect
 
 from channels_app import clock
-from channels_app.models import Consumer
+from channels_app.conf import conf
+from channels_app.models import Consumer, QuotaUsage
 from channels_app.steps import issue_key
 from channels_app.ui.access import PersonRequest, PersonView, TeamRequest, TeamView
 from channels_app.ui.tags import teams_of
@@ -42,6 +43,9 @@ class HomeView(TeamView):
             "halted_count": halted,
             "failing_count": codes["failing"] + codes["unsteady"],
             "member_count": request.team.memberships.count(),
+            "bars": request.team.quota(conf().team_quota).bars(
+                QuotaUsage.of(QuotaUsage.Scope.TEAM, request.team.pk)
+            ),
             "key_count": issue_key.keys_of(request.team.slug).filter(working).count(),
         }
         return self.page("portal/home.html", context)

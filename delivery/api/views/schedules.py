@@ -19,7 +19,7 @@ class RunScheduleView(ApiView):
         "run_schedule",
         tag="Schedules",
         answers={202: PUBLISHED},
-        errors=(404, 409, 412, 422),
+        errors=(404, 409, 412, 422, 429, 507),
         parameters=(*PATH, openapi.IF_MATCH),
     )
     def post(self, request: Request, channel: str, schedule: str) -> Response:

@@ -12,6 +12,7 @@ from channels_app import clock
 from channels_app.api import publication, turns
 from channels_app.api.problems import ApiProblem
 from channels_app.directory import directory
+from channels_app.errors import OverQuota, StorageFull
 from channels_app.models import Producer
 from channels_app.steps.accept import Publication
 
@@ -20,7 +21,7 @@ PATIENCE_S = 120.0
 """How long one batch is tried while the broker is away or asks for less."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-PASSING = {429, 502, 503, 504}
+PASSING = {429, 502, 503, 504, 507}
 """Answers that mean: nothing was stored, ask again."""
 TOO_LARGE = 413
 
@@ -144,6 +145,8 @@ class Direct:
         owner = self.producer.id if self.producer else None
         try:
             accepted = iter(turns.accept_in_turn(view, owner, wanted, "command"))
+        except (OverQuota, StorageFull) as refused:
+            raise Refused(refused.detail) from None
         except DatabaseError as error:
             raise Refused(f"The database took nothing of this batch: {error}.") from None
         return [one if isinstance(one, Result) else _stored(next(accepted)) for one in read]

@@ -1,6 +1,7 @@
 """A disk that can be full."""
 
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 from tests.crash.faults.traffic import processes
 from tests.support.broker import Broker
 
-SIZE_MB = 16
+SIZE_MB = 48
 BLOCK = 1 << 12
 
 
@@ -29,6 +30,22 @@ class Disk:
         """Be gone, with all that is on it."""
         if self._is_mounted:
             _succeeds("umount", "--lazy", str(self.folder))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is a file system of its own."""
+        return self._is_mounted
+
+    @contextmanager
+    def nearly_full(self, left: int) -> Iterator[None]:
+        """So many bytes are left at most, of a file system of its own."""
+        filler = self.folder / "filler"
+        try:
+            with filler.open("wb", buffering=0) as file:
+                file.write(b"\0" * max(0, shutil.disk_usage(self.folder).free - left))
+            yield
+        finally:
+            filler.unlink()
 
     @contextmanager
     def full(self, broker: Broker) -> Iterator[None]:

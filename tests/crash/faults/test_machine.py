@@ -8,19 +8,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import requests
 from django.db import connection
 
 from tests.crash.faults.conftest import PATH, installed
 from tests.crash.faults.disk import Disk
 from tests.crash.faults.traffic import RECOVERY_S, Traffic, all_arrived, calm, processes, usual_cpu
-from tests.support.broker import ROOT, Broker
-from tests.support.receiver import Receiver
+from tests.support.broker import ROOT, Broker, wait_until
+from tests.support.receiver import Receiver, Reply
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(connection.vendor == "mysql", reason="runs in the SQLite part"),
 ]
 OUTAGE_S = 3.0
+RESERVE = 8 * 1024**2
+"""More than the write-ahead log grows by: what goes on has room."""
 
 
 class Installation(NamedTuple):
@@ -47,6 +50,7 @@ def installation(
             PYTHONPATH=str(ROOT / "tests/crash/faults/resolver"),
             NAMES_THAT_LEAD_HERE=str(names),
             HOOKSTATION_BREAKER_FAILURES="1000",
+            HOOKSTATION_DISK_RESERVE_BYTES=str(RESERVE),
         ):
             yield Installation(broker, consumer, disk, names)
     finally:
@@ -71,6 +75,42 @@ def test_a_full_disk_stops_the_acknowledgements_and_nothing_else(
     all_arrived(consumer, PATH, traffic, broker)
     assert len(traffic.acknowledged) == traffic.keys
     assert processes(broker) == before
+
+
+@pytest.mark.trap("a full disk")
+def test_before_the_disk_is_full_publishing_ends_and_replays_still_arrive(
+    installation: Installation,
+) -> None:
+    broker, consumer, disk, _ = installation
+    if not disk.is_small:
+        pytest.skip("needs the right to mount a small file system")
+    consumer.script("/reserve", [Reply(status=410), Reply(status=200)])
+    target = {"url": consumer.url("/reserve"), "event_types": ["reserve"]}
+    broker.call("PUT", "/channels/orders/consumers/reserve", 201, json=target)
+    headers = {"Hookstation-Event-Type": "reserve"}
+    broker.call("POST", "/channels/orders/messages", 202, data=b"{}", headers=headers)
+    dead = "/channels/orders/consumers/reserve/dead-letters"
+    wait_until(lambda: bool(broker.call("GET", dead, 200)["items"]), RECOVERY_S, "none is dead")
+    ready = broker.base.replace("/api/v1", "/readyz?exclude=pumps&exclude=oldest_due")
+    with Traffic(broker, "reserve") as traffic:
+        traffic.flows("nothing is acknowledged before", broker.log)
+        with disk.nearly_full(RESERVE - 1024**2):
+            traffic.is_refused(broker.log)
+            answer = requests.get(ready, timeout=RECOVERY_S)
+            assert answer.status_code == 503
+            checks = answer.json()["checks"]
+            assert {name for name, it in checks.items() if not it["ok"]} == {"disk"}
+            broker.call("POST", "/channels/orders/consumers/reserve/resume", 200)
+            (row,) = broker.call("GET", dead, 200)["items"]
+            broker.call("POST", f"/deliveries/{row['id']}/replay", 202)
+            wait_until(
+                lambda: len(consumer.requests("/reserve")) == 2, RECOVERY_S, "it does not arrive"
+            )
+        traffic.flows("nothing is acknowledged afterwards", broker.log)
+    traffic.check()
+    assert {it.status for it in traffic.answers} >= {202, 507}
+    assert requests.get(ready, timeout=RECOVERY_S).status_code == 200
+    broker.call("DELETE", "/channels/orders/consumers/reserve", 204)
 
 
 def test_a_name_that_does_not_resolve_holds_up_its_own_consumer_alone(

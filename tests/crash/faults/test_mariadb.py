@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import requests
 
 from tests.crash.faults.conftest import PATH, installed
 from tests.crash.faults.mariadb import Server
@@ -49,7 +50,14 @@ def installation(
         server.end(signal.SIGKILL)
 
 
+def _is_ready_to_accept(broker: Broker) -> bool:
+    """What a load balancer in front of the publishing hosts is told."""
+    url = broker.base.replace("/api/v1", "/readyz?exclude=pumps&exclude=oldest_due")
+    return requests.get(url, timeout=RECOVERY_S).ok
+
+
 @pytest.mark.seed("S4-19", "S4-29")
+@pytest.mark.trap("ready, and nothing can be stored")
 @pytest.mark.trap("connected at the start and never again")
 @pytest.mark.parametrize("fault", ["stopped", "killed", "read_only", "crowded"])
 def test_nothing_is_acknowledged_that_is_not_stored_and_all_comes_back_by_itself(
@@ -62,6 +70,7 @@ def test_nothing_is_acknowledged_that_is_not_stored_and_all_comes_back_by_itself
         with getattr(server, fault)():
             began = time.monotonic()
             traffic.is_refused(broker.log)
+            assert not _is_ready_to_accept(broker)
             with calm(broker):
                 time.sleep(OUTAGE_S)
             ended = time.monotonic()

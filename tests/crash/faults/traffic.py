@@ -15,6 +15,8 @@ from tests.support.broker import Broker, descendants, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
 CHANNEL = "/channels/orders/messages"
+REFUSED = {503: "storage_unavailable", 507: "storage_full"}
+"""Codes of the answers that say so, by status."""
 PRODUCERS = 3
 PAUSE_S = 0.02
 RECOVERY_S = 60.0
@@ -76,8 +78,8 @@ class Traffic:
 
     @property
     def refusals(self) -> int:
-        """How many answers were 503."""
-        return len(self._of(503))
+        """How many answers said that nothing can be stored."""
+        return len(self._of(*REFUSED))
 
     @property
     def keys(self) -> int:
@@ -97,10 +99,10 @@ class Traffic:
     def check(self) -> None:
         """Every answer was an acknowledgement or a refusal that says when to try again."""
         assert not self.broken, self.broken
-        assert {answer.status for answer in self.answers} <= {200, 202, 503}
-        for answer in self._of(503):
+        assert {answer.status for answer in self.answers} <= {200, 202, *REFUSED}
+        for answer in self._of(*REFUSED):
             assert int(answer.retry_after) > 0
-            assert answer.body["code"] == "storage_unavailable"
+            assert answer.body["code"] == REFUSED[answer.status]
 
     def acknowledged_within(self, began: float, ended: float) -> int:
         """How many requests that began and ended in a time were acknowledged."""
@@ -132,7 +134,7 @@ class Traffic:
             self.answers.append(
                 Answer(began, time.monotonic(), answer.status_code, answer.json(), after)
             )
-            if answer.status_code != 503:
+            if answer.status_code not in REFUSED:
                 return
             time.sleep(0.3)
             began = time.monotonic()

@@ -22,6 +22,7 @@ from tests.support.factories import (
     EventTypeFactory,
     ProducerFactory,
     ScheduleFactory,
+    TeamFactory,
 )
 
 # Statistics are committed: a rollback would leave the rows to other tests.
@@ -131,6 +132,7 @@ def addresses_of(large: World, api: Api) -> dict[str, str]:
         "client_id": large.consumer.client_id,
         "name": EventTypeFactory.create(channel=channel).name,
         "schedule": ScheduleFactory.create(channel=channel).name,
+        "team": TeamFactory.create().slug,
         "producer": producer.slug,
         "key_id": ApiKeyFactory.create(producer=producer).key_id,
         "message_id": ids.to_public(ids.MESSAGE, dead.message_id),

@@ -1,6 +1,8 @@
 """/livez, /readyz and /metrics: what load balancers, operators and Prometheus are told."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -8,14 +10,24 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker_site import health
 from channels_app import metrics as accepting
+from channels_app import storage
+from channels_app.models import WriteProbe
 from delivery import metrics as delivering
 from delivery.models import ConsumerHealth, Counter, PumpSlot
-from tests.support.factories import ConsumerFactory, DeliveryFactory, MessageFactory
+from tests.support.api import Api
+from tests.support.factories import (
+    ApiKeyFactory,
+    ChannelFactory,
+    ConsumerFactory,
+    DeliveryFactory,
+    MessageFactory,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -251,7 +263,7 @@ def test_the_oldest_due_row_costs_a_few_queries_whatever_the_history(
     DeliveryFactory.create_batch(30, consumer=consumer, delivered=True)
     scrape(client)
 
-    with django_assert_max_num_queries(13):
+    with django_assert_max_num_queries(17):
         scrape(client)
 
 
@@ -275,7 +287,14 @@ def test_ready_when_everything_is(client: Client) -> None:
     status, body = ready(client)
 
     assert (status, body["status"]) == (200, "ready")
-    assert list(body["checks"]) == ["database", "migrations", "pumps", "oldest_due"]
+    assert list(body["checks"]) == [
+        "database",
+        "migrations",
+        "storage",
+        "disk",
+        "pumps",
+        "oldest_due",
+    ]
     assert all(check["ok"] for check in body["checks"].values())
 
 
@@ -303,7 +322,7 @@ def test_a_load_balancer_may_leave_checks_out(client: Client) -> None:
     status, body = ready(client, "?exclude=pumps&exclude=oldest_due")
 
     assert status == 200
-    assert list(body["checks"]) == ["database", "migrations"]
+    assert list(body["checks"]) == ["database", "migrations", "storage", "disk"]
 
 
 def test_tables_older_than_the_code_are_not_ready(
@@ -348,3 +367,66 @@ def test_nobody_writes_to_them(client: Client) -> None:
     assert [client.post(path).status_code for path in ("/livez", "/readyz", "/metrics")] == [
         405
     ] * 3
+
+
+@contextmanager
+def read_only() -> Iterator[None]:
+    """A database that answers questions and stores nothing."""
+    statement = {
+        "sqlite": ("PRAGMA query_only = ON", "PRAGMA query_only = OFF"),
+        "mysql": ("SET SESSION TRANSACTION READ ONLY", "SET SESSION TRANSACTION READ WRITE"),
+    }[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(statement[0])
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(statement[1])
+
+
+@pytest.mark.trap("ready, and nothing can be stored")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("query", ["?exclude=pumps", "?exclude=pumps&exclude=oldest_due"])
+def test_it_is_not_ready_while_no_row_can_be_written(query: str, client: Client) -> None:
+    with read_only():
+        storage.forget()
+        status, body = ready(client, query)
+        assert status == 503
+        assert {name for name, check in body["checks"].items() if not check["ok"]} == {"storage"}
+    storage.forget()
+    assert ready(client, query)[0] == 200
+
+
+@pytest.mark.django_db(transaction=True)
+def test_however_often_it_is_asked_few_rows_are_written(client: Client) -> None:
+    storage.forget()
+    with CaptureQueriesContext(connection) as queries:
+        for _ in range(20):
+            assert ready(client, "?exclude=pumps")[0] == 200
+    written = [it["sql"] for it in queries if "writeprobe" in it["sql"] and "INSERT" in it["sql"]]
+    assert len(written) <= 2
+    assert WriteProbe.objects.count() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor == "mysql", reason="a limit that SQLite has")
+def test_a_database_that_may_not_grow_is_not_ready_and_says_that_it_is_full(
+    client: Client,
+) -> None:
+    ChannelFactory.create(slug="orders")
+    producer = Api(ApiKeyFactory.create())
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM")  # what other tests left free would be room
+        cursor.execute("PRAGMA max_page_count = 1")  # as many as it has
+        try:
+            storage.forget()
+            answer = producer.post("channels/orders/messages", b"x" * 1_000_000)
+            assert (answer.status, answer.json["code"]) == (507, "storage_full")
+            assert answer.header("Retry-After")
+            assert not ready(client, "?exclude=pumps")[1]["checks"]["storage"]["ok"]
+        finally:
+            cursor.execute("PRAGMA max_page_count = 1073741823")
+    storage.forget()
+    assert producer.post("channels/orders/messages", b"x" * 1_000_000).status == 202
+    assert ready(client, "?exclude=pumps")[0] == 200

@@ -4,12 +4,14 @@ import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
 from drf_spectacular.generators import SchemaGenerator
 
+from channels_app import storage
 from channels_app.api import base
 from channels_app.api.places import Places
 from channels_app.models import ApiKey
@@ -216,6 +218,18 @@ def without_storage(wanted: Request) -> None:
     connection.execute_wrappers.append(fail)
 
 
+def without_room(wanted: Request) -> None:
+    """The disk is nearly full, to the end of the test."""
+    storage.disks._short = storage.Room(Path("/"), 0, 0)
+    storage.disks._looked_at = float("inf")
+
+
+def over_quota(wanted: Request) -> None:
+    """More than may wait in its channel."""
+    wanted.made.consumer.channel.max_waiting_bytes = 1
+    wanted.made.consumer.channel.save()
+
+
 RECIPES: dict[int, Callable[[Request], None]] = {
     200: nothing,
     201: nothing,
@@ -234,6 +248,7 @@ RECIPES: dict[int, Callable[[Request], None]] = {
     422: invalid,
     429: nothing,  # it is the test that lets nobody in then
     503: without_storage,
+    507: without_room,
 }
 
 
@@ -294,6 +309,8 @@ SPECIAL: dict[tuple[str, int], Callable[[Request], None]] = {
     ("put_event_type", 201): as_new,
     ("put_producer", 201): as_new,
     ("put_schedule", 201): as_new,
+    ("put_team", 201): as_new,
+    ("run_schedule", 429): over_quota,
 }
 
 
@@ -318,7 +335,7 @@ def test_every_documented_status_is_real(status: int, monkeypatch: pytest.Monkey
         complete = status < 400 or answer.is_problem
         if answer.status != status or not complete:
             wrong[operation.name] = (answer.status, answer.body[:200])
-        if status in {429, 503}:
+        if status in {429, 503, 507}:
             assert int(answer.header("Retry-After") or 0) > 0
         if status == 401:
             assert (answer.header("WWW-Authenticate") or "").startswith("Bearer")

@@ -59,6 +59,7 @@ def addresses(db: None) -> dict[str, str]:
         "channel": consumer.channel.slug,
         "client_id": consumer.client_id,
         "name": event_type.name,
+        "team": team.slug,
         "producer": str(key.producer),
         "key_id": key.key_id,
         "message_id": to_public("msg", delivery.message_id),

@@ -137,7 +137,7 @@ def test_another_tenant_finds_and_changes_nothing(stranger: Callable[[Team], Api
     made = world.make(ours)
     api = Api(stranger(ours))
     objects = {"client_id", "message_id", "delivery_id", "replay_id", "producer", "key_id"}
-    objects |= {"schedule"}
+    objects |= {"schedule", "team"}
     # A channel's catalogue belongs to all of its producers.
     kept = [table for table in TABLES if table is not EventType]
     before = rows(kept, but="last_used_at")
@@ -175,10 +175,11 @@ def test_a_key_for_another_channel_opens_nothing_here(stranger: Callable[[Team],
     ours = TeamFactory.create()
     made = world.make(ours)
     api = Api(stranger(ours))
-    elsewhere = {"/api/v1/channels", "/api/v1/producers", "/api/v1/replays"}
+    elsewhere = {f"/api/v1/{name}" for name in ("channels", "producers", "replays", "teams")}
     before = rows(TABLES, but="last_used_at")
     for route, method, address, body in requests(made):
-        own_side = "producer" in route and stranger is not strangers_key_granted_elsewhere
+        of_owner = "producer" in route or "team" in route
+        own_side = of_owner and stranger is not strangers_key_granted_elsewhere
         with undone():
             answer = api.call(method, address, body)
             if not own_side:

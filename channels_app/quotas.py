@@ -1,0 +1,214 @@
+"""Quotas: how much may wait in a channel and of a team's messages, asked before each is stored.
+
+The count that the steward keeps in a table (delivery/steps/quotas.py) is read once a second. Each
+process adds what it has accepted itself since that count began, so that one process alone never
+goes over a limit. What others accepted since is not known to it.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from channels_app import clock, metrics
+from channels_app.directory import directory
+from channels_app.errors import OverQuota, StorageFull
+from channels_app.models import QuotaUsage
+from channels_app.rules.limits import Quota, Usage
+from channels_app.snapshot import ChannelView
+from channels_app.storage import disks
+
+READ_S = 1.0
+"""How often a process that publishes reads the count."""
+PER_S = 10
+"""Into so many parts a second is divided: what was accepted in the part in which a count began may
+be counted twice until the next one."""
+MOST_PARTS = 600
+"""Parts that are kept apart; older ones are one, and forgotten together."""
+
+NOTHING, ONE = Usage(), Usage(1, 0)
+
+Owner = tuple[str, int]
+"""Scope and id of a channel or a team."""
+
+
+class Sized(Protocol):
+    """A message that is to be stored."""
+
+    @property
+    def body(self) -> bytes:
+        """Its body."""
+
+
+class Limit(NamedTuple):
+    """One quota that a message is under."""
+
+    owner: Owner
+    name: str
+    """For people."""
+    quota: Quota
+
+
+class Held(NamedTuple):
+    """Room that was taken for messages before they are stored."""
+
+    owners: Sequence[Owner]
+    part: int
+    """Of time, since 1970."""
+
+
+class _Own:
+    """What this process accepted for one owner since the last count began, by parts of seconds."""
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = 0
+        self._by_part: dict[int, Usage] = {}
+
+    def add(self, part: int, usage: Usage) -> None:
+        self.messages += usage.messages
+        self.bytes += usage.bytes
+        self._by_part[part] = self._by_part.get(part, Usage()) + usage
+        if len(self._by_part) > MOST_PARTS:
+            # Nobody counts any more: the two oldest become one.
+            first, second = sorted(self._by_part)[:2]
+            self._by_part[second] += self._by_part.pop(first)
+
+    def forget(self, before: float) -> None:
+        """Forget the parts that ended before that, in Unix seconds."""
+        end = before * PER_S
+        self._by_part = {at: it for at, it in self._by_part.items() if at + 1 > end}
+        self.messages, self.bytes = sum(self._by_part.values(), Usage())
+
+
+class Quotas:
+    """What this process knows of all that waits. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing, as at the start."""
+        self._read_at = float("-inf")
+        self._counted_at: datetime | None = None
+        self._counted: dict[Owner, Usage] = {}
+        self._own: dict[Owner, _Own] = {}
+
+    def check(self, channel: ChannelView, producer_id: int | None) -> None:
+        """Whether one more message may wait, before its body is read.
+
+        Raises OverQuota and StorageFull.
+        """
+        limits = self._limits(channel, producer_id)
+        with self._lock:
+            fault = self._fault(limits, ONE)
+        self._refuse(fault, 1)
+
+    def take(
+        self, channel: ChannelView, producer_id: int | None, messages: Sequence[Sized]
+    ) -> Held | None:
+        """Take room for messages that are about to be stored, all or none.
+
+        None where no limit holds. Raises OverQuota and StorageFull.
+        """
+        limits = self._limits(channel, producer_id)
+        if not limits:
+            return None
+        usage = _usage(messages)
+        held = Held([limit.owner for limit in limits], int(clock.now().timestamp() * PER_S))
+        with self._lock:
+            fault = self._fault(limits, usage)
+            if fault is None:
+                self._add(held, usage)
+        self._refuse(fault, len(messages))
+        return held
+
+    def give_back(self, held: Held | None, messages: Sequence[Sized]) -> None:
+        """Give back the room of those that were not stored."""
+        if held is None or not messages:
+            return
+        count, size = _usage(messages)
+        with self._lock:
+            self._add(held, Usage(-count, -size))
+
+    def used(self, owner: Owner) -> Usage:
+        """How much waits, as far as this process knows."""
+        own = self._own.get(owner)
+        counted = self._counted.get(owner, NOTHING)
+        return Usage(counted[0] + own.messages, counted[1] + own.bytes) if own else counted
+
+    def _limits(self, channel: ChannelView, producer_id: int | None) -> list[Limit]:
+        try:
+            disks.check()
+        except StorageFull:
+            metrics.REFUSED.labels("disk").inc()
+            raise
+        limits = [Limit(("channel", channel.id), f"the channel {channel.slug}", channel.quota)]
+        team = None if producer_id is None else directory.team(producer_id)
+        if team is not None:
+            limits.append(Limit(("team", team.id), f"the team {team.slug}", team.quota))
+        limits = [limit for limit in limits if any(limit.quota)]
+        if limits and time.monotonic() - self._read_at > READ_S:
+            self._read()
+        return limits
+
+    def _fault(self, limits: Sequence[Limit], usage: Usage) -> tuple[Limit, str] | None:
+        for limit in limits:
+            used = self.used(limit.owner)
+            if excess := limit.quota.excess(used[0] + usage[0], used[1] + usage[1]):
+                return limit, excess
+        return None
+
+    def _refuse(self, fault: tuple[Limit, str] | None, count: int) -> None:
+        if fault is None:
+            return
+        limit, excess = fault
+        scope, _ = limit.owner
+        metrics.REFUSED.labels(scope).inc(count)
+        most, used = getattr(limit.quota, excess), getattr(self.used(limit.owner), excess)
+        detail = (
+            f"Nothing was stored: {used} {excess} wait in {limit.name}, of {most} that may. "
+            "Send the request again when some of them are delivered."
+        )
+        if scope == "channel":
+            raise OverQuota("channel_over_quota", detail)
+        raise OverQuota("team_over_quota", detail)
+
+    def _add(self, held: Held, usage: Usage) -> None:
+        for owner in held.owners:
+            self._own.setdefault(owner, _Own()).add(held.part, usage)
+
+    def _read(self) -> None:
+        """Read the count; one thread does, the others go on with what is known."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            rows = QuotaUsage.objects.exclude(messages=0, owner_id__gt=0)
+            counted = {(row.scope, row.owner_id): row for row in rows}
+            newest = counted.pop((QuotaUsage.Scope.ALL.value, 0), None)
+            self._read_at = time.monotonic()
+            if newest is None or newest.counted_at == self._counted_at:
+                return
+            with self._lock:
+                self._counted_at = newest.counted_at
+                self._counted = {owner: row.usage for owner, row in counted.items()}
+                for own in self._own.values():
+                    own.forget(newest.counted_at.timestamp())
+                self._own = {owner: own for owner, own in self._own.items() if own.messages}
+        finally:
+            self._reading.release()
+
+
+def _usage(messages: Sequence[Sized]) -> Usage:
+    return Usage(len(messages), sum([len(message.body) for message in messages]))
+
+
+_quotas = Quotas()
+check, take, give_back, used, forget = (
+    _quotas.check,
+    _quotas.take,
+    _quotas.give_back,
+    _quotas.used,
+    _quotas.forget,
+)

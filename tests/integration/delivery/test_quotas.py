@@ -1,0 +1,189 @@
+"""Quotas between processes: the steward counts, and everybody who accepts hears of it."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from django.core import mail
+
+from channels_app import clock, quotas, storage
+from channels_app.conf import conf
+from channels_app.errors import OverQuota
+from channels_app.models import Channel, Membership, Message, QuotaUsage
+from channels_app.rules.limits import Usage
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+from channels_app.storage import Room
+from delivery.models import Notice, SweepRun
+from delivery.runtime import notices, sweeps
+from delivery.runtime.rounds import Rounds
+from delivery.steps import cancel, dispatch
+from delivery.steps import quotas as counting
+from tests.support.factories import ChannelFactory, ProducerFactory, TeamFactory
+from tests.support.pumping import make_channel, make_consumer, publish, view_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SWEEP = next(sweep for sweep in sweeps.SWEEPS if sweep.name == "quotas")
+
+
+def count() -> None:
+    """One run of the steward's sweep."""
+    SweepRun.objects.update_or_create(name="quotas", defaults={"next_at": clock.now()})
+    rounds = Rounds([SWEEP])
+    assert rounds.turn() == 1
+    while rounds.is_busy:
+        rounds.turn()
+
+
+class Process:
+    """What one web process knows of what waits."""
+
+    def __init__(self) -> None:
+        self.quotas = quotas.Quotas()
+
+    def accept(self, monkeypatch: pytest.MonkeyPatch, channel: Channel, number: int) -> int:
+        """Publish until refused; how many were taken."""
+        with monkeypatch.context() as patch:
+            for name in ("take", "give_back"):
+                patch.setattr(quotas, name, getattr(self.quotas, name))
+            for taken in range(number):
+                try:
+                    publish(channel, b"{}")
+                except OverQuota:
+                    return taken
+        return number
+
+
+def usage(scope: str, owner_id: int = 0) -> Usage:
+    return QuotaUsage.objects.get(scope=scope, owner_id=owner_id).usage
+
+
+@pytest.mark.trap("a backlog without limits")
+def test_processes_together_go_over_by_what_the_others_took_since_the_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = make_channel(max_waiting_messages=10)
+    make_consumer(channel, "http://127.0.0.1:9/")
+    one, other = Process(), Process()
+    assert one.accept(monkeypatch, channel, 6) == 6
+    # The other one has not heard of those: it has the whole limit to itself, and no more.
+    assert other.accept(monkeypatch, channel, 20) == 10
+    count()
+    monkeypatch.setattr(quotas, "READ_S", 0.0)
+    assert one.accept(monkeypatch, channel, 20) == 0
+    assert Message.objects.count() == 16
+    assert usage("channel", channel.pk) == Usage(16, 32)
+
+
+def test_what_was_accepted_after_the_count_began_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quotas, "READ_S", 0.0)
+    channel = make_channel(max_waiting_messages=2)
+    mine = Process()
+    began = counting.count(clock.now())
+    assert mine.accept(monkeypatch, channel, 2) == 2
+    for _ in began:
+        pass
+    QuotaUsage.objects.update(messages=0)  # as if it had been counted before
+    assert mine.accept(monkeypatch, channel, 1) == 0
+
+
+def test_room_is_there_again_when_what_waited_has_ended() -> None:
+    channel = make_channel(max_waiting_messages=2)
+    consumer = make_consumer(channel, "http://127.0.0.1:9/")
+    publish(channel, b"1", b"2")
+    dispatch.dispatch(10, 0)
+    count()
+    assert usage("channel", channel.pk) == Usage(2, 2)
+    assert QuotaUsage.objects.get(scope="channel").level == "full"
+    assert SWEEP.has_work is not None
+    assert SWEEP.has_work(), "somebody waits for room"
+    consumer.state = "retired"
+    consumer.save()
+    cancel.cancel_retired(clock.now(), 0, 10)
+    count()
+    quotas.forget()
+    assert usage("channel", channel.pk) == Usage()
+    assert not SWEEP.has_work()
+    publish(channel, b"3")
+    assert SWEEP.has_work()
+
+
+def test_a_long_count_goes_on_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "SLICE", 3)
+    channel = make_channel()
+    make_consumer(channel, "http://127.0.0.1:9/")
+    publish(channel, *[b"12345"] * 8)
+    steps = list(counting.count(clock.now()))
+    assert sum(steps) == 1
+    assert usage("all") == Usage(8, 40)
+    dispatch.dispatch(10, 0)
+    publish(channel, b"12345")
+    list(counting.count(clock.now() + timedelta(seconds=1)))
+    assert usage("all") == Usage(9, 45)
+
+
+def levels() -> list[tuple[str, str]]:
+    """What people were told, in order."""
+    return list(Notice.objects.order_by("id").values_list("limit", "kind"))
+
+
+@pytest.mark.trap("a backlog without limits")
+def test_people_hear_before_a_limit_is_reached_and_once_for_each_change() -> None:
+    team = TeamFactory.create(slug="shop", max_waiting_messages=10)
+    owner = User.objects.create_user("olga", "olga@example.com")
+    Membership.objects.create(team=team, user=owner, role="owner")
+    producer = ProducerFactory.create(team=team)
+    channel = make_channel()
+    make_channel_for_events = ChannelFactory.create(slug="hookstation")
+    view = view_of(channel)
+
+    def accept_more(number: int) -> None:
+        accept.accept(view, producer.pk, [Publication(b"x")] * number)
+        for _ in range(2):
+            count()
+        quotas.forget()  # else what this process accepted just now counts twice
+
+    accept_more(7)
+    assert levels() == []
+    accept_more(1)
+    assert levels() == [("team shop", "limit_near")]
+    accept_more(2)
+    assert levels()[1:] == [("team shop", "limit_full")]
+    Message.objects.filter(channel=channel).update(state="cancelled")
+    accept_more(0)
+    assert levels()[2:] == [("team shop", "limit_ok")]
+    for _ in notices.sweep():
+        pass
+    events = Message.objects.filter(channel=make_channel_for_events).order_by("id")
+    names = [event.event_type for event in events]
+    assert names == [f"hookstation.limit.{name}" for name in ("near", "full", "ok")]
+    assert notices.mail() == 3
+    first = mail.outbox[0]
+    assert (first.subject, first.to) == ("team shop is near its limit", ["olga@example.com"])
+    assert "8 of 10 messages" in first.body
+
+
+def test_people_hear_before_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    low = max(storage.LITTLE_BYTES, storage.ALARM * conf().disk_reserve_bytes)
+    for free in (low * 2, low - 1, low, 1, low * 2):
+        room = Room(Path("/"), free, low * 4)
+        monkeypatch.setattr(storage.disks, "rooms", lambda room=room: [room])
+        count()
+    assert [kind for _, kind in levels()] == ["limit_near", "limit_full", "limit_ok"]
+
+
+def test_of_a_team_that_was_removed_nothing_is_told() -> None:
+    team = TeamFactory.create(max_waiting_messages=1)
+    producer = ProducerFactory.create(team=team)
+    accept.accept(view_of(make_channel()), producer.pk, [Publication(b"x")])
+    count()
+    assert [kind for _, kind in levels()] == ["limit_full"]
+    producer.team = None
+    producer.save()
+    team.delete()
+    count()
+    assert levels() == []  # gone with the team
+    assert not QuotaUsage.objects.filter(scope="team").exists()
