@@ -14,6 +14,9 @@ from channels_app.conf import conf
 from channels_app.models import Channel, EventType, QuotaUsage
 from channels_app.steps import register_event_type
 
+ACCESS = ("exposure", "history")
+"""Who sees it, and how much."""
+
 
 @admin.register(Channel)
 class ChannelAdmin(Surrounded, base.Stepped):
@@ -28,7 +31,7 @@ class ChannelAdmin(Surrounded, base.Stepped):
     actions_detail = ("see_audit",)
     readonly_fields = ("created_at", "updated_at")
     fieldsets = (
-        (None, {"fields": ("seen", "slug", "description", "exposure", "kind", "paused", "reason")}),
+        (None, {"fields": ("seen", "slug", "description", *ACCESS, "kind", "paused", "reason")}),
         (
             "Messages",
             {

@@ -7,7 +7,11 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from unfold.enums import ActionVariant
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminIntegerFieldWidget
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
 from channels_app import clock
 from channels_app.admin import base, giving
@@ -22,6 +26,8 @@ from channels_app.steps import issue_key
 from channels_app.steps.issue_key import DEFAULT_OVERLAP_S, LONGEST_OVERLAP_S
 
 SCOPES = [(scope, scope) for scope in keys.SCOPES]
+GIVEN = ("label", "scopes", "channels", "all_channels")
+"""Of the form, as they are."""
 REVOKE = dialog(
     "Revoke this key?", "Every process refuses it within a second. It cannot be undone.", "Revoke"
 )
@@ -89,7 +95,15 @@ class ApiKeyForm(Refusable):
     scopes = forms.MultipleChoiceField(
         choices=SCOPES, initial=["publish"], widget=UnfoldAdminCheckboxSelectMultipleWidget
     )
-    channels = Lines(help_text="Channels that it may use, one per line; none: all.")
+    channels = Lines(
+        help_text="Channels that it may use, one per line. A key of a team reaches external "
+        "channels without naming them."
+    )
+    all_channels = forms.BooleanField(
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="Every channel, also those made later. An admin key needs it.",
+    )
     giver: ClassVar[Any] = None
     """Who makes the key."""
 
@@ -121,7 +135,7 @@ class ApiKeyForm(Refusable):
     def _values(self) -> dict[str, Any]:
         ends = self.cleaned_data.get("expires_at")
         return {
-            **{name: self.cleaned_data[name] for name in ("label", "scopes", "channels")},
+            **{name: self.cleaned_data[name] for name in GIVEN},
             "expires_at": times.text(ends) if ends else None,
         }
 
@@ -159,7 +173,7 @@ class ApiKeyAdmin(base.Stepped):
     actions_detail = ("see_audit", "rotate", "revoke")
     fieldsets = (
         (None, {"fields": ("label", ("producer", "team"))}),
-        ("Rights", {"fields": ("scopes", "channels", "expires_at")}),
+        ("Rights", {"fields": ("scopes", "channels", "all_channels", "expires_at")}),
     )
     shown = (
         "name",
@@ -168,7 +182,7 @@ class ApiKeyAdmin(base.Stepped):
         "producer",
         "team",
         "rights",
-        "channels",
+        "reach",
         "ends",
         "used",
         "made",
@@ -214,6 +228,13 @@ class ApiKeyAdmin(base.Stepped):
     def rights(self, key: ApiKey) -> str:
         """Its scopes."""
         return ", ".join(key.scopes)
+
+    @display(description="Channels")
+    def reach(self, key: ApiKey) -> str:
+        """Where it may do that."""
+        if key.reaches_all:
+            return "all, also those made later"
+        return ", ".join(key.channels) or "the external ones"
 
     @display(description="Made", ordering="created_at")
     def made(self, key: ApiKey) -> str:

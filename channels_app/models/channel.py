@@ -18,6 +18,12 @@ class Channel(Limited, Versioned):
         QUEUE = "queue"
         """One of the consumers gets each message."""
 
+    class History(models.TextChoices):
+        GRANTED = "granted"
+        """A team backfills what was accepted since it was let in."""
+        SHARED = "shared"
+        """All that is stored."""
+
     class Ordering(models.TextChoices):
         KEYED = "keyed"
         """Messages with a key of their own have an order."""
@@ -27,6 +33,9 @@ class Channel(Limited, Versioned):
     slug = ExactCharField(max_length=100, unique=True)
     description = models.TextField(blank=True, default="")
     exposure = models.CharField(max_length=10, choices=Exposure.choices, default=Exposure.INTERNAL)
+    exposed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    """Since when it is external; null for one that always was."""
+    history = models.CharField(max_length=10, choices=History.choices, default=History.GRANTED)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.TOPIC)
     ordering = models.CharField(max_length=10, choices=Ordering.choices, default=Ordering.KEYED)
     ordering_key_path = models.CharField(max_length=200, blank=True, default="")
@@ -52,6 +61,9 @@ class Channel(Limited, Versioned):
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(exposure__in=["internal", "external"]), name="known_exposure"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(history__in=["granted", "shared"]), name="known_channel_history"
             ),
             models.CheckConstraint(
                 condition=models.Q(kind__in=["topic", "queue"]), name="known_channel_kind"

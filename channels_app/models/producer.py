@@ -71,3 +71,8 @@ class ApiKey(Versioned):
 
     def __str__(self) -> str:
         return f"hsk_{self.key_id}_..."
+
+    @property
+    def reaches_all(self) -> bool:
+        """Whether it may use every channel; a team's key without names, the external ones."""
+        return "admin" in self.scopes or (not self.channels and self.team_id is None)

@@ -1,6 +1,6 @@
-"""What a team may put into a key: no more than it has already."""
+"""What a team may put into a key: no more than it has already; and since when it has it."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -70,6 +70,22 @@ def every(scopes: Collection[str], *, of_producer: bool, held: Sequence[Held]) -
         for scope in scopes
     ]
     return sorted(set[str]().union(*named).intersection(*named))
+
+
+def since(spans: Iterable[tuple[datetime, datetime | None]], now: datetime) -> datetime:
+    """Since when a right has been held without a break; ``now`` where it is not held.
+
+    Each span is the time of one thing that gives it, a key for example; the end is exclusive, None
+    for one that is open.
+    """
+    first, last = now, now
+    for begin, end in sorted(spans, key=lambda span: span[0]):
+        if begin >= now:
+            break
+        if first == now or begin > last:
+            first, last = begin, begin
+        last = max(last, min(end or now, now))
+    return first if last >= now else now
 
 
 def _given(

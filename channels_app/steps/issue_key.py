@@ -38,7 +38,12 @@ FIELDS: dict[str, Field] = {
     "channels": Field(
         fields.listed(fields.slug, MOST_GRANTS),
         default=[],
-        help="Channels that it may use; none at all means all.",
+        help="Channels that it may use; a team's key without any, the external ones.",
+    ),
+    "all_channels": Field(
+        fields.boolean,
+        default=False,
+        help="Every channel, also those made later. An admin key needs it.",
     ),
     "expires_at": Field(
         fields.nullable(Described(_expiry, {"type": "string", "format": "date-time"})),
@@ -61,7 +66,7 @@ def issue(
     ``secrets`` holds its text, once. Raises Invalid, and NotFound for an unknown owner.
     """
     wanted = _clean(FIELDS, values)
-    _check(wanted)
+    _check(wanted, of_team=team is not None)
     return transactions.run(lambda: _issue(wanted, actor, producer, team, reason))
 
 
@@ -80,7 +85,7 @@ def issue_within(
     given = (wanted["scopes"], wanted["channels"])
     if fault := grants.excess(*given, of_producer=of_producer, held=held):
         raise Invalid.of(BadValues([fault]))
-    _check(wanted)
+    _check(wanted, of_team=not of_producer)
     ends = (wanted["expires_at"], grants.end(*given, of_producer=of_producer, held=held))
     wanted["expires_at"] = min((end for end in ends if end), default=None)
     owner = None if of_producer else team
@@ -141,6 +146,7 @@ def describe(key: ApiKey) -> dict[str, Any]:
         "label": key.label,
         "scopes": key.scopes,
         "channels": key.channels,
+        "all_channels": key.reaches_all,
         "expires_at": times.text(key.expires_at) if key.expires_at else None,
     }
 
@@ -152,13 +158,32 @@ def _clean(known: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, A
         raise Invalid.of(bad) from None
 
 
-def _check(wanted: Mapping[str, Any]) -> None:
+def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
+    """Take the words for all channels out of the wish: a key without names says the same."""
     if not wanted["scopes"]:
         raise Invalid.of(BadValues([Fault("scopes", "A key needs at least one scope.")]))
-    granted = wanted["channels"]
+    granted, said = wanted["channels"], wanted.pop("all_channels")
+    admin = "admin" in wanted["scopes"]
+    if fault := _reach(granted, said=said, admin=admin, of_team=of_team):
+        raise Invalid.of(BadValues([fault]))
     known = set(Channel.objects.filter(slug__in=granted).values_list("slug", flat=True))
     if lost := [slug for slug in granted if slug not in known]:
         raise Invalid.of(BadValues([Fault("channels", f"There is no channel {lost[0]}.")]))
+
+
+def _reach(granted: list[str], *, said: bool, admin: bool, of_team: bool) -> Fault | None:
+    """What is wrong with the channels: nobody gets all of them without asking for that."""
+    if said and granted:
+        return Fault("all_channels", "Name channels, or ask for all of them, not both.")
+    if said and of_team and not admin:
+        return Fault("all_channels", "A team's key reaches external channels, and those it names.")
+    if admin and not said:
+        detail = "An admin key reaches every channel: name none, and ask for all of them."
+        return Fault("all_channels", detail)
+    if not (granted or said or of_team):
+        detail = "Name the channels, or ask for all of them, also those made later."
+        return Fault("all_channels", detail)
+    return None
 
 
 def _issue(
@@ -204,6 +229,7 @@ def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> Registered[
             scopes=old.scopes,
             channels=old.channels,
             expires_at=old.expires_at,
+            created_at=now,  # no gap behind the old one: it would count as being let in anew
         ),
         actor,
         "key.rotate",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from channels_app import transactions
+from channels_app import clock, transactions
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel, Message
@@ -37,6 +37,11 @@ FIELDS: dict[str, Field] = {
         fields.choice("internal", "external"),
         default="internal",
         help="Teams see external channels; internal ones are granted to their keys by name.",
+    ),
+    "history": Field(
+        fields.choice("granted", "shared"),
+        default="granted",
+        help="granted: a team backfills messages accepted since it was let in; shared: all stored.",
     ),
     "kind": Field(
         fields.choice("topic", "queue"),
@@ -173,6 +178,8 @@ def _write(
     after = describe(channel)
     if before == after:
         return Registered(channel)
+    if before and (before["exposure"], channel.exposure) == ("internal", "external"):
+        channel.exposed_at = clock.now()
     channel.save()
     action = "channel.update" if found else "channel.create"
     AuditEntry.record(actor, action, f"channel:{slug}", reason=reason, before=before, after=after)

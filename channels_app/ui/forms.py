@@ -137,7 +137,6 @@ class KeyForm(forms.Form):
         whole = "all that the owner may use (the team itself: those open to every team)"
         channels.choices = [(ALL, whole), *_granted(team)]
         self.initial.setdefault("scopes", ["publish"] if choices else ["read"])
-        self.initial.setdefault("channels", [ALL])
 
     def clean_channels(self) -> list[str]:
         """Some, or all; what a team's key may use unnamed and by name cannot be in one key."""
@@ -155,13 +154,15 @@ class KeyForm(forms.Form):
         """As the step takes them."""
         days, channels = self.cleaned_data["days"], self.cleaned_data["channels"]
         scopes = self.cleaned_data["scopes"]
-        if ALL in channels:
+        is_all = ALL in channels
+        if is_all:
             channels = issue_key.every_channel(self._team.slug, self.producer(), scopes)
         ends = clock.now() + timedelta(days=days) if days else None
         return {
             "label": self.cleaned_data["label"],
             "scopes": scopes,
             "channels": channels,
+            "all_channels": is_all and not channels and self.producer() is not None,
             "expires_at": times.text(ends) if ends else None,
         }
 

@@ -142,13 +142,7 @@ _MESSAGE = {
     "event_type": TEXT,
     "priority": PRIORITY,
     "ordering_key": TEXT,
-    "idempotency_key": TEXT,
     "content_type": TEXT,
-    "headers": {
-        "type": "object",
-        "additionalProperties": TEXT,
-        "description": "Forwarded to consumers.",
-    },
     "body_bytes": WHOLE,
     "accepted_at": INSTANT,
     "due_at": said(INSTANT, "It is not sent before this instant."),
@@ -161,7 +155,13 @@ _MESSAGE = {
 MESSAGE = component("Message", record(**_MESSAGE))
 _WITH_DELIVERIES = {
     **_MESSAGE,
-    "producer": MAYBE_TEXT,
+    "headers": {
+        "type": "object",
+        "additionalProperties": TEXT,
+        "description": "Forwarded to consumers.",
+    },
+    "idempotency_key": said(TEXT, "Empty for all but the message's own side."),
+    "producer": said(MAYBE_TEXT, "null for all but the message's own side."),
     "deliveries": list_of(
         DELIVERY,
         description="Those that exist for the caller, up to 1,000: its own consumers', "

@@ -19,7 +19,7 @@ from delivery.steps.send import Answer
 
 
 def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:
-    """A message without its deliveries."""
+    """A message of a list: neither what it holds nor whose it is."""
     number = ids.to_public(ids.MESSAGE, row.id)
     return {
         "id": number,
@@ -29,9 +29,7 @@ def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:
         "event_type": row.event_type,
         "priority": row.priority,
         "ordering_key": row.ordering_key,
-        "idempotency_key": row.idempotency_key,
         "content_type": row.content_type,
-        "headers": row.headers,
         "body_bytes": row.body_bytes,
         "accepted_at": times.text(row.accepted_at),
         "due_at": times.text(row.due_at),

@@ -86,6 +86,7 @@ def test_a_key_is_made_used_and_dead_within_a_second_of_being_revoked(
     page.get_by_role("combobox", name="Producer").click()
     page.get_by_role("searchbox").last.fill("shop")
     page.get_by_role("option", name="shop", exact=True).click()
+    page.get_by_label("All channels").check()
     page.get_by_role("button", name="Save", exact=True).click()
     key = page.locator("[data-secret]").inner_text()
 

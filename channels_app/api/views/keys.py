@@ -64,16 +64,13 @@ class KeyListView(ApiView):
         "issue_key",
         tag="Producers",
         body={openapi.JSON: WISHES},
-        optional=True,
         answers={201: WITH_TEXT},
         errors=(400, 404, 411, 413, 415, 422),
         parameters=(openapi.PRODUCER, openapi.ETAG),
     )
     def post(self, request: Request, producer: str) -> Response:
         """Issue a key. Its text is in this answer and nowhere else."""
-        done = issue_key.issue(
-            json_object(request, optional=True), actor=self.caller.actor, producer=producer
-        )
+        done = issue_key.issue(json_object(request), actor=self.caller.actor, producer=producer)
         return _made(done)
 
 

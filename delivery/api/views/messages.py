@@ -105,16 +105,23 @@ class MessageBodyView(ApiView):
 
 def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
     """A message and how each consumer that the caller may know of received it."""
+    own = reach.is_own(caller, row)
     deliveries = Delivery.objects.filter(message_id=row.id).prefetch_related("consumer")
-    if not reach.is_own(caller, row):
+    if not own:
         deliveries = deliveries.filter(Q(consumer__team_id=caller.tenant.team_id))
     channel = row.channel.slug
     shown = [
         shapes.delivery(delivery, channel, delivery.consumer.client_id)
         for delivery in deliveries.order_by("consumer_id")[:MOST_DELIVERIES]
     ]
-    producer = row.producer.slug if row.producer else None
-    return shapes.message(row, channel, clock.now()) | {"producer": producer, "deliveries": shown}
+    return {
+        **shapes.message(row, channel, clock.now()),
+        "headers": row.headers,
+        "idempotency_key": row.idempotency_key if own else "",
+        # Other tenants do not learn who else publishes.
+        "producer": row.producer.slug if row.producer and own else None,
+        "deliveries": shown,
+    }
 
 
 def _reason(request: Request) -> str:

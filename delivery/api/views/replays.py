@@ -61,17 +61,18 @@ class BackfillView(ApiView):
         """Send past messages to a consumer that came late.
 
         Makes a delivery of every stored message that the consumer's own filter lets through and
-        that it has none of. Asking twice makes nothing twice. `dry_run` counts instead.
+        that it has none of. Asking twice makes nothing twice. `dry_run` counts instead. A team gets
+        what was accepted since it was let in, unless the channel's `history` is `shared`.
         """
         consumer = reach.consumer_of(self.caller, channel, client_id)
         values = bodies.read(request, bodies.BACKFILL)
         form = {name: values.pop(name, None) for name in replay.BACKFILL_FIELDS}
-        wanted = replay.parse(form, names=replay.BACKFILL_FIELDS, kind="missing")
+        wanted = replay.backfill(form, consumer, tenant=self.caller.tenant, now=clock.now())
         if consumer.state == Consumer.State.RETIRED:
             raise Conflict(
                 "consumer_retired", "The consumer was removed: nothing is sent to it any more."
             )
-        return _answer(self.caller, wanted.within(channel, client_id), [consumer], values)
+        return _answer(self.caller, wanted, [consumer], values)
 
 
 class ReplayView(ApiView):

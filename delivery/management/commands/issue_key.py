@@ -27,9 +27,9 @@ class Command(BaseCommand):
         "stored as a digest only: a lost key cannot be shown again, issue another."
     )
     examples = (
-        "  manage.py issue_key shop > shop.key\n"
+        "  manage.py issue_key shop --channel orders > shop.key\n"
         "  manage.py issue_key shop --existing --channel orders --expires-days 90\n"
-        "  manage.py issue_key ops --scope admin --label 'deploy script'"
+        "  manage.py issue_key ops --scope admin --all-channels --label 'deploy script'"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -54,7 +54,12 @@ class Command(BaseCommand):
             dest="channels",
             default=[],
             metavar="CHANNEL",
-            help="a channel that the key is for; may be repeated (default: all)",
+            help="a channel that the key is for; may be repeated",
+        )
+        parser.add_argument(
+            "--all-channels",
+            action="store_true",
+            help="every channel, also those made later; an admin key needs it",
         )
         parser.add_argument(
             "--expires-days", type=float, metavar="N", help="days until it expires (default: never)"
@@ -68,6 +73,7 @@ class Command(BaseCommand):
         existing: bool,
         scopes: list[str] | None,
         channels: list[str],
+        all_channels: bool,
         expires_days: float | None,
         label: str,
         **options: Any,
@@ -77,6 +83,7 @@ class Command(BaseCommand):
             "label": label,
             "scopes": list(dict.fromkeys(scopes or ["publish"])),
             "channels": list(dict.fromkeys(channels)),
+            "all_channels": all_channels,
         }
         if expires_days is not None:
             values["expires_at"] = _in_days(expires_days)

@@ -135,7 +135,7 @@ def _key(folder: Path) -> str:
     parsed = keys.parse(_kept(path))
     if parsed and ApiKey.objects.filter(key_id=parsed[0], revoked_at=None).exists():
         return _kept(path)
-    values = {"scopes": SCOPES, "label": "demo"}
+    values = {"scopes": SCOPES, "label": "demo", "all_channels": True}
     return _write(path, issue_key.issue(values, actor=ACTOR, producer=PRODUCER).secrets[0])
 
 

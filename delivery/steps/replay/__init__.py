@@ -18,7 +18,7 @@ from delivery.steps.replay.filters import (
     shown,
 )
 from delivery.steps.replay.requests import cancel, create, replay_one
-from delivery.steps.replay.scope import Count, consumers_of, count, message_sample, sample
+from delivery.steps.replay.scope import Count, backfill, consumers_of, count, message_sample, sample
 from delivery.steps.replay.slices import is_any_open, run_due, run_each, run_slice
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "LOWEST_STATUS",
     "Count",
     "ReplayFilter",
+    "backfill",
     "cancel",
     "consumers_of",
     "count",

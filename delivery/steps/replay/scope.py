@@ -1,17 +1,27 @@
 """What a filter would take: consumers, a bounded count and a sample, to look before leaping."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import Q, QuerySet
 
-from channels_app.errors import Conflict, NotFound
+from channels_app import history
+from channels_app.errors import Conflict, Invalid, NotFound
 from channels_app.models import Channel, Consumer, Message
+from channels_app.rules import times
+from channels_app.rules.fields import BadValues, Fault
 from channels_app.rules.tenants import OPERATOR, Tenant
 from delivery.models import Counter, Delivery
 from delivery.steps.replay import missing, windows
-from delivery.steps.replay.filters import LARGEST_ID, SKEW, ReplayFilter, id_at
+from delivery.steps.replay.filters import (
+    BACKFILL_FIELDS,
+    LARGEST_ID,
+    SKEW,
+    ReplayFilter,
+    id_at,
+    parse,
+)
 
 LOOK = 100_000
 """Most rows that a count looks at."""
@@ -26,6 +36,26 @@ class Count:
     exact: bool
     """Whether all rows were looked at; else ``number`` is how many of the first ones match, or what
     the counters say where consumer and state alone decide."""
+
+
+def backfill(
+    form: object, consumer: Consumer, *, tenant: Tenant = OPERATOR, now: datetime
+) -> ReplayFilter:
+    """What ``form`` asks of the past for a consumer that came late, as far as its team may have it.
+
+    Raises Invalid for a form that cannot be used, or that ends before the team was let in.
+    """
+    wanted = parse(form, names=BACKFILL_FIELDS, kind="missing")
+    wanted = wanted.within(consumer.channel.slug, consumer.client_id)
+    if tenant.everything or consumer.team_id is None:
+        return wanted
+    begins = history.begins(consumer.team_id, consumer.channel, now)
+    if begins is None or (wanted.accepted_from and wanted.accepted_from >= begins):
+        return wanted
+    if wanted.accepted_to and wanted.accepted_to <= begins:
+        detail = f"The team has the channel's messages since {times.text(begins)}, none before."
+        raise Invalid.of(BadValues([Fault("to", detail)]))
+    return replace(wanted, accepted_from=begins)
 
 
 def consumers_of(

@@ -41,7 +41,7 @@ def furnish(web: Web) -> dict[str, str]:
     web.call("PUT", channel + consumer, 201, json={"url": NOBODY_LISTENS})
     web.call("PUT", producer, 201)
     web.call("PUT", f"{channel}/schedules/daily", 201, json={"cron": "0 9 * * *", "body": "x"})
-    key = web.call("POST", f"{producer}/keys", 201)
+    key = web.call("POST", f"{producer}/keys", 201, json={"all_channels": True})
     message = web.call("POST", f"{channel}/messages", 202, json={})
     replay = web.call("POST", "/replays", 202, json={"filter": {"channel": "fuzz"}})
     return {

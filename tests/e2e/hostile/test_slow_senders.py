@@ -117,7 +117,8 @@ def other(door: Door) -> str:
     """The key of a producer."""
     name = f"/producers/of-{door.channel}"
     door.web.call("PUT", name, 201)
-    return str(door.web.call("POST", f"{name}/keys", 201, json={"scopes": ["publish"]})["key"])
+    wishes = {"scopes": ["publish"], "all_channels": True}
+    return str(door.web.call("POST", f"{name}/keys", 201, json=wishes)["key"])
 
 
 def begin(wire: Wire, path: str, key: str, size: int, body: bytes, *lines: str) -> None:

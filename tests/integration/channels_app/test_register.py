@@ -172,15 +172,21 @@ def test_keys_of_a_team_and_of_the_installation() -> None:
     team = TeamFactory.create()
     ours = issue_key.issue({"scopes": ["read"]}, actor="command", team=team.slug)
     assert (ours.row.team, ours.row.producer) == (team, None)
-    bare = issue_key.issue({"scopes": ["admin"]}, actor="command")
+    for scopes, said in ((["read"], True), (["admin"], False)):
+        with pytest.raises(Invalid):
+            issue_key.issue(
+                {"scopes": scopes, "all_channels": said}, actor="command", team=team.slug
+            )
+    bare = issue_key.issue({"scopes": ["admin"], "all_channels": True}, actor="command")
     assert (bare.row.team, bare.row.producer) == (None, None)
     parsed = keys.parse(bare.secrets[0])
     assert parsed is not None
     assert keys.matches(parsed[1], ApiKey.objects.get(key_id=parsed[0]).digest)
     assert bare.secrets[0] not in repr(bare)
     for owner in ({"team": "nobody"}, {"producer": "nobody"}):
+        wishes = {"all_channels": "producer" in owner}
         with pytest.raises(NotFound):
-            issue_key.issue({}, actor="command", **owner)
+            issue_key.issue(wishes, actor="command", **owner)
 
 
 @pytest.mark.parametrize(

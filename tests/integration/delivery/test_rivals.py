@@ -207,7 +207,7 @@ def test_a_key_that_is_revoked_in_use_is_dead_everywhere_within_a_second(
     one, _ = webs
     one.call("PUT", "/channels/orders", 201, json={})
     one.call("PUT", "/producers/shop", 201, json={})
-    key = one.call("POST", "/producers/shop/keys", 201, json={})
+    key = one.call("POST", "/producers/shop/keys", 201, json={"all_channels": True})
     answers: list[list[tuple[float, int]]] = [[], []]
     stopped = threading.Event()
 

@@ -109,7 +109,7 @@ def test_what_is_answered_fits_the_description(document: Any, admin: Api) -> Non
         ("EventType", admin.get(f"channels/{channel}/event-types/a.b")),
         ("Consumer", admin.get(place)),
         ("Producer", admin.get(f"producers/{producer.slug}")),
-        ("KeyWithText", admin.post(f"producers/{producer.slug}/keys")),
+        ("KeyWithText", admin.post(f"producers/{producer.slug}/keys", {"all_channels": True})),
         ("Published", admin.post(f"channels/{channel}/messages", b"{}")),
         ("BatchResults", admin.post(f"channels/{channel}/messages/batch", [{"body": ""}, 5])),
         ("Problem", admin.put(f"channels/{channel}", {"paused": 1, "x": 1})),

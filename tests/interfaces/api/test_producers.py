@@ -108,7 +108,8 @@ def test_a_key_is_issued_once_used_and_revoked(admin: Api) -> None:
 
 def test_rotation_overlaps_or_replaces_at_once(admin: Api) -> None:
     ProducerFactory.create(slug="shop")
-    first = admin.post(KEYS, {"scopes": ["read", "publish"], "label": "web"}).json
+    wishes = {"scopes": ["read", "publish"], "label": "web", "all_channels": True}
+    first = admin.post(KEYS, wishes).json
     second = admin.post(f"{KEYS}/{first['key_id']}/rotate", {"overlap_s": 600})
     assert second.status == 201
     assert second.json["scopes"] == ["read", "publish"]
@@ -125,6 +126,32 @@ def test_rotation_overlaps_or_replaces_at_once(admin: Api) -> None:
     stale = admin.post(f"{KEYS}/{third['key_id']}/rotate", If_Match='"99"')
     assert stale.status == 412
     assert admin.delete(f"{KEYS}/{third['key_id']}", If_Match='"99"').status == 412
+
+
+@pytest.mark.trap("a key for all channels by leaving a field out")
+@pytest.mark.parametrize(
+    ("wishes", "detail"),
+    [
+        ({}, "Name the channels"),
+        ({"channels": []}, "Name the channels"),
+        ({"scopes": ["admin"]}, "An admin key"),
+        ({"scopes": ["admin"], "channels": ["orders"]}, "An admin key"),
+        ({"channels": ["orders"], "all_channels": True}, "Name channels, or"),
+    ],
+)
+def test_a_key_for_all_channels_is_asked_for_in_words(
+    admin: Api, wishes: dict[str, object], detail: str
+) -> None:
+    ProducerFactory.create(slug="shop")
+    ChannelFactory.create(slug="orders")
+
+    answer = admin.post(KEYS, wishes)
+
+    assert (answer.status, answer.json["field"]) == (422, "all_channels")
+    assert answer.json["detail"].startswith(f"all_channels: {detail}")
+    assert not ApiKey.objects.filter(producer__slug="shop").exists()
+    assert admin.post(KEYS, {"all_channels": True}).json["all_channels"] is True
+    assert admin.post(KEYS, {"channels": ["orders"]}).json["all_channels"] is False
 
 
 BAD_KEYS = [
@@ -159,7 +186,7 @@ def test_a_bad_wish_makes_no_key(admin: Api, field: str, value: object) -> None:
 
 def test_keys_of_an_unknown_producer_are_404(admin: Api) -> None:
     assert admin.get("producers/nobody/keys").status == 404
-    assert admin.post("producers/nobody/keys", {}).status == 404
+    assert admin.post("producers/nobody/keys", {"all_channels": True}).status == 404
 
 
 @pytest.mark.parametrize("scope", ["publish", "register", "receive", "read", "replay"])

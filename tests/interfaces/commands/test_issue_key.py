@@ -29,7 +29,7 @@ def issue(producer: str, **options: Any) -> tuple[str, str]:
 def test_the_key_stands_alone_on_stdout_and_opens_the_door() -> None:
     Producer.objects.create(slug="shop")
 
-    out, err = issue("shop")
+    out, err = issue("shop", all_channels=True)
 
     (text,) = out.splitlines()
     parsed = keys.parse(text)
@@ -64,7 +64,7 @@ def test_scopes_channels_label_and_expiry_are_kept() -> None:
 
 @pytest.mark.django_db
 def test_the_first_key_of_an_installation_makes_its_producer() -> None:
-    out, err = issue("ops", scopes=["admin"])
+    out, err = issue("ops", scopes=["admin"], all_channels=True)
 
     assert len(out.splitlines()) == 1
     assert "There was no producer ops: it was created." in err
@@ -75,9 +75,21 @@ def test_existing_refuses_to_make_a_producer() -> None:
     Producer.objects.create(slug="shop")
 
     with pytest.raises(CommandError, match=r"no producer 'shup'. There are: shop. .* --existing"):
-        issue("shup", existing=True)
+        issue("shup", existing=True, all_channels=True)
 
     assert Producer.objects.count() == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.trap("a key for all channels by leaving a field out")
+@pytest.mark.parametrize("scopes", [["publish"], ["admin"]])
+def test_the_command_asks_for_all_channels_in_words(scopes: list[str]) -> None:
+    with pytest.raises(CommandError, match=r"all_channels: .* ask for all of them"):
+        issue("shop", scopes=scopes)
+    assert not ApiKey.objects.exists()
+
+    issue("shop", scopes=scopes, all_channels=True)
+    assert ApiKey.objects.get().reaches_all
 
 
 @pytest.mark.django_db
@@ -92,7 +104,7 @@ def test_a_refused_key_leaves_no_producer_behind() -> None:
 def test_a_producer_that_exists_stays_as_it_is() -> None:
     Producer.objects.create(slug="shop", description="mine", disabled=True)
 
-    _, err = issue("shop")
+    _, err = issue("shop", all_channels=True)
 
     assert Producer.objects.get().description == "mine"
     assert "created" not in err
@@ -103,7 +115,7 @@ def test_a_producer_that_exists_stays_as_it_is() -> None:
 @pytest.mark.parametrize("days", [0, -1, float("nan"), float("inf"), 1e9])
 def test_an_expiry_that_is_none(days: float) -> None:
     with pytest.raises(CommandError, match="--expires-days must be above 0"):
-        issue("shop", expires_days=days)
+        issue("shop", expires_days=days, all_channels=True)
 
 
 def test_an_unknown_scope_is_told_with_those_that_exist() -> None:

@@ -119,7 +119,7 @@ def test_the_roles_are_explained_where_people_are(page: str) -> None:
 
 
 def key_form(*scopes: str) -> dict[str, Any]:
-    return {"label": "mine", "scopes": list(scopes), "channels": ""}
+    return {"label": "mine", "scopes": list(scopes), "channels": "", "all_channels": "on"}
 
 
 @pytest.mark.trap("a permission that opens the others")
@@ -138,6 +138,21 @@ def test_a_key_does_what_its_maker_may() -> None:
     assert "hsk_" in maker.post(page, key_form("read")).content.decode()
     assert "You may not give admin" in maker.post(page, key_form("read", "admin")).content.decode()
     assert [key.scopes for key in ApiKey.objects.all()] == [["read"]]
+
+
+@pytest.mark.trap("a key for all channels by leaving a field out")
+def test_the_console_asks_for_all_channels_in_words() -> None:
+    page, form = reverse("admin:channels_app_apikey_add"), key_form("publish")
+    del form["all_channels"]
+    operator = console.operator()
+    refused = operator.post(page, form)
+    assert "Name the channels, or ask for all of them" in refused.content.decode()
+    assert not ApiKey.objects.exists()
+
+    assert "hsk_" in operator.post(page, key_form("publish")).content.decode()
+    key = ApiKey.objects.get()
+    shown = reverse("admin:channels_app_apikey_change", args=[key.pk])
+    assert "all, also those made later" in console.look(operator, shown)
 
 
 def test_the_successor_of_a_stronger_key_is_shown_to_nobody_weaker() -> None:

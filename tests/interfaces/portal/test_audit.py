@@ -49,7 +49,7 @@ def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: C
     ChannelFactory.create(slug="orders", external=True)
     who: Any = {"actor": "user:olga"}
     register_producer.put("shop", {"team": "acme"}, **who)
-    key = issue_key.issue({}, producer="shop", **who).row
+    key = issue_key.issue({"all_channels": True}, producer="shop", **who).row
     issue_key.rotate(key.key_id, {}, **who)
     issue_key.revoke(key.key_id, **who)
     issue_key.issue({"scopes": ["read"]}, team="acme", **who)
