@@ -8,6 +8,8 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from channels_app import origin
+
 NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """For what is no page: API answers, metrics, files."""
 
@@ -51,6 +53,22 @@ class HideLinks(logging.Filter):
         if _LINK.search(text):
             record.msg, record.args = _LINK.sub(r"\1...", text), ()
         return True
+
+
+class Origin:
+    """Middleware: the audit log learns from where people act."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """The answer; what was written down meanwhile says whence."""
+        face = "console" if request.path_info.startswith("/admin/") else "portal"
+        token = origin.current.set(origin.of(face, request.META))
+        try:
+            return self._get_response(request)
+        finally:
+            origin.current.reset(token)
 
 
 class Headers:

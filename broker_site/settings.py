@@ -58,6 +58,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "broker_site.security.Headers",
+    "broker_site.security.Origin",
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "broker_site.forms.Forms",
     "django.middleware.security.SecurityMiddleware",

@@ -6,11 +6,12 @@ from django.conf import settings
 from django.http import HttpRequest
 
 from channels_app import sealing
-from channels_app.models import Message, MessageBody
-from channels_app.rules import curl, payload
+from channels_app.models import Channel, Message, MessageBody
+from channels_app.rules import access, curl, payload
 from channels_app.rules.encryption import Unreadable
 
 HIDDEN = "Only who may view messages sees it."
+SENSITIVE = "The channel is sensitive: only who may open its messages sees it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,24 @@ def view(message: Message) -> BodyView:
     )
 
 
-def may_see(request: HttpRequest) -> bool:
+def hidden(request: HttpRequest, channel: Channel) -> str:
+    """Why this person sees no bodies of the channel, nor what was answered to them; '' who does."""
+    if not request.user.has_perm("channels_app.view_message"):
+        return HIDDEN
+    if channel.sensitive and not request.user.has_perm(access.SENSITIVE):
+        return SENSITIVE
+    return ""
+
+
+def may_see(request: HttpRequest, channel: Channel) -> bool:
     """Whether this person sees bodies: of messages, and of what consumers answered to them."""
-    return bool(request.user.has_perm("channels_app.view_message"))
+    return not hidden(request, channel)
 
 
 def shown_to(request: HttpRequest, message: Message) -> BodyView:
-    """The body for a page that is not the message's own: only for who may see that one."""
-    return view(message) if may_see(request) else BodyView(message.body_bytes, note=HIDDEN)
+    """The body for a page of this person."""
+    note = hidden(request, message.channel)
+    return BodyView(message.body_bytes, note=note) if note else view(message)
 
 
 def publishing(message: Message, data: bytes) -> str:

@@ -14,7 +14,7 @@ from channels_app.conf import conf
 from channels_app.models import Channel, EventType, QuotaUsage
 from channels_app.steps import register_event_type
 
-ACCESS = ("exposure", "history")
+ACCESS = ("exposure", "history", "sensitive")
 """Who sees it, and how much."""
 
 

@@ -15,6 +15,7 @@ from channels_app.admin.surroundings import Surrounded
 from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids, times
 from channels_app.rules.encryption import Unreadable
+from channels_app.steps import note_opening
 
 Shown = Message.Shown
 TONE = {
@@ -114,12 +115,23 @@ class MessageAdmin(Surrounded, base.BigList):
         ("Content", {"fields": (("content_type", "size"), "headers")}),
     )
     readonly_fields = ("name", "shown_state", "accepted", "due", "expires", "size")
+    actions_detail = ("see_audit",)
     change_form_outer_before_template = "channels_app/waiting.html"
     change_form_outer_after_template = "channels_app/message.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Message]:
         """With what their states follow from."""
         return Message.with_open(super().get_queryset(request))
+
+    def get_fieldsets(self, request: HttpRequest, obj: Message | None = None) -> Any:
+        """Forwarded headers for who may see the body."""
+        if obj is None or body.may_see(request, obj.channel):
+            return self.fieldsets
+        return (self.fieldsets[0], ("Content", {"fields": (("content_type", "size"),)}))
+
+    def audit_target(self, obj: Message) -> str:
+        """As the steps name it."""
+        return f"message:{obj}"
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Of what waits it matters when it is due; of what was sent, to how many."""
@@ -142,7 +154,12 @@ class MessageAdmin(Surrounded, base.BigList):
         first = row.deliveries.order_by("consumer_id").prefetch_related("consumer")
         deliveries = list(first[:100])
         waits = any(delivery.state == "queued" for delivery in deliveries)
-        shown = body.view(row)
+        shown = body.shown_to(request, row)
+        if body.may_see(request, row.channel):
+            team_id = row.producer.team_id if row.producer else None
+            note_opening.note(
+                base.actor(request), f"message:{row}", "body", "headers", team_id=team_id
+            )
         return {
             "body": shown,
             "curl": body.publishing(row, shown.data) if shown.data else "",
@@ -165,6 +182,9 @@ class MessageAdmin(Surrounded, base.BigList):
         message = self.get_object(request, object_id)
         if message is None:
             raise Http404("There is no such message.")
+        base.require(body.may_see(request, message.channel))
+        team_id = message.producer.team_id if message.producer else None
+        note_opening.note(base.actor(request), f"message:{message}", "body", team_id=team_id)
         try:
             data = body.read(message)
         except Unreadable as error:

@@ -213,7 +213,7 @@ class AuditEntryAdmin(base.BigList):
     list_display_links = ("time", "action")
     search_fields = ("target",)
     search_help_text = "beginning of the target, such as consumer:orders/"
-    fields = ("time", "actor", "action", "target", "reason", "was", "became")
+    fields = ("time", "actor", "source", "action", "target", "reason", "was", "became")
     readonly_fields = fields
 
     def get_search_results(

@@ -22,7 +22,8 @@ class Surrounded(ModelAdmin):
     ) -> HttpResponse:
         """The row, and what stands around it; nothing does where there is no such row."""
         row = self.get_object(request, object_id)
-        more = self.around_row(request, row) if row is not None else {}
+        may = row is not None and self.has_view_permission(request, row)
+        more = self.around_row(request, row) if may else {}
         page: HttpResponse = super().change_view(
             request, object_id, form_url, more | (extra_context or {})
         )

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from channels_app import clock
+from channels_app import clock, origin
 from channels_app.api import options
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
 from channels_app.api.places import bodies
@@ -81,6 +81,7 @@ class ApiView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Who calls, and whether they may; there are no versions, formats or throttles here."""
+        origin.current.set(origin.of("api", request.META))
         self.perform_authentication(request)
         self.check_permissions(request)
         self.check_options(request)

@@ -7,6 +7,7 @@ from typing import Any
 
 from channels_app import clock
 from channels_app.api import publication, publishing
+from channels_app.api.authentication import Caller
 from channels_app.api.base import stamps
 from channels_app.api.problems import ApiProblem
 from channels_app.directory import ChannelView
@@ -17,7 +18,7 @@ from channels_app.rules.encryption import Unreadable
 from channels_app.rules.fields import BadValues
 from channels_app.rules.recurrence import CONTENT, Content
 from channels_app.rules.registered import Registered
-from channels_app.steps import register_schedule
+from channels_app.steps import note_opening, register_schedule
 from channels_app.steps.accept import Publication
 from channels_app.steps.register_schedule import Order
 
@@ -119,7 +120,8 @@ def message(
 
 
 def shown(schedule: Schedule, now: datetime) -> dict[str, Any]:
-    """The schedule as lists of the API answer it: without its body."""
+    """The schedule as lists of the API answer it: without what its messages hold."""
+    described = register_schedule.describe(schedule)
     is_active = schedule.state == Schedule.State.ACTIVE
     ahead = schedule.timetable.upcoming(now, SHOWN) if is_active else []
     if schedule.limit is not None:
@@ -129,7 +131,7 @@ def shown(schedule: Schedule, now: datetime) -> dict[str, Any]:
         "name": schedule.name,
         "producer": schedule.producer.slug if schedule.producer else None,
         "state": schedule.state,
-        **register_schedule.describe(schedule),
+        **{name: value for name, value in described.items() if name != "headers"},
         "body_bytes": schedule.body_bytes,
         "words": schedule.timetable.words(),
         "next": [times.text(at) for at in ahead],
@@ -141,10 +143,20 @@ def shown(schedule: Schedule, now: datetime) -> dict[str, Any]:
     }
 
 
-def shown_whole(schedule: Schedule, now: datetime) -> dict[str, Any]:
-    """The same with the body: as text where it is text, both null when its key is missing."""
+def shown_whole(schedule: Schedule, now: datetime, caller: Caller, *, sent: bool) -> dict[str, Any]:
+    """The same with the body: as text where it is text, both null when its key is missing.
+
+    Whoever may not open a sensitive channel's gets neither body nor headers. Opening it is noted,
+    unless the caller just ``sent`` it.
+    """
     text: str | None = None
     encoded: str | None = None
+    if schedule.channel.sensitive and not caller.may("sensitive"):
+        nothing: dict[str, Any] = {"headers": {}, "body": None, "body_base64": None}
+        return shown(schedule, now) | nothing
+    target = f"schedule:{schedule.channel.slug}/{schedule.name}"
+    if not sent:
+        note_opening.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
     try:
         body = register_schedule.body_of(schedule)
         text = body.decode()
@@ -152,4 +164,5 @@ def shown_whole(schedule: Schedule, now: datetime) -> dict[str, Any]:
         pass
     except UnicodeDecodeError:
         encoded = b64encode(body).decode()
-    return shown(schedule, now) | {"body": text, "body_base64": encoded}
+    content = {"headers": schedule.headers, "body": text, "body_base64": encoded}
+    return shown(schedule, now) | content

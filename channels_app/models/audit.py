@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from django.db import models
 
+from channels_app import origin
 from channels_app.models.base import ExactCharField
 
 
@@ -18,6 +19,8 @@ class AuditEntry(models.Model):
     target = ExactCharField(max_length=300)
     team_id = models.BigIntegerField(null=True, blank=True)
     """Whose thing it was then. No foreign key: history outlives the team."""
+    source = models.CharField(max_length=origin.LONGEST, blank=True, default="")
+    """From where: face and address, as channels_app/origin.py says."""
     reason = models.CharField(max_length=500, blank=True, default="")
     before = models.JSONField(null=True, blank=True)
     after = models.JSONField(null=True, blank=True)
@@ -68,6 +71,7 @@ class AuditEntry(models.Model):
             action=action,
             target=target[:300],
             team_id=team_id,
+            source=origin.current.get(),
             reason=reason[:500],
             before=before,
             after=after,

@@ -43,6 +43,8 @@ class Channel(Limited, Versioned):
     reorder_window_ms = models.PositiveIntegerField(default=500)
     """How long a numbered message waits for those before it (rules/turns.py)."""
     paused = models.BooleanField(default=False)
+    sensitive = models.BooleanField(default=False)
+    """Bodies, headers and answers are shown with an extra permission, and in no list."""
     encrypt_bodies = models.BooleanField(default=True)
     require_idempotency_key = models.BooleanField(default=False)
     max_body_bytes = models.PositiveIntegerField(null=True, blank=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 BROKER = frozenset({"channels_app", "delivery"})
+SENSITIVE = "channels_app.open_sensitive_message"
+"""Opens what messages of sensitive channels hold."""
 OWNERSHIP = frozenset({"apikey", "team", "membership", "invitation"})
 """Models by which rights are given: not an operator's."""
 PEOPLE = frozenset({"auth.user", "auth.group", "account.emailaddress", "mfa.authenticator"})
@@ -17,7 +19,8 @@ def _views(app: str, action: str, model: str) -> bool:
 
 
 def _operates(app: str, action: str, model: str) -> bool:
-    return _views(app, action, model) or (app in BROKER and model not in OWNERSHIP)
+    may_change = app in BROKER and model not in OWNERSHIP and action != "open"
+    return _views(app, action, model) or may_change
 
 
 def _administers(app: str, action: str, model: str) -> bool:
@@ -35,7 +38,12 @@ class Role(NamedTuple):
 
 
 ROLES = (
-    Role("Viewer", "Sees everything of the broker, bodies too, and changes nothing.", _views),
+    Role(
+        "Viewer",
+        "Sees everything of the broker, bodies of channels that are not sensitive too, and changes "
+        "nothing.",
+        _views,
+    ),
     Role(
         "Operator",
         "A viewer who also configures channels and consumers, pauses, replays, cancels and moves.",
@@ -43,7 +51,7 @@ ROLES = (
     ),
     Role(
         "Administrator",
-        "An operator who also looks after people, teams and keys.",
+        "An operator who also looks after people, teams and keys, and opens sensitive messages.",
         _administers,
     ),
 )
@@ -55,6 +63,7 @@ _SCOPES: dict[str, frozenset[str]] = {
     "receive": _READ | {"delivery.change_delivery"},
     "read": _READ,
     "replay": frozenset({"delivery.add_replay"}),
+    "sensitive": _READ | {SENSITIVE},
 }
 SCOPES: Mapping[str, frozenset[str]] = _SCOPES | {
     "admin": frozenset().union(
@@ -71,6 +80,6 @@ _EDITOR = SCOPES["read"] | SCOPES["register"] | SCOPES["replay"] | SCOPES["recei
 TEAM_ROLES: Mapping[str, frozenset[str]] = {
     "viewer": SCOPES["read"],
     "editor": _EDITOR,
-    "owner": _EDITOR | {"channels_app.add_apikey", "channels_app.change_membership"},
+    "owner": _EDITOR | {SENSITIVE, "channels_app.add_apikey", "channels_app.change_membership"},
 }
 """What somebody needs to make people members of a team: what members may do in the portal."""

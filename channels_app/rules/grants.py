@@ -7,6 +7,8 @@ from typing import NamedTuple
 from channels_app.rules.fields import Fault
 
 TEAM_SCOPES = ("register", "receive", "read", "replay")
+OPERATORS = frozenset({"sensitive", "admin"})
+"""What no team gives."""
 PRODUCER_SCOPES = ("publish",)
 """Only a producer publishes: a message without one would belong to nobody. It does nothing else:
 to the broker a producer's key may use internal channels, which are no team's to look into."""

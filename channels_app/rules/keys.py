@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-SCOPES = ("publish", "register", "receive", "read", "replay", "admin")
+SCOPES = ("publish", "register", "receive", "read", "replay", "sensitive", "admin")
 """What a key can be allowed to do; ``admin`` implies the others."""
 
 # Lower-case base32 throughout: one double click selects the whole key.

@@ -119,7 +119,7 @@ def rotate(
 
     def work() -> Registered[ApiKey]:
         old = _find(mine, key_id, condition)
-        if team is not None and "admin" in old.scopes:
+        if team is not None and not grants.OPERATORS.isdisjoint(old.scopes):
             raise Refused("The key can do more than a team may give. Ask an operator to rotate it.")
         return _rotate(old, overlap_s, actor, reason)
 

@@ -70,6 +70,11 @@ FIELDS: dict[str, Field] = {
         kept=True,
         help="Messages are accepted and none is delivered. PUT without it leaves it as it is.",
     ),
+    "sensitive": Field(
+        fields.boolean,
+        default=False,
+        help="Bodies, headers and answers are shown with an extra permission, and in no list.",
+    ),
     "encrypt_bodies": Field(fields.boolean, default=True, help="Seal new bodies at rest."),
     "require_idempotency_key": Field(
         fields.boolean, default=False, help="Refuse messages without an Idempotency-Key."

@@ -11,6 +11,7 @@ from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.choices import DropdownFilter, Since
 from channels_app.rules import ids
+from channels_app.steps import note_opening
 from delivery.admin.timeline import timings
 from delivery.models import Attempt
 from delivery.rules.outcome import Outcome
@@ -65,7 +66,22 @@ class AttemptAdmin(base.BigList):
     def get_fields(self, request: HttpRequest, obj: Attempt | None = None) -> Any:
         """The answer's bytes only for who may see bodies."""
         fields = super().get_fields(request, obj)
-        return [name for name in fields if name != "answer" or body.may_see(request)]
+        if obj is not None and body.may_see(request, obj.delivery.channel):
+            return fields
+        return [name for name in fields if name not in ("answer", "answer_headers")]
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
+        """The attempt's page; who sees its answer is written down."""
+        found = self.get_object(request, object_id)
+        may = found is not None and self.has_view_permission(request, found)
+        if may and body.may_see(request, found.delivery.channel):
+            note_opening.note(
+                base.actor(request),
+                f"delivery:{found.delivery}",
+                "answers",
+                team_id=found.delivery.consumer.team_id,
+            )
+        return super().change_view(request, object_id, *args, **kwargs)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str

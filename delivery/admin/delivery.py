@@ -20,6 +20,7 @@ from channels_app.admin.base import display
 from channels_app.admin.surroundings import Surrounded
 from channels_app.errors import BrokerError
 from channels_app.rules import curl, ids
+from channels_app.steps import note_opening
 from delivery.admin import again, causes, lane, leases, matching, waiting
 from delivery.admin.filters import FILTERS, Deliveries
 from delivery.admin.request import headers
@@ -120,11 +121,19 @@ class DeliveryAdmin(Surrounded, base.BigList):
         may = self.has_operate_permission(request)
         state = DeliveryState(row.state)
         shown = body.shown_to(request, row.message)
+        hidden = body.hidden(request, row.channel)
+        if not hidden:
+            note_opening.note(
+                base.actor(request),
+                f"delivery:{row}",
+                *("body", "headers", "answers"),
+                team_id=row.consumer.team_id,
+            )
         return {
             "body": shown,
             "curl": self._curl(row, shown.data or b""),
             "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
-            "moments": moments(row, may_see=body.may_see(request)),
+            "moments": moments(row, hidden=hidden),
             "roundtrip": row.roundtrip(row.attempts.order_by("-number")[:MOST_SHOWN]),
             "most_shown": MOST_SHOWN,
             "may_replay": may and state in FINISHED,

@@ -10,7 +10,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
 from channels_app import clock
-from channels_app.admin import base
+from channels_app.admin import base, body
 from channels_app.admin.acting import Acting, pausing, resuming
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import ChoicesDropdownFilter, RelatedDropdownFilter
@@ -18,7 +18,7 @@ from channels_app.admin.surroundings import Surrounded
 from channels_app.api import recurring
 from channels_app.models import Schedule, ScheduleBody
 from channels_app.rules import firings, ids
-from channels_app.steps import register_schedule
+from channels_app.steps import note_opening, register_schedule
 from channels_app.steps.register_schedule import Order
 from delivery.admin.schedule_form import ScheduleForm, in_zone, preview
 from delivery.runtime.recurring import run_now
@@ -43,6 +43,10 @@ RUN = dialog(
     "One more message, to every consumer that wants it. The timetable stays as it is.",
     "Publish it",
 )
+
+
+CONTENT = ("body", "headers")
+"""What its messages hold."""
 
 
 @admin.register(Schedule)
@@ -103,7 +107,20 @@ class ScheduleAdmin(Surrounded, Acting, base.Stepped):
 
     def around_row(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         """The schedule in words, its next occurrences and its last ones."""
+        if body.may_see(request, row.channel):
+            target, team_id = self.audit_target(row), row.owner_team_id
+            note_opening.note(base.actor(request), target, *CONTENT, team_id=team_id)
         return _shown(row)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        """What its messages hold stands there for who may see bodies of the channel."""
+        sets = super().get_fieldsets(request, obj)
+        if obj is None or body.may_see(request, obj.channel):
+            return sets
+        return [
+            (name, {**part, "fields": [one for one in part["fields"] if one not in CONTENT]})
+            for name, part in sets
+        ]
 
     def get_urls(self) -> list[URLPattern]:
         """The usual ones, and what a half-filled form would come to."""

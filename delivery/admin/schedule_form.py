@@ -67,7 +67,7 @@ class ScheduleForm(ReasonedForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.instance.pk:
+        if self.instance.pk and "body" in self.fields:
             self._show_body()
 
     def _show_body(self) -> None:
@@ -99,7 +99,7 @@ class ScheduleForm(ReasonedForm):
     def write(self, actor: str) -> Registered[Schedule]:
         """Create or change it, as the API would."""
         schedule = self.instance
-        if self.fields["body"].disabled:
+        if "body" not in self.fields or self.fields["body"].disabled:
             raise Invalid("invalid_fields", "Change this schedule through the API.", field="body")
         order = Order(
             schedule.channel.slug,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from channels_app.admin import body
 from delivery.admin import request
 from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
@@ -30,21 +29,25 @@ class Moment:
     """Status line, headers and the first bytes of the answer as text."""
 
 
-def moments(delivery: Delivery, *, may_see: bool) -> Sequence[Moment]:
+def moments(delivery: Delivery, *, hidden: str) -> Sequence[Moment]:
     """From accepted to now; attempts beyond MOST_SHOWN are left out, oldest first.
 
-    ``may_see`` says whether what consumers answered is shown, which may repeat what was sent.
+    ``hidden`` says why headers and answers are not shown, which may repeat what was sent; '' shows
+    them.
     """
     newest = delivery.attempts.order_by("-number")[:MOST_SHOWN]
-    attempts = [_of(delivery, attempt, may_see=may_see) for attempt in reversed(newest)]
+    attempts = [_of(delivery, attempt, hidden=hidden) for attempt in reversed(newest)]
     return [Moment("calm", "Accepted", delivery.accepted_at), *attempts, *_ahead(delivery)]
 
 
-def _of(delivery: Delivery, attempt: Attempt, *, may_see: bool) -> Moment:
+def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> Moment:
     outcome = Outcome(attempt.outcome)
     excerpt = bytes(attempt.answer_excerpt).decode("utf-8", errors="replace")
-    if excerpt and not may_see:
-        excerpt = body.HIDDEN
+    headers = attempt.answer_headers.strip()
+    sent = request.text(delivery, delivery.message, delivery.consumer, attempt.started_at)
+    if hidden:
+        sent, headers = hidden, ""
+        excerpt = hidden if excerpt else ""
     return Moment(
         tone=outcome.tone,
         title=outcome.words,
@@ -52,8 +55,8 @@ def _of(delivery: Delivery, attempt: Attempt, *, may_see: bool) -> Moment:
         detail=attempt.error,
         timings=timings(attempt),
         attempt=attempt,
-        request=request.text(delivery, delivery.message, delivery.consumer, attempt.started_at),
-        answer="\n\n".join(part for part in (attempt.answer_headers.strip(), excerpt) if part),
+        request=sent,
+        answer="\n\n".join(part for part in (headers, excerpt) if part),
     )
 
 

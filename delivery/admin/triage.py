@@ -13,9 +13,9 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
-from channels_app.admin import base, body
+from channels_app.admin import base
 from channels_app.admin.base import display
-from channels_app.models import Consumer
+from channels_app.models import Channel, Consumer
 from delivery.models import DeadCluster, Delivery, PipelineRun
 
 SHOWN = 50
@@ -54,6 +54,8 @@ class Line:
     tone: str
     sample: Delivery | None
     """None when it is in the archive alone."""
+    is_sensitive: bool
+    """Whether its answers may come from a sensitive channel: a list shows none of those."""
     parts: list[Part]
 
     @property
@@ -78,7 +80,8 @@ class DeadClusterAdmin(base.ReadOnly):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """An answer may repeat what was sent: not everybody may see it."""
-        shape = ("shape",) if body.may_see(request) else ()
+        may_see = request.user.has_perm("channels_app.view_message")
+        shape = ("shape",) if may_see and obj and not _sensitive([obj]) else ()
         return (
             ("place", "ended"),
             ("host", "what_to_do"),
@@ -142,7 +145,7 @@ def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
         "run": run,
         "since": _instant(run.result.get("since")) if run else None,
         "until": _instant(run.result.get("until")) if run else None,
-        "may_see": body.may_see(request),
+        "may_see": request.user.has_perm("channels_app.view_message"),
         "may_operate": bool(request.user.has_perm("delivery.change_delivery")),
     }
     return TemplateResponse(request, "delivery/triage.html", context)
@@ -155,16 +158,32 @@ def lines(clusters: Iterable[DeadCluster]) -> list[Line]:
     samples = Delivery.objects.in_bulk([it.sample_id for it in some if it.sample_id])
     keys = {part["consumer"] for cluster in some for part in cluster.consumers}
     consumers = Consumer.objects.in_bulk(keys)
+    sensitive = _sensitive(some)
     return [
         Line(
             cluster,
             100 * cluster.dead_count / most,
             TONE[DeadCluster.Kind(cluster.kind)],
             samples.get(cluster.sample_id or 0),
+            cluster.pk in sensitive,
             list(_parts(cluster, consumers)),
         )
         for cluster in some
     ]
+
+
+def _sensitive(clusters: Iterable[DeadCluster]) -> set[int]:
+    """Keys of those that sensitive channels have, or may have: not all consumers are kept."""
+    channels = set(Channel.objects.filter(sensitive=True).values_list("id", flat=True))
+    return {
+        cluster.pk
+        for cluster in clusters
+        if channels
+        and (
+            cluster.consumer_count > len(cluster.consumers)
+            or not channels.isdisjoint(part["channel"] for part in cluster.consumers)
+        )
+    }
 
 
 def _parts(cluster: DeadCluster, consumers: dict[int, Consumer]) -> Iterator[Part]:

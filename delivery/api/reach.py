@@ -13,7 +13,7 @@ from rest_framework.exceptions import PermissionDenied
 from channels_app.api.authentication import Caller
 from channels_app.directory import ChannelView, ConsumerView, directory
 from channels_app.errors import NotFound
-from channels_app.models import Consumer, Message, Producer
+from channels_app.models import Channel, Consumer, Message, Producer
 from channels_app.rules import ids
 from delivery.models import Delivery
 from delivery.rules.asker import Asker
@@ -125,6 +125,22 @@ def own_messages(
             denied = "Only its producer may change a message."
             found[text] = PermissionDenied(denied, "not_the_producer")
     return found
+
+
+def may_open(caller: Caller, channel: Channel) -> bool:
+    """Whether it reads what the channel's messages hold, and what was answered to them."""
+    return not channel.sensitive or caller.may("sensitive")
+
+
+def is_handed(caller: Caller, message: Message) -> bool:
+    """Whether a pull consumer of the caller's holds it now: reading the body is delivery then."""
+    if not caller.may("receive"):
+        return False
+    held = Delivery.objects.filter(message_id=message.id, state="in_flight")
+    mine = held.filter(consumer__mode=Consumer.Mode.PULL, consumer__channel=message.channel)
+    if not caller.tenant.everything:
+        mine = mine.filter(Q(consumer__team_id=caller.tenant.team_id))
+    return mine.exists()
 
 
 def is_own(caller: Caller, message: Message) -> bool:

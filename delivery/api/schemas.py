@@ -108,7 +108,11 @@ _ATTEMPT = record(
     id=public_id("att"),
     number=said(WHOLE, "From 1, over all replays."),
     started_at=INSTANT,
-    **_EXCHANGE,
+    **_EXCHANGE
+    | {
+        # null on a sensitive channel without the scope `sensitive`.
+        "answer": {"oneOf": [ANSWER, {"type": "null"}]}
+    },
 )
 _ATTEMPT["properties"]["worker"] = said(TEXT, "The process that made it; for admin keys.")
 ATTEMPT = component("Attempt", _ATTEMPT)
@@ -156,9 +160,10 @@ MESSAGE = component("Message", record(**_MESSAGE))
 _WITH_DELIVERIES = {
     **_MESSAGE,
     "headers": {
-        "type": "object",
+        "type": ["object", "null"],
         "additionalProperties": TEXT,
-        "description": "Forwarded to consumers.",
+        "description": "Forwarded to consumers. null on a sensitive channel without the scope "
+        "sensitive.",
     },
     "idempotency_key": said(TEXT, "Empty for all but the message's own side."),
     "producer": said(MAYBE_TEXT, "null for all but the message's own side."),

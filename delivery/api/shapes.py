@@ -74,8 +74,9 @@ def state(row: Delivery) -> str:
     return shown_state(DeliveryState(row.state), row.failure_count, row.attempt_count)
 
 
-def attempt(row: Attempt, *, for_operator: bool) -> dict[str, Any]:
-    """One attempt with the beginning of its answer; which process made it is the operator's."""
+def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, Any]:
+    """One attempt with the beginning of its answer for who may open it, as it may repeat the body;
+    which process made it is the operator's."""
     shown = {
         "id": ids.to_public(ids.ATTEMPT, row.id),
         "number": row.number,
@@ -87,7 +88,7 @@ def attempt(row: Attempt, *, for_operator: bool) -> dict[str, Any]:
         "first_byte_ms": row.first_byte_ms,
         "total_ms": row.total_ms,
         "remote_address": row.remote_address,
-        "answer": answer(row.answer_headers, bytes(row.answer_excerpt)),
+        "answer": answer(row.answer_headers, bytes(row.answer_excerpt)) if may_open else None,
     }
     return shown | ({"worker": row.worker} if for_operator else {})
 

@@ -5,7 +5,7 @@ from django.http import Http404
 
 from channels_app.directory import ConsumerView, directory
 from channels_app.models import Channel, Consumer, Team
-from channels_app.rules import ids
+from channels_app.rules import ids, roles
 from channels_app.rules.tenants import Tenant
 from channels_app.ui.access import TeamRequest, TeamView, actor
 from delivery.models import Delivery, Replay
@@ -65,6 +65,13 @@ def replay_of(webhook: Consumer, text: str) -> Replay:
     if row is None or row.consumer_ids != [webhook.id]:
         raise Http404(f"There is no replay {text}.")
     return row
+
+
+def hidden(request: TeamRequest, webhook: Consumer) -> str:
+    """Why this member does not see what messages hold and what was answered; '' who does."""
+    if not webhook.channel.sensitive or roles.includes(request.membership.role, "owner"):
+        return ""
+    return "The channel is sensitive: only owners of the team see what its messages hold."
 
 
 def view_of(webhook: Consumer) -> ConsumerView:

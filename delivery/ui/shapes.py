@@ -146,11 +146,11 @@ def tone(row: Delivery) -> str:
     return TONES.get(row.state, "calm")
 
 
-def timeline(row: Delivery, attempts: Sequence[Attempt]) -> list[Moment]:
-    """From accepted to what comes next."""
+def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> list[Moment]:
+    """From accepted to what comes next; without what was answered where that is ``hidden``."""
     moments = [Moment("calm", "Accepted", row.accepted_at)]
     for one in attempts:
-        answer = attempt(one)
+        answer = None if hidden else attempt(one)
         outcome = Outcome(one.outcome)
         moments.append(
             Moment(

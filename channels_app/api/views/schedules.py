@@ -46,8 +46,9 @@ _PROPERTIES: dict[str, Any] = {
     "fired_count": openapi.WHOLE,
     "skipped_count": openapi.WHOLE,
 }
+_LISTED = {name: field for name, field in _SEEN.items() if name != "headers"}
 SUMMARY = openapi.component(
-    "ScheduleSummary", openapi.resource(fields.object_schema(_SEEN), **_PROPERTIES)
+    "ScheduleSummary", openapi.resource(fields.object_schema(_LISTED), **_PROPERTIES)
 )
 _BODY = {name: fields.schema_of(CONTENT[name].read) for name in ("body", "body_base64")}
 SCHEDULE = openapi.component(
@@ -89,7 +90,15 @@ class ScheduleListView(ApiView):
         return Response(page.answer([mine], lambda row: recurring.shown(row, now)))
 
 
-class ScheduleView(ApiView):
+class OneScheduleView(ApiView):
+    """Operations on one schedule, which answer with it."""
+
+    def whole(self, schedule: Schedule, *, sent: bool = False) -> dict[str, Any]:
+        """The schedule with what its messages hold, as far as the caller may open that."""
+        return recurring.shown_whole(schedule, clock.now(), self.caller, sent=sent)
+
+
+class ScheduleView(OneScheduleView):
     """One schedule."""
 
     scopes = {"GET": READ, "PUT": WRITE, "PATCH": WRITE, "DELETE": WRITE}
@@ -111,7 +120,7 @@ class ScheduleView(ApiView):
         found = mine.filter(name=schedule).first()
         if found is None:
             raise NotFound("unknown_schedule", f"The channel has no schedule {schedule}.")
-        return etags.tagged(recurring.shown_whole(found, clock.now()), found.version)
+        return etags.tagged(self.whole(found), found.version)
 
     @openapi.operation(
         "put_schedule",
@@ -127,7 +136,7 @@ class ScheduleView(ApiView):
             order_of(self.caller, request, channel, schedule), json_object(request)
         )
         place = f"channels/{channel}/schedules/{schedule}"
-        return etags.registered(done, recurring.shown_whole(done.row, clock.now()), place)
+        return etags.registered(done, self.whole(done.row, sent=True), place)
 
     @openapi.operation(
         "patch_schedule",
@@ -146,7 +155,7 @@ class ScheduleView(ApiView):
         done = recurring.patch(
             order_of(self.caller, request, channel, schedule), json_object(request)
         )
-        return etags.registered(done, recurring.shown_whole(done.row, clock.now()))
+        return etags.registered(done, self.whole(done.row))
 
     @openapi.operation(
         "delete_schedule",
@@ -162,7 +171,7 @@ class ScheduleView(ApiView):
         return Response(status=204)
 
 
-class PauseScheduleView(ApiView):
+class PauseScheduleView(OneScheduleView):
     """The switch that keeps a schedule from publishing."""
 
     scopes = {"POST": WRITE}
@@ -177,10 +186,10 @@ class PauseScheduleView(ApiView):
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Publish nothing until it is resumed."""
         done = register_schedule.pause(order_of(self.caller, request, channel, schedule))
-        return etags.registered(done, recurring.shown_whole(done.row, clock.now()))
+        return etags.registered(done, self.whole(done.row))
 
 
-class ResumeScheduleView(ApiView):
+class ResumeScheduleView(OneScheduleView):
     """The way back from a pause."""
 
     scopes = {"POST": WRITE}
@@ -195,7 +204,7 @@ class ResumeScheduleView(ApiView):
     def post(self, request: Request, channel: str, schedule: str) -> Response:
         """Go on with the next occurrence from now; those of the pause do not happen."""
         done = register_schedule.resume(order_of(self.caller, request, channel, schedule))
-        return etags.registered(done, recurring.shown_whole(done.row, clock.now()))
+        return etags.registered(done, self.whole(done.row))
 
 
 def order_of(caller: Caller, request: Request, channel: str, schedule: str) -> Order:

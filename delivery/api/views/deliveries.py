@@ -15,6 +15,7 @@ from channels_app.api.cursor import Page
 from channels_app.models import Consumer
 from channels_app.models.hints import by_index
 from channels_app.rules import ids, times
+from channels_app.steps import note_opening
 from delivery.api import bodies, documents, pages, reach, shapes
 from delivery.models import Attempt, Delivery
 from delivery.rules.lifecycle import DeliveryState
@@ -41,7 +42,11 @@ class DeliveryView(ApiView):
         known = Attempt.objects.filter(delivery_id=row.id).order_by("-number")
         newest = list(known[:MOST_ATTEMPTS])
         operator = self.caller.tenant.everything
-        attempts = [shapes.attempt(attempt, for_operator=operator) for attempt in newest]
+        may_open = reach.may_open(self.caller, row.channel)
+        if may_open and any(one.answer_headers or one.answer_excerpt for one in newest):
+            team_id = self.caller.tenant.team_id
+            note_opening.note(self.caller.actor, f"delivery:{row}", "answers", team_id=team_id)
+        attempts = [shapes.attempt(one, for_operator=operator, may_open=may_open) for one in newest]
         body = shapes.delivery(row, row.channel.slug, row.consumer.client_id)
         body["roundtrip"] = shapes.roundtrip(row.roundtrip(newest))
         return etags.fresh(request, body | {"attempts": attempts[::-1]}, row.version)

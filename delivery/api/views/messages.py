@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from django.db.models import Q
 from django.http import HttpResponse
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -15,6 +16,7 @@ from channels_app.api.base import ApiView
 from channels_app.errors import NotFound
 from channels_app.models import Message
 from channels_app.rules import ids
+from channels_app.steps import note_opening
 from delivery.api import bodies, documents, pages, reach, shapes
 from delivery.models import Delivery
 from delivery.runtime import wake
@@ -86,6 +88,11 @@ class MessageBodyView(ApiView):
         row = reach.message_of(self.caller, message_id)
         if not (self.caller.may("read") or reach.was_sent(self.caller, row)):
             raise NotFound("unknown_message", "There is no such message.")
+        if not reach.is_handed(self.caller, row):
+            if not reach.may_open(self.caller, row.channel):
+                detail = "The channel is sensitive: the key needs the scope sensitive."
+                raise PermissionDenied(detail, "sensitive_channel")
+            _note(self.caller, row, "body")
         parcel = parcels.load([row.id]).get(row.id)
         if parcel is None or parcel.body is None:
             sentence = parcel.error if parcel else "The message was deleted."
@@ -116,12 +123,24 @@ def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
     ]
     return {
         **shapes.message(row, channel, clock.now()),
-        "headers": row.headers,
+        "headers": _headers(caller, row),
         "idempotency_key": row.idempotency_key if own else "",
         # Other tenants do not learn who else publishes.
         "producer": row.producer.slug if row.producer and own else None,
         "deliveries": shown,
     }
+
+
+def _headers(caller: Caller, row: Message) -> dict[str, str] | None:
+    if not reach.may_open(caller, row.channel):
+        return None
+    if row.headers:
+        _note(caller, row, "headers")
+    return dict(row.headers)
+
+
+def _note(caller: Caller, row: Message, part: str) -> None:
+    note_opening.note(caller.actor, f"message:{row}", part, team_id=caller.tenant.team_id)
 
 
 def _reason(request: Request) -> str:

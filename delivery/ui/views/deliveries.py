@@ -9,7 +9,8 @@ from django.shortcuts import redirect
 from channels_app import clock
 from channels_app.errors import BrokerError
 from channels_app.rules import roles
-from channels_app.ui.access import TeamRequest
+from channels_app.steps import note_opening
+from channels_app.ui.access import TeamRequest, actor
 from delivery.rules.lifecycle import FINISHED, DeliveryState
 from delivery.runtime import wake
 from delivery.steps import cancel, replay
@@ -33,18 +34,25 @@ class DeliveryView(WebhookView):
         row = reach.delivery_of(webhook, delivery)
         newest = list(row.attempts.order_by("-number")[:MOST_ATTEMPTS])
         now = clock.now()
+        hidden = reach.hidden(request, webhook)
+        if not hidden:
+            parts = ("body", "headers", "answers", "curl")
+            note_opening.note(actor(request), f"delivery:{row}", *parts, team_id=request.team.id)
         context = {
             "row": row,
+            "hidden": hidden,
             "shown": shapes.delivery(row),
-            "sent": requests.build(
+            "sent": requests.Sent(error=hidden)
+            if hidden
+            else requests.build(
                 webhook,
                 row,
                 at=newest[0].started_at if newest else now,
                 now=now,
                 sign=roles.includes(request.membership.role, self.writer),
             ),
-            "last_answer": shapes.attempt(newest[0]) if newest else None,
-            "moments": shapes.timeline(row, newest[::-1]),
+            "last_answer": shapes.attempt(newest[0]) if newest and not hidden else None,
+            "moments": shapes.timeline(row, newest[::-1], hidden=bool(hidden)),
             "left_out": max(0, row.attempt_count - len(newest)) if newest else 0,
             "may_replay": DeliveryState(row.state) in FINISHED,
             "may_cancel": row.state == DeliveryState.QUEUED,

@@ -254,8 +254,11 @@ def test_rotation_leaves_both_keys_working_for_a_while(
     assert publish(new) == 401
 
 
-def test_a_key_that_rules_is_no_team_s_to_rotate(editor: Client, team: Team) -> None:
-    key = ApiKeyFactory.create(team=team, scopes=["admin"])
+@pytest.mark.parametrize("scope", ["admin", "sensitive"])
+def test_a_key_that_operators_gave_is_no_team_s_to_rotate(
+    editor: Client, team: Team, scope: str
+) -> None:
+    key = ApiKeyFactory.create(team=team, scopes=[scope])
 
     answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
 

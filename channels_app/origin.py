@@ -1,0 +1,21 @@
+"""Origin: through which face, and from which address, what this thread does was asked for."""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from django.conf import settings
+
+LONGEST = 100
+
+current: ContextVar[str] = ContextVar("origin", default="")
+"""``api 203.0.113.7``; empty where nobody asked over HTTP. The audit log keeps it."""
+
+
+def of(face: str, meta: Mapping[str, Any]) -> str:
+    """A request's, from its WSGI environment; only trusted proxies say who called them."""
+    forwarded = meta.get("HTTP_X_FORWARDED_FOR", "") if settings.ALLAUTH_TRUSTED_PROXY_COUNT else ""
+    hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
+    hops.append(str(meta.get("REMOTE_ADDR", "")))
+    address = hops[-1 - min(settings.ALLAUTH_TRUSTED_PROXY_COUNT, len(hops) - 1)]
+    return f"{face} {address}"[:LONGEST].strip()
