@@ -2,6 +2,7 @@
 
 BrokerError
  +- Invalid        the values cannot be used            422
+ +- Forbidden      the caller sees it, it is not theirs 403
  +- NotFound       no such object (for this caller)     404
  +- Conflict       not in the state that this needs     409
  +- Stale          If-Match names an older version      412
@@ -48,6 +49,12 @@ class Invalid(BrokerError):
         first = bad.faults[0]
         detail = f"{first.field}: {first.detail}" if first.field else first.detail
         return cls("invalid_fields", detail, field=first.field, faults=bad.faults)
+
+
+class Forbidden(BrokerError):
+    """The caller sees the object; somebody else decides about it."""
+
+    status = 403
 
 
 class NotFound(BrokerError):

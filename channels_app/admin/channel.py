@@ -81,8 +81,8 @@ class EventTypeAdmin(base.Stepped):
 
     form = EventTypeForm
     identity = ("channel", "name")
-    list_display = ("name", "channel", "validated", "deprecated", "description")
-    list_select_related = ("channel",)
+    list_display = ("name", "channel", "owner", "validated", "deprecated", "description")
+    list_select_related = ("channel", "producer")
     list_filter = (("channel", RelatedDropdownFilter), "deprecated")
     search_fields = ("name", "channel__slug", "description")
     autocomplete_fields = ("channel",)
@@ -96,6 +96,11 @@ class EventTypeAdmin(base.Stepped):
     def audit_target(self, obj: EventType) -> str:
         """As register_event_type names it."""
         return f"event-type:{obj.channel.slug}/{obj.name}"
+
+    @display(description="Owner")
+    def owner(self, event_type: EventType) -> str:
+        """The producer that decides about it, with its team."""
+        return event_type.producer.slug if event_type.producer else base.NONE
 
     @display(description="Validated", boolean=True)
     def validated(self, event_type: EventType) -> bool:

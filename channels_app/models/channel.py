@@ -84,6 +84,10 @@ class EventType(Versioned):
 
     channel = models.ForeignKey(Channel, models.CASCADE, related_name="event_type_set")
     name = ExactCharField(max_length=128)
+    producer = models.ForeignKey(
+        "Producer", models.SET_NULL, null=True, blank=True, editable=False, related_name="+"
+    )
+    """Who registered it, and decides about it with its team; null: the installation."""
     description = models.TextField(blank=True, default="")
     schema = models.JSONField(null=True, blank=True)
     example = models.JSONField(null=True, blank=True)

@@ -1,15 +1,16 @@
 """Register an event type of a channel: its description, its JSON Schema, an example (S1-10)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from channels_app import transactions
-from channels_app.errors import Invalid, NotFound, Stale
-from channels_app.models import AuditEntry, Channel, EventType
-from channels_app.rules import fields, names, schemas, settings
+from channels_app.errors import Forbidden, Invalid, NotFound, Stale
+from channels_app.models import AuditEntry, Channel, EventType, Producer
+from channels_app.rules import fields, names, schemas, settings, tenants
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.fields import BadValues, Described, Fault, Field
 from channels_app.rules.registered import Registered
+from channels_app.rules.tenants import Tenant
 
 MOST_SCHEMA_BYTES = 65_536
 
@@ -30,20 +31,42 @@ FIELDS: dict[str, Field] = {
 }
 
 
+class Writer(NamedTuple):
+    """Who writes an event type."""
+
+    tenant: Tenant
+    producer: Producer | None = None
+    """Whose key it is."""
+
+    def owns(self, producer: Producer | None) -> bool:
+        """Whether what this producer registered is the writer's: its own, or its team's.
+
+        What the installation registered is null's.
+        """
+        if self.tenant.everything or producer == self.producer:
+            return True
+        team_id = producer.team_id if producer else None
+        return team_id is not None and self.tenant.owns(team_id)
+
+
+OPERATOR = Writer(tenants.OPERATOR)
+
+
 def put(
     channel: str,
     name: str,
     values: Mapping[str, Any],
     *,
     actor: str,
+    writer: Writer = OPERATOR,
     condition: Condition = ALWAYS,
     reason: str = "",
 ) -> Registered[EventType]:
     """Create the event type or replace it; the same values twice change nothing.
 
-    Raises Invalid, NotFound (no such channel) and Stale.
+    Raises Invalid, Forbidden for another owner's, NotFound (no such channel) and Stale.
     """
-    return _register(channel, name, values, actor, condition, reason, partial=False)
+    return _register(channel, name, values, actor, writer, condition, reason, partial=False)
 
 
 def patch(
@@ -52,21 +75,31 @@ def patch(
     values: Mapping[str, Any],
     *,
     actor: str,
+    writer: Writer = OPERATOR,
     condition: Condition = ALWAYS,
     reason: str = "",
 ) -> Registered[EventType]:
-    """Change the given fields of an existing event type. Raises Invalid, NotFound and Stale."""
-    return _register(channel, name, values, actor, condition, reason, partial=True)
+    """Change the given fields of an existing event type.
+
+    Raises Invalid, Forbidden for another owner's, NotFound and Stale.
+    """
+    return _register(channel, name, values, actor, writer, condition, reason, partial=True)
 
 
 def remove(
-    channel: str, name: str, *, actor: str, condition: Condition = ALWAYS, reason: str = ""
+    channel: str,
+    name: str,
+    *,
+    actor: str,
+    writer: Writer = OPERATOR,
+    condition: Condition = ALWAYS,
+    reason: str = "",
 ) -> None:
     """Forget an event type; messages of that type are accepted unchecked from then on.
 
-    Raises NotFound and Stale.
+    Raises Forbidden for another owner's, NotFound and Stale.
     """
-    transactions.run(lambda: _remove(channel, name, actor, condition, reason))
+    transactions.run(lambda: _remove(channel, name, actor, writer, condition, reason))
 
 
 def describe(event_type: EventType) -> dict[str, Any]:
@@ -79,6 +112,7 @@ def _register(
     name: str,
     values: Mapping[str, Any],
     actor: str,
+    writer: Writer,
     condition: Condition,
     reason: str,
     *,
@@ -91,7 +125,7 @@ def _register(
     except BadValues as bad:
         raise Invalid.of(bad) from None
     return transactions.run(
-        lambda: _write(channel, name, wanted, actor, condition, reason, create=not partial),
+        lambda: _write(channel, name, wanted, actor, writer, condition, reason, create=not partial),
         on_collision=lambda: None,
     )
 
@@ -101,6 +135,7 @@ def _write(
     name: str,
     wanted: dict[str, Any],
     actor: str,
+    writer: Writer,
     condition: Condition,
     reason: str,
     *,
@@ -109,8 +144,8 @@ def _write(
     channel, found = _find(channel_slug, name)
     if found is None and not create:
         raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-    _check(condition, found)
-    event_type = found or EventType(channel=channel, name=name)
+    _check(condition, found, writer)
+    event_type = found or EventType(channel=channel, name=name, producer=writer.producer)
     before = describe(event_type) if found else None
     for field, value in wanted.items():
         setattr(event_type, field, value)
@@ -129,11 +164,13 @@ def _write(
     return Registered(event_type, created=found is None, changed=True)
 
 
-def _remove(channel_slug: str, name: str, actor: str, condition: Condition, reason: str) -> None:
+def _remove(
+    channel_slug: str, name: str, actor: str, writer: Writer, condition: Condition, reason: str
+) -> None:
     _, found = _find(channel_slug, name)
     if found is None:
         raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-    _check(condition, found)
+    _check(condition, found, writer)
     before = describe(found)
     found.delete()
     AuditEntry.record(
@@ -153,6 +190,9 @@ def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
     return channel, mine.first()
 
 
-def _check(condition: Condition, found: EventType | None) -> None:
+def _check(condition: Condition, found: EventType | None, writer: Writer) -> None:
+    if found is not None and not writer.owns(found.producer):
+        detail = "Another producer registered the event type: it decides about it, or an operator."
+        raise Forbidden("not_the_owner", detail)
     if not condition.holds(found.version if found else None):
         raise Stale("stale_version", "The event type has changed since; read it again.")

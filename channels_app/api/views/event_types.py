@@ -14,7 +14,7 @@ from channels_app.errors import NotFound
 from channels_app.models import EventType
 from channels_app.rules import fields, keys, names
 from channels_app.steps import register_event_type
-from channels_app.steps.register_event_type import FIELDS
+from channels_app.steps.register_event_type import FIELDS, Writer
 
 NAME_SCHEMA = {
     "type": "string",
@@ -88,12 +88,13 @@ class EventTypeView(ApiView):
     )
     def put(self, request: Request, channel: str, name: str) -> Response:
         """Create or replace the event type; the same body twice changes nothing."""
-        _check_writer(self.caller, channel)
+        writer = _writer(self.caller, channel)
         done = register_event_type.put(
             channel,
             name,
             json_object(request, optional=True),
             actor=self.caller.actor,
+            writer=writer,
             condition=etags.condition_of(request),
         )
         place = f"channels/{channel}/event-types/{name}"
@@ -109,12 +110,13 @@ class EventTypeView(ApiView):
     )
     def patch(self, request: Request, channel: str, name: str) -> Response:
         """Change the given fields."""
-        _check_writer(self.caller, channel)
+        writer = _writer(self.caller, channel)
         done = register_event_type.patch(
             channel,
             name,
             json_object(request),
             actor=self.caller.actor,
+            writer=writer,
             condition=etags.condition_of(request),
         )
         return etags.registered(done, shown(channel, done.row))
@@ -128,9 +130,13 @@ class EventTypeView(ApiView):
     )
     def delete(self, request: Request, channel: str, name: str) -> Response:
         """Forget the event type; messages of that type are accepted unchecked from then on."""
-        _check_writer(self.caller, channel)
+        writer = _writer(self.caller, channel)
         register_event_type.remove(
-            channel, name, actor=self.caller.actor, condition=etags.condition_of(request)
+            channel,
+            name,
+            actor=self.caller.actor,
+            writer=writer,
+            condition=etags.condition_of(request),
         )
         return Response(status=204)
 
@@ -145,11 +151,12 @@ def shown(channel: str, event_type: EventType) -> dict[str, Any]:
     }
 
 
-def _check_writer(caller: Caller, channel: str) -> None:
+def _writer(caller: Caller, channel: str) -> Writer:
     # A schema decides what every producer of the channel may send: no business of consumers, nor
     # of a producer that was not given this channel on purpose.
+    writer = Writer(caller.tenant, caller.producer)
     if caller.may("admin"):
-        return
+        return writer
     if caller.producer is None and caller.key.team_id is not None:
         raise PermissionDenied(
             "Event types are registered with a producer's key.", "producers_only"
@@ -159,3 +166,4 @@ def _check_writer(caller: Caller, channel: str) -> None:
             f"Event types are written with a key that names {channel} among its channels.",
             "no_grant",
         )
+    return writer

@@ -113,6 +113,34 @@ def test_a_producer_of_another_channel_changes_no_catalogue(
     assert EventType.objects.get().schema == SCHEMA
 
 
+@pytest.mark.trap("a schema that a stranger replaces")
+def test_an_event_type_is_its_producers_and_their_teams(service: Api, admin: Api) -> None:
+    team = TeamFactory.create()
+    shop, till = (ProducerFactory.create(team=team) for _ in range(2))
+    scopes, channels = ["register"], ["orders"]
+    owner, sister = (
+        Api(ApiKeyFactory.create(producer=it, scopes=scopes, channels=channels))
+        for it in (shop, till)
+    )
+    assert owner.put(URL, {"description": "ours"}).status == 201
+
+    for refused in (service.put(URL, {}), service.patch(URL, {}), service.delete(URL)):
+        assert (refused.status, refused.json["code"]) == (403, "not_the_owner")
+        assert shop.slug not in str(refused.json)
+    assert admin.get(URL).json["description"] == "ours"
+    assert sister.patch(URL, {"description": "of the team"}).status == 200
+    assert admin.patch(URL, {"description": "an operator's word"}).status == 200
+    assert owner.delete(URL).status == 204
+
+
+def test_what_operators_registered_is_no_producers(service: Api, admin: Api) -> None:
+    assert admin.put(URL, {}).status == 201
+
+    assert service.delete(URL).json["code"] == "not_the_owner"
+    installation = ApiKeyFactory.create(producer=None, scopes=["register"], channels=["orders"])
+    assert Api(installation).delete(URL).status == 204
+
+
 def test_a_teams_key_reads_the_catalogue_and_does_not_write_it(service: Api, admin: Api) -> None:
     service.put(URL, {})
     team = Api(ApiKeyFactory.create(team=TeamFactory.create(), scopes=["register"]))
