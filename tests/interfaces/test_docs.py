@@ -38,8 +38,9 @@ from tests.support.routes import routes
 
 CODE_AT = {
     **dict.fromkeys(
-        ("Invalid", "NotFound", "Conflict", "Stale", "Busy", "OverQuota", "StorageFull"), 0
+        ("Invalid", "Forbidden", "NotFound", "Conflict", "Stale", "Busy", "OverQuota"), 0
     ),
+    "StorageFull": 0,
     **dict.fromkeys(("ApiProblem", "PermissionDenied", "AuthenticationFailed"), 1),
     **dict.fromkeys(("document", "answer", "_problem"), 1),
 }

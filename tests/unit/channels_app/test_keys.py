@@ -70,7 +70,7 @@ def test_no_text_breaks_parsing_or_matching(text: str) -> None:
 
 
 def test_scopes_are_exact_and_admin_has_them_all() -> None:
-    assert SCOPES == ("publish", "register", "receive", "read", "replay", "admin")
+    assert SCOPES == ("publish", "register", "receive", "read", "replay", "sensitive", "admin")
     for wanted in SCOPES:
         assert allows([wanted], wanted)
         assert allows(["admin"], wanted)
