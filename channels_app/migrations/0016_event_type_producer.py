@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('channels_app', '0013_sensitive_channels'),
+        ('channels_app', '0015_sensitive_channels'),
     ]
 
     operations = [

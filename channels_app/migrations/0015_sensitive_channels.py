@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('channels_app', '0012_channel_history'),
+        ('channels_app', '0014_channel_history'),
     ]
 
     operations = [
