@@ -13,7 +13,7 @@ from django.db import Error as DatabaseFailure
 from django.db import connection
 
 from broker_site import backlog, health
-from channels_app import clock
+from channels_app import clock, keystore
 from channels_app.conf import conf, keyring
 from channels_app.models import (
     Consumer,
@@ -28,14 +28,14 @@ from channels_app.steps import reseal
 from channels_app.storage import disks
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import audits
+from delivery.runtime import audits, slots
 from delivery.steps import quotas
 
 Level = Literal["error", "warning", "info"]
 OLDEST_BODIES = 200
 """Bodies looked at for old encryption keys: the oldest ones are resealed, or pruned, first."""
 OLDEST_FACTORS = 1000
-"""Second factors looked at; as long as one of them is old, reencrypt was not run."""
+"""Second factors looked at; as long as one of them is old, rotate_keys was not run."""
 SCHEMAS = 1000
 """How many are checked, oldest first: they may be older than today's limits."""
 LITTLE_DRIFT_S, MOST_DRIFT_S = 0.05, 1.0
@@ -232,8 +232,27 @@ def mail() -> Iterable[Finding]:
 
 
 def encryption() -> Iterable[Finding]:
-    """Rows that an old key sealed."""
-    primary = keyring().primary_id
+    """Processes that lack a key, a rotation that is not finished, rows that an old key sealed."""
+    if refusal := keystore.refusal():
+        yield Finding("error", "encryption_key", refusal, "Then start the processes here again.")
+        return
+    primary = keystore.sealing_id()
+    for holder in slots.holders():
+        if holder.lacks(primary):
+            gone = ", ".join(sorted(holder.missing | ({primary} - holder.keys)))
+            yield Finding(
+                "error",
+                "process_keys",
+                f"{holder.name} lacks encryption keys ({gone}), and leaves what they sealed.",
+                "Add them to its HOOKSTATION_ENCRYPTION_KEYS and restart it.",
+            )
+    if keyring().primary_id != primary:
+        yield Finding(
+            "info",
+            "key_not_rotated",
+            f"The first encryption key here is {keyring().primary_id}, and {primary} still seals.",
+            "When every process has read the new key, run `manage.py rotate_keys`.",
+        )
     oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[:OLDEST_BODIES]
     used = {*oldest, *reseal.used_keys(OLDEST_FACTORS)}
     if old := sorted(used - {"", primary}):
@@ -241,7 +260,7 @@ def encryption() -> Iterable[Finding]:
             "warning",
             "key_rotation",
             f"Rows are still sealed by former encryption keys ({', '.join(old)}).",
-            "Keep those keys in HOOKSTATION_ENCRYPTION_KEYS, run `manage.py reencrypt`, and only "
+            "Keep those keys in HOOKSTATION_ENCRYPTION_KEYS, run `manage.py rotate_keys`, and only "
             "then take them away.",
         )
 

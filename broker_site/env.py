@@ -113,6 +113,13 @@ class Environment:
         "Signs sessions and cursors; at least 50 random characters.",
         secret=True,
     )
+    secret_key_fallbacks: tuple[str, ...] = _setting(
+        "SECRET_KEY_FALLBACKS",
+        (),
+        _words,
+        "Former values of SECRET_KEY that still count.",
+        secret=True,
+    )
     data_dir: Path = _hook("DATA_DIR", BASE_DIR / "data", Path, "Folder of files made at run time.")
     debug: bool = _hook("DEBUG", False, _boolean, "Tracebacks in the browser; never in production.")
     log_level: str = _hook("LOG_LEVEL", "INFO", str.upper, "DEBUG, INFO, WARNING or ERROR.")

@@ -21,6 +21,7 @@ from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
 
 from broker_site import backlog, scrape
+from channels_app import keystore
 from channels_app.conf import conf
 from channels_app.storage import disks, probe
 from delivery.runtime import slots
@@ -173,6 +174,17 @@ def disk() -> Check:
     )
 
 
+def keys() -> Check:
+    """Whether this process can seal, and open what the others seal."""
+    if not keystore.refusal():
+        return Check(True, "The encryption key that seals is here.")
+    return Check(
+        False,
+        "This process lacks the encryption key that seals: it accepts nothing that is sealed.",
+        "`manage.py doctor` names the key. Add it to HOOKSTATION_ENCRYPTION_KEYS and restart.",
+    )
+
+
 def pumps() -> Check:
     """Whether anybody delivers."""
     count = len(slots.living())
@@ -204,6 +216,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "migrations": _Migrations(),
     "storage": storage,
     "disk": disk,
+    "keys": keys,
     "pumps": pumps,
     "oldest_due": oldest_due,
 }

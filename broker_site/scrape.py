@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from broker_site import backlog, env
 from broker_site.metric_files import Files
-from channels_app import clock
+from channels_app import clock, keystore
 
 # Counters exist, as zeros, from the first scrape on: not only once something was counted.
 from channels_app import metrics as accepting  # noqa: F401
@@ -90,6 +90,12 @@ def _read() -> Iterator[Metric]:
         "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(slots.living())
     )
     yield from _limits()
+    sealing = keystore.sealing_id()
+    yield GaugeMetricFamily(
+        "hookstation_processes_without_key",
+        "Living processes that lack the encryption key that seals, or one that they met.",
+        value=sum(holder.lacks(sealing) for holder in slots.holders()),
+    )
     yield from _hot_keys()
     yield from _times()
     yield from _audits(now.gap)

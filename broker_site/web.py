@@ -25,7 +25,7 @@ from django.db import connection  # noqa: E402 - the lines above have to come be
 from broker_site.wsgi import application  # noqa: E402 - as above
 from channels_app.api import authentication  # noqa: E402 - as above
 from channels_app.garbage import spare_what_is_loaded  # noqa: E402 - as above
-from delivery.runtime import web_watch  # noqa: E402 - as above
+from delivery.runtime import slots, web_watch  # noqa: E402 - as above
 from delivery.runtime.receiving import watch  # noqa: E402 - as above
 
 spare_what_is_loaded()
@@ -93,3 +93,4 @@ threading.Thread(target=write_uses, name="uses", daemon=True).start()
 threading.Thread(target=notice_the_vanished, name="keepalive", daemon=True).start()
 threading.Thread(target=release_on_stop, args=[read_end], name="release", daemon=True).start()
 web_watch.begin()
+slots.announcement.start()

@@ -75,6 +75,9 @@ def conf() -> Conf:
 
 @cache
 def keyring() -> Keyring:
-    """Keys of bodies and secrets at rest. Without any, one is derived from SECRET_KEY."""
-    texts = list(settings.ENVIRONMENT.encryption_keys)
-    return Keyring.from_texts(texts) if texts else Keyring.derived(settings.SECRET_KEY)
+    """Keys of what rests sealed, as the settings have them; keystore.py says which one seals.
+
+    Keys derived from SECRET_KEY and its predecessors come last: alone where no others are set.
+    """
+    secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    return Keyring.from_texts(list(settings.ENVIRONMENT.encryption_keys), secrets)

@@ -1,7 +1,11 @@
-"""What is sealed at rest, and what each seal is tied to: copied to another row it does not open."""
+"""What is sealed at rest, and what each seal is tied to: copied to another row it does not open.
+
+Sealing raises rules.encryption.KeyMissing in a process without the installation's current key.
+"""
 
 from base64 import b64decode, b64encode
 
+from channels_app import keystore
 from channels_app.conf import keyring
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.rules import secrets
@@ -12,9 +16,9 @@ _SECOND_FACTOR = b"second factor"
 
 def seal_body(message_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
     """A message's body as stored, and the id of the key that sealed it ('' when plain)."""
-    keys = keyring()
     if not encrypt:
-        return keys.plain(body), ""
+        return keyring().plain(body), ""
+    keys = keystore.sealer()
     return keys.seal(body, _body(message_id)), keys.primary_id
 
 
@@ -25,9 +29,9 @@ def open_body(message_id: int, data: bytes) -> bytes:
 
 def seal_schedule(schedule_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
     """A schedule's body as stored, and the id of the key that sealed it ('' when plain)."""
-    keys = keyring()
     if not encrypt:
-        return keys.plain(body), ""
+        return keyring().plain(body), ""
+    keys = keystore.sealer()
     return keys.seal(body, _schedule(schedule_id)), keys.primary_id
 
 
@@ -43,7 +47,7 @@ def knows_key(key_id: str) -> bool:
 
 def seal_for_consumer(channel_id: int, client_id: str, plain: bytes) -> tuple[bytes, str]:
     """A secret or the static headers of a consumer as stored, and the id of the key used."""
-    keys = keyring()
+    keys = keystore.sealer()
     return keys.seal(plain, _consumer(channel_id, client_id)), keys.primary_id
 
 
@@ -54,7 +58,7 @@ def open_for_consumer(channel_id: int, client_id: str, data: bytes) -> bytes:
 
 def seal_second_factor(plain: str) -> str:
     """The secret of a person's second factor as stored: in JSON, so in letters."""
-    return b64encode(keyring().seal(plain.encode(), _SECOND_FACTOR)).decode()
+    return b64encode(keystore.sealer().seal(plain.encode(), _SECOND_FACTOR)).decode()
 
 
 def open_second_factor(stored: str) -> str:

@@ -85,6 +85,10 @@ SWEPT = Counter(
 LATE_RESULTS = Counter(
     "hookstation_late_results_total", "Results that came after another worker took the delivery."
 )
+UNOPENED = Counter(
+    "hookstation_deliveries_unopened_total",
+    "Deliveries given back, unsent and uncharged, by a process that lacks their encryption key.",
+)
 RECEIVED = Counter("hookstation_received_total", "Deliveries handed out to pull consumers.")
 POLLS_REFUSED = Counter(
     "hookstation_polls_refused_total", "Receive calls that found no place to wait in."

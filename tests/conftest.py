@@ -12,7 +12,7 @@ from django.db import connection
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from channels_app import directory as directory_module
-from channels_app import quotas, storage
+from channels_app import keystore, quotas, storage
 from channels_app.directory import directory
 from delivery.runtime import receiving
 from delivery.runtime.wake import bell
@@ -90,6 +90,7 @@ def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     directory.__init__()  # type: ignore[misc]  # begins anew
     quotas.forget()
     storage.forget()
+    keystore.forget()
     caches["process"].clear()
     receiving._noted.clear()
     monkeypatch.setattr(receiving, "_turns", count(1))

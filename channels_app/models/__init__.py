@@ -9,6 +9,7 @@ from channels_app.models.producer import ApiKey, Producer, ProducerRate
 from channels_app.models.quota import QuotaUsage, WriteProbe
 from channels_app.models.schedule import Schedule, ScheduleBody
 from channels_app.models.sequence import EarlyNumber, Sequence
+from channels_app.models.signing_key import SigningKey
 from channels_app.models.team import Invitation, Membership, Team
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Schedule",
     "ScheduleBody",
     "Sequence",
+    "SigningKey",
     "Team",
     "Versioned",
     "WriteProbe",

@@ -30,6 +30,14 @@ class Unreadable(Exception):
     """No key opens the envelope, or it was damaged or moved from its row; says which."""
 
 
+class KeyMissing(Unreadable):
+    """This process does not have the key; another one may."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"The encryption key {key_id} is not installed.")
+        self.key_id = key_id
+
+
 class Keyring:
     """The installation's keys: the first one seals, all of them open."""
 
@@ -45,23 +53,32 @@ class Keyring:
         self._primary = _id_of(keys[0])
 
     @classmethod
-    def from_texts(cls, texts: Sequence[str]) -> Self:
-        """Keys as the settings hold them, base64 of 32 bytes; the first one seals.
+    def from_texts(cls, texts: Sequence[str], secrets: Sequence[str] = ()) -> Self:
+        """Keys as the settings hold them, base64 of 32 bytes, then those derived from ``secrets``.
 
-        Raises ValueError with a sentence that tells the key's place and never the key.
+        The first one seals. An installation that sets no keys has the derived ones alone; one that
+        sets some later can still open what those sealed. Raises ValueError with a sentence that
+        tells the key's place and never the key.
         """
-        return cls([_decode(text, place) for place, text in enumerate(texts, start=1)])
-
-    @classmethod
-    def derived(cls, secret: str) -> Self:
-        """One key made from the installation's secret, for those who set no key of their own."""
-        kdf = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"hookstation: encryption at rest")
-        return cls([kdf.derive(secret.encode())])
+        own = [_decode(text, place) for place, text in enumerate(texts, start=1)]
+        return cls([*own, *map(_derived, secrets)])
 
     @property
     def primary_id(self) -> str:
         """The id of the key that seals: 8 hexadecimal characters."""
         return self._primary.hex()
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of all keys."""
+        return frozenset(key_id.hex() for key_id in self._keys)
+
+    def sealing_with(self, key_id: str) -> Self:
+        """The same keys, of which this one seals. Raises KeyMissing."""
+        if key_id not in self.ids:
+            raise KeyMissing(key_id)
+        ordered = sorted(self._keys.values(), key=lambda key: _id_of(key).hex() != key_id)
+        return type(self)(ordered)
 
     def knows(self, key_id: str) -> bool:
         """Whether what was sealed with that key can be opened; '' is no key at all."""
@@ -80,13 +97,13 @@ class Keyring:
     def open(self, envelope: bytes, aad: bytes) -> bytes:
         """What was put into an envelope of either format.
 
-        Raises Unreadable when its key is missing, or when one bit of it or of ``aad`` changed.
+        Raises KeyMissing, or Unreadable when one bit of it or of ``aad`` changed.
         """
         if envelope[:1] == _PLAIN:
             return envelope[1:]
         key = self._keys.get(bytes.fromhex(self.key_id(envelope)))
         if key is None:
-            raise Unreadable(f"The encryption key {self.key_id(envelope)} is not installed.")
+            raise KeyMissing(self.key_id(envelope))
         try:
             return _cipher(key, aad).decrypt(
                 envelope[_NONCE_AT:_CIPHERTEXT_AT], envelope[_CIPHERTEXT_AT:], aad
@@ -110,6 +127,11 @@ def generate_key() -> str:
 
 def _cipher(key: bytes, aad: bytes) -> AESGCM:
     return AESGCM(hmac.digest(key, b"hookstation row key:" + aad, "sha256"))
+
+
+def _derived(secret: str) -> bytes:
+    kdf = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"hookstation: encryption at rest")
+    return kdf.derive(secret.encode())
 
 
 def _id_of(key: bytes) -> bytes:

@@ -11,7 +11,7 @@ from django.apps import apps
 from django.db import transaction
 from django.db.models import Manager
 
-from channels_app import sealing
+from channels_app import keystore, sealing
 from channels_app.conf import keyring
 from channels_app.models import Consumer, ConsumerSecret, MessageBody, ScheduleBody
 from channels_app.rules import ids
@@ -106,7 +106,7 @@ def _secrets(after: int) -> _Slice:
     )
     resealed, unreadable = 0, []
     for row in rows:
-        if row.key_id == keyring().primary_id:
+        if row.key_id == keystore.sealing_id():
             continue
         owner = (row.consumer.channel_id, row.consumer.client_id)
         try:
@@ -132,7 +132,7 @@ def _of_consumers(column: str, after: int) -> _Slice:
     for row in rows:
         envelope = bytes(getattr(row, column))
         try:
-            if not envelope or keyring().key_id(envelope) == keyring().primary_id:
+            if not envelope or keyring().key_id(envelope) == keystore.sealing_id():
                 continue
             plain = sealing.open_for_consumer(row.channel_id, row.client_id, envelope)
         except Unreadable as error:
@@ -159,7 +159,7 @@ def _second_factors(after: int) -> _Slice:
         data = dict(row.data)
         try:
             for name in data.keys() & _SECRETS:
-                if sealing.sealed_with(data[name]) != keyring().primary_id:
+                if sealing.sealed_with(data[name]) != keystore.sealing_id():
                     data[name] = sealing.seal_second_factor(sealing.open_second_factor(data[name]))
         except Unreadable as error:
             unreadable.append(f"A second factor of user {row.user_id}: {error}")
@@ -177,7 +177,7 @@ def _schedules(after: int) -> _Slice:
     )
     resealed, unreadable = 0, []
     for row in rows:
-        if row.key_id in {"", keyring().primary_id}:
+        if row.key_id in {"", keystore.sealing_id()}:
             continue
         try:
             body = sealing.open_schedule(row.schedule_id, bytes(row.data))
@@ -198,7 +198,7 @@ def _bodies(after: int) -> _Slice:
         .values_list("message_id", "key_id")[:BATCH]
     )
     # Bodies of channels without encryption stay plain. What is current is not read at all.
-    old = [message_id for message_id, key_id in rows if key_id not in {"", keyring().primary_id}]
+    old = [message_id for message_id, key_id in rows if key_id not in {"", keystore.sealing_id()}]
     resealed, unreadable = 0, []
     for start in range(0, len(old), BODIES_AT_ONCE):
         for row in MessageBody.objects.filter(message_id__in=old[start : start + BODIES_AT_ONCE]):

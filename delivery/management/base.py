@@ -4,6 +4,7 @@ import getpass
 import textwrap
 import time
 from argparse import SUPPRESS
+from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import (
@@ -13,7 +14,9 @@ from django.core.management.base import (
     DjangoHelpFormatter,
     OutputWrapper,
 )
+from django.db import Error as DatabaseFailure
 
+from channels_app import keystore
 from channels_app.conf import INSTALLATION
 
 BAR_WIDTH = 30
@@ -33,6 +36,17 @@ class HelpFormatter(DjangoHelpFormatter):
 
 class Error(CommandError):
     """What a command refuses. Django prints the class's name in front of the sentence."""
+
+
+def refuse_wrong_keys() -> None:
+    """Raise Error where the keys here do not open what this installation has sealed.
+
+    A database that is away says nothing: the processes look again when it is back.
+    """
+    with suppress(DatabaseFailure):
+        if refusal := keystore.refusal():
+            raise Error(refusal)
+        keystore.sealer()  # the first start says which key that is
 
 
 class Command(BaseCommand):

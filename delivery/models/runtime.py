@@ -10,13 +10,15 @@ from channels_app.models.consumer import Consumer
 
 
 class PumpSlot(models.Model):
-    """A place for one long-running worker task; whoever beats in it owns it."""
+    """A place for one long-running process; whoever beats in it owns it."""
 
     class Kind(models.TextChoices):
         PUMP = "pump"
         """Delivers."""
         STEWARD = "steward"
         """Runs sweeps and replays."""
+        WEB = "web"
+        """Accepts: a web process, which has a cluster of its own."""
 
     cluster = ExactCharField(max_length=36)
     """One start of a worker cluster; two clusters on one database do not share slots."""
@@ -31,6 +33,10 @@ class PumpSlot(models.Model):
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
     in_flight = models.PositiveIntegerField(default=0)
+    key_ids = models.TextField(blank=True, default="")
+    """Fingerprints of the encryption keys that the owner has read, commas between them."""
+    missing_key_ids = models.TextField(blank=True, default="")
+    """Of those that it has not, and that something it had to open was sealed with."""
 
     class Meta:
         constraints = [

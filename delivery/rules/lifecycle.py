@@ -56,7 +56,7 @@ class Reason(StrEnum):
     RETIRED = "retired"
     """Its consumer was removed."""
     UNREADABLE = "unreadable"
-    """The stored body could not be read."""
+    """The stored body could not be read; queued: the process that took it lacks a key."""
     ACKNOWLEDGED = "acknowledged"
     """The consumer confirmed it."""
     AWAITING_ACK = "awaiting_ack"
@@ -80,6 +80,8 @@ ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
         (_S.IN_FLIGHT, _S.QUEUED, _R.RETRY),
         (_S.IN_FLIGHT, _S.QUEUED, _R.INTERRUPTED),
         (_S.IN_FLIGHT, _S.QUEUED, _R.LEASE_EXPIRED),
+        # Given back unopened, as if it had never been taken (steps/release.py).
+        (_S.IN_FLIGHT, _S.QUEUED, _R.UNREADABLE),
         (_S.IN_FLIGHT, _S.DEAD, _R.EXHAUSTED),
         (_S.IN_FLIGHT, _S.DEAD, _R.GONE),
         (_S.IN_FLIGHT, _S.DEAD, _R.UNREADABLE),

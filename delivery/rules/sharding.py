@@ -1,8 +1,47 @@
 """Sharding: which of the live pumps looks after a consumer (rendezvous hashing)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, Self
 
 _MASK = (1 << 64) - 1
+
+
+class KeyHolder(NamedTuple):
+    """A living process, and the encryption keys that it has."""
+
+    generation: int
+    keys: frozenset[str]
+    missing: frozenset[str]
+    """Keys that it met and does not have."""
+    name: str = ""
+
+    def lacks(self, sealing: str) -> bool:
+        """Whether it lacks the key that seals, or one that it met."""
+        return bool(self.missing) or sealing not in self.keys
+
+    @classmethod
+    def of(cls, generation: int, keys: str, missing: str, name: str = "") -> Self:
+        """As its row has it: fingerprints with commas between them."""
+        return cls(generation, _ids(keys), _ids(missing), name)
+
+
+def _ids(text: str) -> frozenset[str]:
+    return frozenset(filter(None, text.split(",")))
+
+
+def able(pumps: Iterable[KeyHolder], sealing: str) -> set[int]:
+    """Generations of the pumps that look after consumers.
+
+    Not those without the key that seals now, and not those that lack a key which another one of
+    the rest has; unless nobody would be left. Every process computes the same answer from the same
+    rows: two pumps of which each lacks what the other one has do not both step back.
+    """
+    pumps = sorted(pumps)
+    left = [pump for pump in pumps if sealing in pump.keys] or pumps
+    for pump in list(left):
+        if any(pump.missing & other.keys for other in left):
+            left.remove(pump)
+    return {pump.generation for pump in left}
 
 
 def owner(consumer_id: int, generations: Collection[int]) -> int | None:

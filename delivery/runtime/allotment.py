@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from channels_app import keystore
 from channels_app.directory import Signer, directory
-from channels_app.rules.encryption import Unreadable
+from channels_app.rules.encryption import KeyMissing, Unreadable
 from delivery.conf import conf
 from delivery.rules.taker import Leave, Taker
 from delivery.runtime.line import Line
 from delivery.runtime.roster import Roster
+from delivery.steps import acknowledge
 from delivery.steps.claim import Want
 
 logger = logging.getLogger(__name__)
@@ -98,7 +100,13 @@ class Allotment:
     def signer(self, line: Line) -> Signer | Unreadable:
         """The consumer's opened secrets, or why they cannot be opened: then it is left alone."""
         try:
+            if line.view.ack:
+                keystore.signing_key(acknowledge.PURPOSE)  # of the address that it may call
             return directory.signer(line.view.id)
+        except KeyMissing as error:
+            self._roster.miss(error.key_id)
+            self._roster.suspend(line)
+            return error
         except Unreadable as error:
             logger.error("secrets of consumer %s cannot be opened: %s", line.view.client_id, error)
             self._roster.suspend(line)

@@ -1,17 +1,13 @@
 """Leasing: what the holder of leases says of them: done, failed, not now, a little longer."""
 
-import hashlib
 import itertools
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache
 from typing import NamedTuple
 
-from django.conf import settings
-
-from channels_app import chance, clock, failpoints
+from channels_app import chance, clock, failpoints, keystore
 from channels_app.directory import ConsumerView, directory
 from channels_app.group_commit import GroupCommit
 from channels_app.rules import backoff
@@ -26,6 +22,8 @@ from delivery.steps import leases as steps
 from delivery.steps import settle
 from delivery.steps.settle import Result
 
+PURPOSE = b"leases"
+"""Of the key that signs tokens."""
 MOST_SHARED = 200
 """Leases of several callers that are ended in one transaction; one caller may bring more."""
 LONGEST = timedelta(hours=12)
@@ -33,13 +31,14 @@ LONGEST = timedelta(hours=12)
 
 
 def token(lease: Lease) -> str:
-    """As its holder keeps it."""
-    return rules.to_token(lease, _key())
+    """As its holder keeps it. Raises rules.encryption.KeyMissing."""
+    return rules.to_token(lease, keystore.signing_key(PURPOSE))
 
 
 def lease_of(text: str) -> Lease | None:
-    """The lease behind a token that we gave out; None for anything else."""
-    return rules.from_token(text, _key())
+    """The lease behind a token that we gave out; None for anything else. Raises KeyMissing."""
+    found = (rules.from_token(text, key) for key in keystore.signing_keys(PURPOSE))
+    return next((lease for lease in found if lease is not None), None)
 
 
 def end(
@@ -139,8 +138,3 @@ def _claimed(lease: Lease, now: datetime) -> Claimed:
         replayed=False,
         lease_until=now,
     )
-
-
-@cache
-def _key() -> bytes:
-    return hashlib.sha256(b"leases of pull consumers:" + settings.SECRET_KEY.encode()).digest()

@@ -6,14 +6,14 @@ import selectors
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
 from channels_app import clock, failpoints
 from channels_app.directory import Signer
-from channels_app.rules.encryption import Unreadable
+from channels_app.rules.encryption import KeyMissing, Unreadable
 from delivery import metrics
 from delivery.conf import conf
 from delivery.rules.claimed import Claimed
@@ -26,7 +26,7 @@ from delivery.runtime.recorder import Recorder, patiently
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held, Replaced
 from delivery.runtime.wake import Listener, bell
-from delivery.steps import claim, dispatch, parcels
+from delivery.steps import claim, dispatch, parcels, release
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Answer
 
@@ -61,6 +61,8 @@ class Pump:
         self.tickets = itertools.count(1)
         self.claimed: list[tuple[Claimed, Line]] = []
         """Leased and not sent yet."""
+        self.unopened: dict[str, list[Claimed]] = {}
+        """Taken, and sealed with a key that this process lacks, by that key; to be given back."""
         self.recorder = Recorder(held, self.roster)
         self.accepted_hint = True
         self.told: set[int] = set()
@@ -213,7 +215,11 @@ class Pump:
         # From here on nothing asks the database: either all of them begin, or none has.
         self.claimed = waiting
         for row, line, parcel in loaded:
-            ticket, signer = self._begin(row, line, parcel), signers[row.consumer_id]
+            signer = signers[row.consumer_id]
+            if missing := _missing_key(signer, parcel):
+                self._leave(missing, row, line)
+                continue
+            ticket = self._begin(row, line, parcel)
             if is_late(row, line, now):
                 self._interrupted(ticket)  # too late to be sure that it is still ours at the end
             elif isinstance(signer, Unreadable):
@@ -246,6 +252,24 @@ class Pump:
         """Close an attempt that never reached the consumer."""
         self._close(recorder.unsent(ticket, outcome, error))
 
+    def _leave(self, key_id: str, row: Claimed, line: Line) -> None:
+        """Leave a delivery to those that have the key; nothing was begun."""
+        self.unopened.setdefault(key_id, []).append(row)
+        line.in_flight -= 1
+        self.roster.agenda.note(line)
+
+    def _give_back(self) -> None:
+        for key_id, rows in list(self.unopened.items()):
+            wait_s, now = self.roster.miss(key_id), clock.now()
+            due_at = now + timedelta(seconds=wait_s)
+            owner, slot = self.held.generation, self.held.ordinal
+            count = release.give_back(rows, owner=owner, due_at=due_at, now=now, slot=slot)
+            metrics.UNOPENED.inc(count)
+            del self.unopened[key_id]
+            for consumer_id in {row.consumer_id for row in rows}:
+                self.roster.expect(consumer_id, due_at)
+            self.next_beat = 0.0  # the others are to hear of it now
+
     def _interrupted(self, ticket: int) -> None:
         self._finish(ticket, Outcome.INTERRUPTED, "The broker stopped during the attempt.")
 
@@ -262,6 +286,8 @@ class Pump:
 
     def _record(self) -> None:
         self._take_answers()
+        if self.unopened:
+            self._give_back()
         if not self.open or time.monotonic() >= self.recorder.due_at:
             self.recorder.flush()
 
@@ -295,3 +321,10 @@ class Pump:
         now = clock.now()
         for consumer_id in hints.consumer_ids:
             self.roster.expect(consumer_id, now)
+
+
+def _missing_key(signer: Signer | Unreadable, parcel: Parcel | None) -> str:
+    """Id of a key that this process lacks to send the parcel; '' when it can, or nobody could."""
+    if isinstance(signer, KeyMissing):
+        return signer.key_id
+    return parcel.missing_key if parcel else ""

@@ -1,12 +1,13 @@
 """Receiving: what a pull consumer takes, and the waiting for it while there is nothing."""
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-from channels_app import clock, failpoints
+from channels_app import clock, failpoints, keystore
 from channels_app.api.places import Places
 from channels_app.directory import ConsumerView, directory
 from delivery import metrics
@@ -14,11 +15,11 @@ from delivery.rules import leases
 from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
 from delivery.rules.outcome import Outcome
-from delivery.runtime import handout, leasing
+from delivery.runtime import handout, leasing, slots
 from delivery.runtime.circles import circles
 from delivery.runtime.handout import Share
 from delivery.runtime.line import GUARD_EVERY
-from delivery.steps import horizon, parcels, sharing
+from delivery.steps import horizon, parcels, release, sharing
 from delivery.steps import leases as steps
 from delivery.steps.claim import Want
 from delivery.steps.parcels import Parcel
@@ -62,17 +63,22 @@ class Handed(NamedTuple):
 
 
 def receive(view: ConsumerView, wish: Wish) -> list[Handed]:
-    """What is due now, best first, leased to the worker; nothing while the consumer is halted."""
+    """What is due now, best first, leased to the worker; nothing while the consumer is halted.
+
+    Raises rules.encryption.KeyMissing, before anything is taken, where no lease can be signed.
+    """
     if view.halted or view.mode != "pull":
         return []
+    keystore.signing_key(leasing.PURPOSE)
     owner = leases.owner_of(view.id, wish.worker)
     share = (_resumed if wish.resume else _claimed)(view, wish, owner)
     _note(owner, view.id, wish.worker)
     rows = share.rows
     if not rows:
         return []
-    held = {row.id: _lease(row, wish.worker) for row in rows}
     contents = _contents(share)
+    rows = _opened(rows, contents, owner)
+    held = {row.id: _lease(row, wish.worker) for row in rows}
     broken = [row for row in rows if contents[row.message_id].error]
     for row in broken:
         error = contents[row.message_id].error
@@ -238,6 +244,20 @@ def _contents(share: Share) -> dict[int, Parcel]:
             room -= parcel.size
             found[message_id] = parcels.load([message_id]).get(message_id, missing)
     return found
+
+
+def _opened(rows: list[Claimed], contents: dict[int, Parcel], owner: int) -> list[Claimed]:
+    """Those that are not sealed with a key that this process lacks; the others are given back."""
+    lacking: dict[str, list[Claimed]] = {}
+    for row in rows:
+        lacking.setdefault(contents[row.message_id].missing_key, []).append(row)
+    whole, now = lacking.pop("", []), clock.now()
+    for key_id, some in lacking.items():
+        due_at = now + timedelta(seconds=slots.announcement.miss(key_id))
+        metrics.UNOPENED.inc(
+            release.give_back(some, owner=owner, due_at=due_at, now=now, slot=os.getpid())
+        )
+    return whole
 
 
 def _note(owner: int, consumer_id: int, worker: str) -> None:

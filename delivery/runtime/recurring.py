@@ -13,19 +13,22 @@ from channels_app.directory import ChannelView, directory
 from channels_app.errors import Conflict, OverQuota, StorageFull
 from channels_app.models import Schedule, new_id
 from channels_app.rules import firings, ids, misfires
-from channels_app.rules.encryption import Unreadable
+from channels_app.rules.encryption import KeyMissing, Unreadable
 from channels_app.rules.misfires import Turn
 from channels_app.rules.recurrence import SKIP_IF_UNDELIVERED
 from channels_app.steps import accept, register_schedule
 from channels_app.steps.accept import Accepted, Publication
 from channels_app.steps.register_schedule import Order
 from delivery import metrics
+from delivery.runtime import slots
 from delivery.steps import firing
 
 logger = logging.getLogger(__name__)
 
 MOST = 100
 """Schedules of one transaction: at nine o'clock many are due at once."""
+_missing: set[str] = set()
+"""Keys whose absence the log has been told of."""
 LATE = timedelta(seconds=5)
 """From here on a sweep fires what nobody else has."""
 
@@ -86,7 +89,7 @@ def run_now(order: Order) -> dict[str, Any]:
 
 def _fire(due_before: datetime | None, most: int) -> list[_Round]:
     now = clock.now()
-    rounds = [_judge(schedule, now) for schedule in firing.take(due_before or now, most)]
+    rounds = list(filter(None, (_judge(it, now) for it in firing.take(due_before or now, most))))
     groups: dict[tuple[int, int | None], list[_Round]] = {}
     for one in rounds:
         if one.view is not None and one.publication is not None:
@@ -110,7 +113,8 @@ def _fire(due_before: datetime | None, most: int) -> list[_Round]:
     return rounds
 
 
-def _judge(schedule: Schedule, now: datetime) -> _Round:
+def _judge(schedule: Schedule, now: datetime) -> _Round | None:
+    """What becomes of its occurrence; None leaves it to processes that can open its body."""
     assert schedule.next_at is not None
     try:
         turn = misfires.turn(schedule.next_at, now, schedule.misfire, schedule.timetable.after)
@@ -127,6 +131,11 @@ def _judge(schedule: Schedule, now: datetime) -> _Round:
     key = firings.key(schedule.name, turn.occurrence)
     try:
         one.view, one.publication = _publication(schedule, key, now)
+    except KeyMissing as error:
+        if error.key_id not in _missing:
+            _missing.add(error.key_id)
+            logger.error(slots.MISSING, error.key_id)
+        return None
     except _Refused as refused:
         one.result, one.detail = firings.REFUSED, str(refused)
     return one
@@ -140,6 +149,8 @@ def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelVi
         raise _Refused("Its producer is disabled.")
     try:
         return view, recurring.message(schedule, view, producer, key, now)
+    except KeyMissing:
+        raise
     except (ApiProblem, Unreadable) as refused:
         raise _Refused(str(refused)) from None
 

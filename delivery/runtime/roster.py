@@ -1,10 +1,12 @@
 """Roster: the consumers that one pump owns, kept true as pumps and configuration come and go."""
 
+import logging
 import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from channels_app import clock
+from channels_app import clock, keystore
+from channels_app.conf import keyring
 from channels_app.directory import ConsumerView, directory
 from channels_app.models import DirectoryVersion, raw
 from channels_app.rules import backoff
@@ -12,11 +14,14 @@ from delivery.conf import conf
 from delivery.rules import breaker, sharding
 from delivery.rules.breaker import Circuit
 from delivery.rules.outcome import Outcome
+from delivery.rules.sharding import KeyHolder
 from delivery.runtime import slots
 from delivery.runtime.agenda import Agenda
 from delivery.runtime.line import Line
 from delivery.steps import health, horizon
 from delivery.steps.send import Answer
+
+logger = logging.getLogger(__name__)
 
 SAVE_S = 5.0
 """How long unremarkable news of a consumer's health may stay unsaved."""
@@ -41,6 +46,11 @@ class Roster:
         self._saved: dict[int, float] = {}
         self._unasked: list[int] = []
         """Consumers whose turn in this round of discovery is still to come."""
+        self._pumps: list[KeyHolder] = []
+        """All that take deliveries, as their rows said at the last refresh."""
+        self._missing: set[str] = set()
+        self._told: set[str] = set()
+        """Of the missing keys those that the others have been told of."""
 
     def is_behind(self) -> bool:
         """Whether configuration changed since the last refresh."""
@@ -48,10 +58,16 @@ class Roster:
 
     def refresh(self) -> bool:
         """Follow configuration and the living pumps; True when something changed."""
+        if self._told != self._missing:
+            slots.lack(self.generation, self._missing)
+            self._told = set(self._missing)
         # One without an address finishes what it has and takes nothing more.
         version, takers = raw.read_all([(DirectoryVersion.CURRENT, []), slots.takers()])
         self._number = number = directory.refresh(number=DirectoryVersion.of(version))
-        members = {generation for (generation,) in takers} | {self.generation}
+        ours = KeyHolder(self.generation, keyring().ids, frozenset(self._missing))
+        others = (KeyHolder.of(*row) for row in takers)
+        self._pumps = [ours, *(one for one in others if one.generation != self.generation)]
+        members = sharding.able(self._pumps, keystore.sealing_id())
         basis = (number, frozenset(members))
         if basis == self._basis:
             return False
@@ -72,6 +88,16 @@ class Roster:
             self._adopt(view, circuits.get(consumer_id, Circuit()))
         self._basis = basis
         return True
+
+    def miss(self, key_id: str) -> float:
+        """Note a key that this pump lacks; seconds until what it sealed may be taken again.
+
+        At the next refresh its consumers go to those that have the key, if there are any.
+        """
+        if key_id not in self._missing:
+            self._missing.add(key_id)
+            logger.error(slots.MISSING, key_id)
+        return slots.wait_s(key_id, self._pumps)
 
     def expect(self, consumer_id: int, due_at: datetime) -> bool:
         """Note that a consumer has something due; False when another pump owns it."""

@@ -1,22 +1,33 @@
 """Slots: who pumps right now, known to everyone through rows with a heartbeat."""
 
+import logging
 import os
+import threading
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db import Error as DatabaseFailure
 from django.db import IntegrityError, close_old_connections, transaction
 
-from channels_app import clock
+from channels_app import clock, keystore
+from channels_app.conf import keyring
 from channels_app.models import new_id, raw
 from delivery.conf import conf
 from delivery.models import PumpSlot, SweepRun
+from delivery.rules.sharding import KeyHolder
 from delivery.runtime.processes import runs
 
-BEAT_S, STEWARD_BEAT_S = 0.5, 1.0
-"""Of pumps, and of a steward: it holds no deliveries that somebody would have to take over."""
+logger = logging.getLogger(__name__)
+
+MISSING = "the encryption key %s is missing here: what it sealed is left to other processes"
+
+BEAT_S, STEWARD_BEAT_S, WEB_BEAT_S = 0.5, 1.0, 2.0
+"""Of pumps, and of a steward and web processes: they hold no deliveries that somebody would have to
+take over."""
 STANDSTILL_S = 20.0
 """How long a cluster may lack a pump until it is killed and started afresh."""
 TASKLESS_S = 300.0
@@ -27,13 +38,16 @@ STALE_S = 5.0
 """A slot without a heartbeat for so long has lost its owner, wherever that ran."""
 QUIET_S = 1.5
 """Three beats."""
+ELSEWHERE_S, NOWHERE_S = 1.0, 60.0
+"""How long a delivery waits that its taker had no key for: until another process may have taken
+its consumer over, or, where none has the key, until somebody may have brought it."""
 # Both twice a second in each pump: the ORM would take most of the time.
 BEAT = (
     f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s"  # noqa: S608 (name of ours)
     " WHERE id = %s AND generation = %s"
 )
 TAKERS = (
-    f"SELECT generation FROM {PumpSlot._meta.db_table}"  # noqa: S608 (a name of ours)
+    f"SELECT generation, key_ids, missing_key_ids FROM {PumpSlot._meta.db_table}"  # noqa: S608 (a name of ours)
     f" WHERE kind = '{PumpSlot.Kind.PUMP.value}' AND wake_address <> '' AND heartbeat_at >= %s"
 )
 
@@ -83,6 +97,26 @@ def hush(held: Held) -> None:
     PumpSlot.objects.filter(id=held.id, generation=held.generation).update(wake_address="")
 
 
+def lack(generation: int, key_ids: Collection[str]) -> None:
+    """Say which encryption keys we met and do not have: the alarm, and a word to the others."""
+    mine = PumpSlot.objects.filter(generation=generation)
+    mine.update(missing_key_ids=",".join(sorted(key_ids)))
+
+
+def wait_s(key_id: str, others: Iterable[KeyHolder]) -> float:
+    """Seconds until what a key sealed that we lack may be taken again: short if others have it."""
+    return ELSEWHERE_S if any(key_id in other.keys for other in others) else NOWHERE_S
+
+
+def holders() -> list[KeyHolder]:
+    """Every living process of the installation with the encryption keys that it has read."""
+    horizon = clock.now() - timedelta(seconds=STALE_S)
+    rows = PumpSlot.objects.filter(heartbeat_at__gte=horizon).order_by("host", "pid")
+    return [
+        KeyHolder.of(row.generation, row.key_ids, row.missing_key_ids, str(row)) for row in rows
+    ]
+
+
 def leave(held: Held) -> None:
     """Give the slot up on a clean stop."""
     PumpSlot.objects.filter(id=held.id, generation=held.generation).delete()
@@ -95,8 +129,53 @@ def living(kind: str = PumpSlot.Kind.PUMP) -> Sequence[PumpSlot]:
 
 
 def takers() -> raw.Statement:
-    """A query for the generations of the living pumps that take deliveries."""
+    """A query for the living pumps that take deliveries: what KeyHolder.of reads."""
     return TAKERS, [raw.text(clock.now() - timedelta(seconds=STALE_S))]
+
+
+class Announcement:
+    """Says again and again that a web process lives, and which encryption keys it has read."""
+
+    def __init__(self) -> None:
+        self._held: Held | None = None
+        self._missing: set[str] = set()
+        self._told: tuple[int, frozenset[str]] = (0, frozenset())
+
+    def start(self) -> None:
+        """In a thread of its own, for as long as the process lives."""
+        threading.Thread(target=self._run, name="announcement", daemon=True).start()
+
+    def beat(self) -> None:
+        """Once. Raises what the database raises."""
+        if self._held is None or not beat(self._held, 0):
+            # A process that stood still is buried like a dead one, and announces itself anew.
+            self._held = acquire(uuid.uuid4().hex, PumpSlot.Kind.WEB, 1)
+        if keystore.refusal():
+            self.miss(keystore.sealing_id())
+        if self._held is not None and self._missing:
+            told = self._held.generation, frozenset(self._missing)
+            if told != self._told:
+                lack(*told)
+                self._told = told
+
+    def miss(self, key_id: str) -> float:
+        """Note a key that we met and do not have; `wait_s` of it."""
+        if key_id not in self._missing:
+            self._missing.add(key_id)
+            logger.error(MISSING, key_id)
+        return wait_s(key_id, holders())
+
+    def _run(self) -> None:
+        rest = threading.Event()
+        while True:
+            try:
+                self.beat()
+            except DatabaseFailure:
+                close_old_connections()
+            rest.wait(WEB_BEAT_S)
+
+
+announcement = Announcement()
 
 
 class Mourner:
@@ -189,6 +268,8 @@ def _take(
         "started_at": now,
         "heartbeat_at": now,
         "in_flight": 0,
+        "key_ids": ",".join(sorted(keyring().ids)),
+        "missing_key_ids": "",
     }
     if slot is not None:
         mine = PumpSlot.objects.filter(id=slot.id, generation=slot.generation)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from channels_app import sealing
 from channels_app.models import Message, MessageBody, raw
-from channels_app.rules.encryption import Unreadable
+from channels_app.rules.encryption import KeyMissing, Unreadable
 
 SMALL_BYTES = 64 * 1024
 """Bodies up to this size come with everything else; a larger one only when it is asked for."""
@@ -38,6 +38,8 @@ class Parcel(NamedTuple):
     size: int
     """Bytes of the body."""
     error: str = ""
+    missing_key: str = ""
+    """Id of the key that this process lacks, and another one may have."""
 
     @property
     def is_left(self) -> bool:
@@ -132,6 +134,8 @@ def _open(found: Row) -> Parcel:
         return Parcel(content_type, forwarded, None, size)
     try:
         body = sealing.open_body(message_id, bytes(data))
+    except KeyMissing as error:
+        return Parcel(content_type, forwarded, None, size, str(error), error.key_id)
     except Unreadable as error:
         return Parcel(content_type, forwarded, None, size, str(error))
     return Parcel(content_type, forwarded, body, len(body))

@@ -14,6 +14,7 @@ from channels_app.rules import ids
 from delivery import acks, lanes, metrics
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.asker import Asker
+from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
 
@@ -69,6 +70,40 @@ def release_lease(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 
         return Delivery.objects.get(id=row.id)
 
     return transactions.run(write, on_collision=new_id.reseed)
+
+
+def give_back(
+    rows: Collection[Claimed], *, owner: int, due_at: datetime, now: datetime, slot: int
+) -> int:
+    """Undo the claim of what ``owner`` took and cannot open; returns how many still were its own.
+
+    No attempt was made: none is counted, and the next claim has the same number. So whoever lacks
+    a key wears nothing out, however often it tries.
+    """
+    return transactions.run(lambda: _give_back(rows, owner, due_at, slot))
+
+
+def _give_back(rows: Collection[Claimed], owner: int, due_at: datetime, slot: int) -> int:
+    fences = {row.id: row.attempt for row in rows}
+    # By owner, too: once given back, another one's claim has the same number.
+    held = Delivery.objects.select_for_update().filter(
+        id__in=fences, state=DeliveryState.IN_FLIGHT.value, lease_owner=owner
+    )
+    ours = [row for row in held if row.attempt_count == fences[row.id]]
+    Delivery.objects.filter(id__in=[row.id for row in ours]).update(
+        state=DeliveryState.QUEUED.value,
+        reason=Reason.UNREADABLE.value,
+        due_at=due_at,
+        lease_owner=None,
+        attempt_count=F("attempt_count") - 1,
+        version=F("version") + 1,
+    )
+    tally: Tally[tuple[int, str]] = Tally()
+    for row in ours:
+        tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
+        tally[row.consumer_id, DeliveryState.QUEUED.value] += 1
+    Counter.add(tally, slot)
+    return len(ours)
 
 
 @dataclass(frozen=True, slots=True)

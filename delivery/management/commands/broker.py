@@ -8,7 +8,7 @@ from django.db import connection
 from channels_app import transactions
 from delivery.conf import conf
 from delivery.management.base import Command as BaseCommand
-from delivery.management.base import Error
+from delivery.management.base import Error, refuse_wrong_keys
 from delivery.runtime import children
 from delivery.runtime.processes import Child
 from delivery.runtime.supervisor import Supervisor
@@ -41,6 +41,7 @@ class Command(BaseCommand):
 
     def handle(self, *, bind: str, role: str, **options: Any) -> None:
         """Block until told to stop."""
+        refuse_wrong_keys()
         wanted: list[Child] = []
         try:
             if role != "worker":

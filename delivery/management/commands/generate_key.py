@@ -17,7 +17,7 @@ class Command(BaseCommand):
         "  manage.py generate_key > /etc/hookstation/key       first key:\n"
         "      HOOKSTATION_ENCRYPTION_KEYS_FILE=/etc/hookstation/key\n"
         "  rotation: put the new key in front of the old one, comma between them,\n"
-        "      restart, then run `manage.py reencrypt` and take the old key away."
+        "      restart every process, run `manage.py rotate_keys`, take the old key away."
     )
     requires_system_checks = []
 

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from delivery.management.base import Command as BaseCommand
+from delivery.management.base import refuse_wrong_keys
 from delivery.runtime import cluster
 
 
@@ -31,6 +32,7 @@ class Command(BaseCommand):
 
     def handle(self, *, cluster: str, **options: Any) -> None:
         """Block until told to stop."""
+        refuse_wrong_keys()
         raise SystemExit(run(cluster))
 
 

@@ -1,0 +1,193 @@
+"""Keystore: what all processes must agree on about keys: which one seals, and which ones sign.
+
+Settings say which encryption keys a process has. The database says which of them seals, so that a
+new key seals nothing until every process has read it (steps/reseal.py, `manage.py rotate_keys`).
+Leases and acknowledgement addresses are signed with random keys that the database keeps sealed, and
+that outlive both SECRET_KEY and each encryption key.
+"""
+
+import hmac
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.db import IntegrityError, connection, transaction
+
+from channels_app import clock
+from channels_app.conf import keyring
+from channels_app.models import SigningKey
+from channels_app.rules.encryption import KeyMissing, Keyring, Unreadable
+
+FRESH_S = 2.0
+"""How old what a process knows may be: it seals so long with the former key at most."""
+SIGNS_AFTER = timedelta(seconds=10)
+"""A new key signs when every process has had the time to read it."""
+OVERLAP = timedelta(days=30)
+"""What a former key signed counts so long after its successor came."""
+SETTLED = timedelta(minutes=5)
+_BYTES = 32
+
+
+class _Known(NamedTuple):
+    """The rows as they were read, opened as far as this process can."""
+
+    read_at: float
+    """By `time.monotonic`."""
+    sealing_id: str
+    sealing: Keyring | None
+    """None without the key that seals."""
+    keys: Sequence[tuple[datetime, bytes]]
+    """Those that sign or still count, newest first, with the instant at which each was made."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the rows are older than any open transaction."""
+        return bool(self.keys) and self.keys[0][0] < clock.now() - SETTLED
+
+
+_known: _Known | None = None
+
+
+def sealing_id() -> str:
+    """The id of the key that seals, whether this process has it or not."""
+    known = _read()
+    return known.sealing_id if known else keyring().primary_id
+
+
+def refusal() -> str:
+    """Why a process with these keys must not start, in sentences; '' if it may.
+
+    Raises what the database raises.
+    """
+    known = _read()
+    if known is None or known.sealing is not None:
+        return ""
+    return (
+        f"This installation seals with the encryption key {known.sealing_id}, and the keys here "
+        f"({', '.join(sorted(keyring().ids))}) do not open what it sealed. Add that key to "
+        "HOOKSTATION_ENCRYPTION_KEYS. If there was none, it is the one that was derived from "
+        "SECRET_KEY: put the former value into SECRET_KEY_FALLBACKS."
+    )
+
+
+def sealer() -> Keyring:
+    """All keys, of which the installation's current one seals. Raises KeyMissing."""
+    known = _read_or_begin()
+    if known.sealing is None:
+        raise KeyMissing(known.sealing_id)
+    return known.sealing
+
+
+def signing_key(purpose: bytes) -> bytes:
+    """What signs now. Raises KeyMissing.
+
+    Asks the database only where nothing is known yet: a pump signs between two requests.
+    """
+    known = _known or _read_or_begin()
+    if not known.keys:
+        raise KeyMissing(known.sealing_id)
+    newest = clock.now() - SIGNS_AFTER
+    # The oldest one is there from the start, and signs at once.
+    key = next((key for made_at, key in known.keys if made_at <= newest), known.keys[-1][1])
+    return _derived(key, purpose)
+
+
+def signing_keys(purpose: bytes) -> list[bytes]:
+    """What may have signed something that still counts. Raises KeyMissing."""
+    known = _read_or_begin()
+    if not known.keys:
+        raise KeyMissing(known.sealing_id)
+    return [_derived(key, purpose) for _, key in known.keys]
+
+
+def activate(key_id: str) -> None:
+    """Let this key seal from now on, and a new one sign. Raises KeyMissing.
+
+    For rotations alone: every process must have the key already. Signing keys stay valid; those
+    whose overlap is over are deleted.
+    """
+    ring = keyring().sealing_with(key_id)
+    with transaction.atomic():
+        rows = list(SigningKey.objects.select_for_update().order_by("-id"))
+        counting = _counting([row.created_at for row in rows])
+        SigningKey.objects.filter(id__in=[row.id for row in rows[counting:]]).delete()
+        for row in rows[:counting]:
+            key = ring.open(bytes(row.sealed), _aad(row.id))
+            SigningKey.objects.filter(id=row.id).update(
+                sealed=ring.seal(key, _aad(row.id)), key_id=key_id
+            )
+        _create(rows[0].id + 1 if rows else 1, ring)
+    forget()
+
+
+def forget() -> None:
+    """Ask the database next time."""
+    global _known
+    _known = None
+
+
+def _read() -> _Known | None:
+    """What the database says; None before anything was sealed."""
+    global _known
+    known = _known
+    if known is None or time.monotonic() - known.read_at > FRESH_S:
+        fresh = _load()
+        # A first row that this transaction made may be undone with it: then it is read again.
+        if known is not None or not connection.in_atomic_block or (fresh and fresh.is_settled):
+            _known = fresh
+        return fresh
+    return known
+
+
+def _read_or_begin() -> _Known:
+    """The same; the first key here is the installation's if nothing was sealed yet."""
+    if known := _read():
+        return known
+    with suppress(IntegrityError), transaction.atomic():  # another process may be faster
+        _create(1, keyring())
+    begun = _read()
+    assert begun is not None
+    return begun
+
+
+def _load() -> _Known | None:
+    ticks, rows = time.monotonic(), _rows()
+    if not rows:
+        return None
+    ring, newest = keyring(), rows[0]
+    opened = {}
+    for row in rows[: _counting([row.created_at for row in rows])]:
+        with suppress(Unreadable):
+            opened[row.id] = row.created_at, ring.open(bytes(row.sealed), _aad(row.id))
+    if newest.id not in opened:
+        return _Known(ticks, newest.key_id, None, [])
+    return _Known(ticks, newest.key_id, ring.sealing_with(newest.key_id), list(opened.values()))
+
+
+def _rows() -> list[SigningKey]:
+    return list(SigningKey.objects.order_by("-id"))
+
+
+def _counting(made_at: Sequence[datetime]) -> int:
+    """How many of these, newest first, still count: the successor of the last came not long ago."""
+    horizon = clock.now() - OVERLAP
+    replaced_at = made_at[:-1]
+    return 1 + sum(instant > horizon for instant in replaced_at) if made_at else 0
+
+
+def _create(number: int, ring: Keyring) -> None:
+    sealed = ring.seal(os.urandom(_BYTES), _aad(number))
+    SigningKey.objects.create(
+        id=number, sealed=sealed, key_id=ring.primary_id, created_at=clock.now()
+    )
+
+
+def _aad(number: int) -> bytes:
+    return f"signing key:{number}".encode()
+
+
+def _derived(key: bytes, purpose: bytes) -> bytes:
+    return hmac.digest(key, b"hookstation: " + purpose, "sha256")

@@ -1,0 +1,96 @@
+"""``manage.py rotate_keys``: seal with a new key, and let go of old ones."""
+
+import time
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from channels_app import keystore
+from channels_app.conf import keyring
+from channels_app.steps import reseal
+from delivery.management.base import Command as BaseCommand
+from delivery.management.base import Error, Progress, counted, refuse_wrong_keys
+from delivery.runtime import slots
+
+SHOWN = 20
+LOOK_S = 0.5
+
+
+class Command(BaseCommand):
+    """Lets the first key seal once all processes have it, then works steps/reseal.py off."""
+
+    help = (
+        "Let the first key of HOOKSTATION_ENCRYPTION_KEYS seal, as soon as every living process\n"
+        "of the installation has read it. Then seal again what the other keys sealed: signing\n"
+        "secrets, static headers, second factors and all bodies.\n\n"
+        "Runs beside the broker, in small transactions. It may be stopped at any time and run\n"
+        "again: what is done stays done. When it ends without a complaint, the old keys can go."
+    )
+    examples = (
+        "  manage.py rotate_keys        after a new key was put in front of the old\n"
+        "                               ones on every host, and everything was restarted"
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """``--wait``."""
+        parser.add_argument(
+            "--wait",
+            type=float,
+            default=60.0,
+            metavar="SECONDS",
+            help="how long to wait for processes that have not read the key (default: %(default)g)",
+        )
+
+    def handle(self, *, wait: float, **options: Any) -> None:
+        """Exit code 1 when a process lacks the key, or something could not be opened."""
+        refuse_wrong_keys()
+        if (key_id := keyring().primary_id) != keystore.sealing_id():
+            self._wait_for_all(key_id, wait)
+            keystore.activate(key_id)
+            self.stdout.write(f"Key {key_id} seals from now on.")
+            # Until no process seals with the former key any more.
+            time.sleep(2 * keystore.FRESH_S)
+        self._reseal_all()
+
+    def _wait_for_all(self, key_id: str, seconds: float) -> None:
+        end, told = time.monotonic() + seconds, ""
+        while lacking := [one.name for one in slots.holders() if key_id not in one.keys]:
+            if (names := "".join(f"\n  {name}" for name in lacking)) != told:
+                self.stderr.write(f"Waiting for processes that have not read key {key_id}:{names}")
+                told = names
+            if time.monotonic() >= end:
+                raise Error(
+                    f"Processes that have not read key {key_id}:{names}\n"
+                    "Nothing was changed. Put the key into HOOKSTATION_ENCRYPTION_KEYS there, "
+                    "restart them, and run this again."
+                )
+            time.sleep(LOOK_S)
+
+    def _reseal_all(self) -> None:
+        unreadable: list[str] = []
+        for kind in reseal.kinds():
+            unreadable += self._reseal(kind)
+        if unreadable:
+            more = f"\n  ... and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
+            lines = "".join(f"\n  {sentence}" for sentence in unreadable[:SHOWN])
+            raise Error(
+                f"{counted(len(unreadable), 'row')} could not be opened and stayed as they are."
+                f"{lines}{more}\nAdd the missing key to HOOKSTATION_ENCRYPTION_KEYS, behind the "
+                "first, and run this again."
+            )
+        self.stdout.write(
+            self.style.SUCCESS(f"Everything is sealed with key {keystore.sealing_id()}.")
+        )
+
+    def _reseal(self, kind: reseal.Kind) -> list[str]:
+        progress = Progress(self.stdout, kind.total(), kind.noun)
+        looked, resealed = 0, 0
+        unreadable: list[str] = []
+        for batch in kind.reseal():
+            looked += batch.looked
+            resealed += batch.resealed
+            unreadable += batch.unreadable
+            progress.show(looked)
+        progress.close()
+        self.stdout.write(f"{counted(looked, kind.noun)}: {resealed:,} sealed again")
+        return unreadable

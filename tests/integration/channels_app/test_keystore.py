@@ -1,0 +1,135 @@
+"""Which key seals and which ones sign: the database says so to all processes alike."""
+
+from datetime import timedelta
+
+import pytest
+
+from channels_app import keystore, sealing
+from channels_app.errors import NotFound
+from channels_app.models import SigningKey
+from channels_app.rules.encryption import KeyMissing, generate_key
+from delivery.steps import acknowledge
+from tests.support.keys import host
+
+pytestmark = [pytest.mark.django_db, pytest.mark.mysql]
+OLD, NEW = generate_key(), generate_key()
+
+
+def made_earlier(by: timedelta) -> None:
+    """Let all signing keys be older."""
+    for row in SigningKey.objects.all():
+        SigningKey.objects.filter(id=row.id).update(created_at=row.created_at - by)
+    keystore.forget()
+
+
+def test_a_new_key_seals_nothing_until_it_is_let() -> None:
+    with host(OLD) as old:
+        assert sealing.seal_body(1, b"first", encrypt=True)[1] == old.primary_id
+    with host(NEW, OLD) as both:
+        assert sealing.seal_body(1, b"body", encrypt=True)[1] == old.primary_id
+        keystore.activate(both.primary_id)
+        data, key_id = sealing.seal_body(1, b"body", encrypt=True)
+        assert key_id == both.primary_id
+    with host(NEW):
+        assert not keystore.refusal()
+        assert sealing.open_body(1, data) == b"body"
+
+
+def test_a_key_that_does_not_open_the_canary_is_refused_and_seals_nothing() -> None:
+    with host(OLD) as old:
+        sealing.seal_body(1, b"body", encrypt=True)
+    with host(NEW) as wrong:
+        assert old.primary_id in keystore.refusal()
+        assert wrong.primary_id in keystore.refusal()
+        with pytest.raises(KeyMissing, match=old.primary_id):
+            sealing.seal_body(2, b"body", encrypt=True)
+    with host(OLD):
+        SigningKey.objects.update(sealed=b"\x01" + bytes(60))
+        keystore.forget()
+        assert keystore.refusal()
+
+
+def test_asking_whether_keys_fit_writes_nothing() -> None:
+    with host(OLD) as old:
+        assert not keystore.refusal()
+        assert keystore.sealing_id() == old.primary_id
+        assert not SigningKey.objects.exists()
+
+
+def test_keys_of_ones_own_take_over_from_the_derived_one() -> None:
+    with host() as derived:
+        data, key_id = sealing.seal_body(1, b"body", encrypt=True)
+        assert key_id == derived.primary_id
+    with host(NEW) as both:
+        assert sealing.open_body(1, data) == b"body"
+        keystore.activate(both.primary_id)
+    with host(NEW, secret="another secret " * 4):
+        assert not keystore.refusal()
+
+
+@pytest.mark.trap("addresses that end with a secret")
+def test_an_acknowledgement_address_outlives_a_change_of_secret_and_encryption_keys() -> None:
+    with host(OLD):
+        token = acknowledge.token(7)
+    with host(OLD, secret="another secret " * 4):
+        assert acknowledge.opened(token) == 7
+    with host(NEW, OLD) as both:
+        keystore.activate(both.primary_id)
+        assert acknowledge.opened(token) == 7
+    with host(NEW, secret="a third secret " * 4):
+        assert acknowledge.opened(token) == 7
+
+
+def test_without_keys_of_ones_own_a_former_secret_still_opens() -> None:
+    with host(secret="first secret " * 5):
+        token = acknowledge.token(7)
+    with host(secret="second secret " * 5):
+        assert "SECRET_KEY_FALLBACKS" in keystore.refusal()
+    with host(secret="second secret " * 5, former=["first secret " * 5]) as both:
+        assert acknowledge.opened(token) == 7
+        keystore.activate(both.primary_id)
+    with host(secret="second secret " * 5):
+        assert acknowledge.opened(token) == 7
+
+
+def test_a_new_signing_key_signs_when_all_processes_have_read_it() -> None:
+    with host(OLD):
+        first = acknowledge.token(7)
+        made_earlier(timedelta(days=100))
+    with host(NEW, OLD) as both:
+        keystore.activate(both.primary_id)
+        assert acknowledge.token(7) == first
+        made_earlier(keystore.SIGNS_AFTER)
+        second = acknowledge.token(7)
+        assert second != first
+        assert acknowledge.opened(first) == acknowledge.opened(second) == 7
+
+
+def test_a_former_signing_key_ends_with_its_overlap() -> None:
+    with host(OLD):
+        first = acknowledge.token(7)
+    with host(NEW, OLD) as both:
+        keystore.activate(both.primary_id)
+        made_earlier(keystore.OVERLAP - timedelta(hours=1))
+        assert acknowledge.opened(first) == 7
+        made_earlier(timedelta(hours=1))
+        with pytest.raises(NotFound):
+            acknowledge.opened(first)
+    with host(OLD, NEW) as both:
+        keystore.activate(both.primary_id)
+        assert SigningKey.objects.count() == 2
+
+
+def test_what_a_process_knows_is_young() -> None:
+    with host(NEW, OLD) as both, pytest.MonkeyPatch.context() as patched:
+        keystore.signing_key(b"")
+        made_earlier(2 * keystore.SETTLED)
+        assert keystore.sealing_id() == both.primary_id
+        old_id = next(iter(both.ids - {both.primary_id}))
+        other = both.sealing_with(old_id)
+        key = SigningKey.objects.get()
+        sealed = other.seal(both.open(bytes(key.sealed), b"signing key:1"), b"signing key:1")
+        SigningKey.objects.update(sealed=sealed, key_id=old_id)
+        assert keystore.sealing_id() == both.primary_id
+        patched.setattr(keystore, "FRESH_S", -1.0)
+        assert keystore.sealing_id() == old_id

@@ -1,0 +1,213 @@
+"""Two hosts of which one lacks a key: it leaves what it cannot open, and nothing dies of it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from channels_app import clock, keystore
+from channels_app.models import Channel, MessageBody
+from channels_app.rules.encryption import Keyring, generate_key
+from delivery import metrics
+from delivery.models import Attempt, Delivery, PumpSlot
+from delivery.rules.lifecycle import FREE_ATTEMPTS
+from delivery.runtime import recurring, slots
+from tests.support.books import assert_counters_are_true
+from tests.support.calling import Api
+from tests.support.factories import ScheduleFactory
+from tests.support.keys import host
+from tests.support.pulling import Worker, waiting
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_rounds,
+    pump_until,
+    pumping,
+)
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.django_db, pytest.mark.mysql]
+OLD, NEW, LOST = generate_key(), generate_key(), generate_key()
+MESSAGES = [b"%d" % number for number in range(5)]
+
+
+def untouched(count: int) -> None:
+    """So many deliveries wait as if nobody had ever taken one, for the reason that is true."""
+    rows = Delivery.objects.filter(state="queued", failure_count=0, interruption_count=0)
+    assert rows.filter(attempt_count=0).count() == Delivery.objects.count() == count
+    assert not Attempt.objects.exists()
+    assert_counters_are_true()
+
+
+def delivered_at_first(count: int) -> None:
+    """So many deliveries arrived with their first attempt."""
+    rows = Delivery.objects.filter(state="delivered", attempt_count=1, failure_count=0)
+    assert rows.filter(interruption_count=0).count() == Delivery.objects.count() == count
+    assert Attempt.objects.count() == count
+    assert_counters_are_true()
+
+
+def id_of(key: str) -> str:
+    """Its fingerprint."""
+    return Keyring.from_texts([key]).primary_id
+
+
+def let_due() -> None:
+    """What waits for a key is due now."""
+    Delivery.objects.filter(state="queued").update(due_at=clock.now() - timedelta(seconds=1))
+
+
+def sealed_with(keys: Sequence[str], receiver: Receiver, consumers: int) -> Channel:
+    """Messages on such a host, for consumers whose secrets the same key sealed."""
+    with host(*keys):
+        channel = make_channel()
+        for _ in range(consumers):
+            make_consumer(channel, receiver.url())
+        publish(channel, *MESSAGES)
+    return channel
+
+
+@contextmanager
+def former_key_dropped_early(receiver: Receiver) -> Iterator[Channel]:
+    """Bodies that OLD sealed, secrets that NEW did: a host that has NEW alone sends nothing."""
+    channel = sealed_with([OLD], receiver, 0)
+    with host(NEW, OLD) as both:
+        keystore.activate(both.primary_id)
+        for _ in range(2):
+            make_consumer(channel, receiver.url())
+        yield channel
+
+
+@pytest.mark.trap("a key that only one host knows")
+def test_a_pump_without_a_bodys_key_gives_it_back_and_the_other_one_sends(
+    receiver: Receiver,
+) -> None:
+    with former_key_dropped_early(receiver):
+        with host(NEW), pumping() as lacking:
+            pump_until(lacking, lambda: PumpSlot.objects.exclude(missing_key_ids="").exists())
+            with host(NEW, OLD), pumping() as knowing:
+                with host(NEW):
+                    let_due()
+                    pump_rounds(lacking, 2)
+                    assert not lacking.roster.lines
+                    untouched(2 * len(MESSAGES))
+                    assert lacking.roster.miss(id_of(OLD)) == slots.ELSEWHERE_S
+                with host(NEW, OLD):
+                    pump_until(knowing, all_finished)
+        delivered_at_first(2 * len(MESSAGES))
+    assert len(receiver.requests()) == 2 * len(MESSAGES)
+
+
+@pytest.mark.trap("a key that only one host knows")
+def test_a_key_that_nobody_has_wears_nothing_out(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with former_key_dropped_early(receiver):
+        before = metrics.UNOPENED._value.get()
+        with host(NEW), pumping() as lacking:
+            for _ in range(FREE_ATTEMPTS + 2):
+                let_due()
+                pump_rounds(lacking, 2)
+            untouched(2 * len(MESSAGES))
+            assert metrics.UNOPENED._value.get() > before
+            assert sum("is missing here" in line for line in caplog.messages) == 1
+            slot = PumpSlot.objects.get()
+            assert slot.missing_key_ids
+            assert {due for due in waits() if due < slots.NOWHERE_S / 2} == set()
+        with host(NEW, OLD), pumping() as knowing:
+            let_due()
+            pump_until(knowing, all_finished)
+    delivered_at_first(2 * len(MESSAGES))
+
+
+def waits() -> list[float]:
+    """Seconds until each waiting delivery is due."""
+    rows = Delivery.objects.filter(state="queued").values_list("due_at", flat=True)
+    return [(due_at - clock.now()).total_seconds() for due_at in rows if due_at]
+
+
+@pytest.mark.trap("a key that only one host knows")
+def test_a_pump_without_the_sealing_key_takes_no_consumers(receiver: Receiver) -> None:
+    sealed_with([NEW, OLD], receiver, 4)
+    with host(OLD), pumping() as lacking:
+        pump_rounds(lacking, 3)
+        untouched(4 * len(MESSAGES))
+        with host(NEW, OLD), pumping() as knowing:
+            with host(OLD):
+                pump_rounds(lacking, 2)
+                assert not lacking.roster.lines
+            with host(NEW, OLD):
+                pump_until(knowing, all_finished)
+    delivered_at_first(4 * len(MESSAGES))
+
+
+def test_a_web_process_without_the_key_hands_nothing_out_and_gives_back() -> None:
+    with host(OLD):
+        consumer = waiting(*MESSAGES[:3])
+    with host(NEW, OLD) as both:
+        keystore.activate(both.primary_id)
+    with host(NEW):
+        assert Worker(consumer).receive() == []
+        untouched(3)
+        assert {wait > slots.NOWHERE_S / 2 for wait in waits()} == {True}
+    with host(NEW, OLD):
+        let_due()
+        messages = Worker(consumer).receive(max=3)
+        assert sorted(one["body"] for one in messages) == ["0", "1", "2"]
+        assert {one["attempt"] for one in messages} == {1}
+
+
+def test_a_web_process_without_the_sealing_key_takes_and_hands_out_nothing() -> None:
+    with host(NEW):
+        consumer = waiting(b"there")
+    with host(OLD):
+        publisher = Api(scopes=["publish"])
+        path = f"/channels/{consumer.channel.slug}/messages"
+        refused = publisher.post(path, {"n": 1})
+        assert (refused.status_code, refused.json()["code"]) == (503, "key_missing")
+        assert int(refused["Retry-After"])
+        worker = Worker(consumer)
+        refused = worker.api.post(f"{worker.path}/receive", {})
+        assert (refused.status_code, refused.json()["code"]) == (503, "key_missing")
+        assert MessageBody.objects.count() == 1
+        untouched(1)
+    with host(NEW):
+        assert publisher.post(path, {"n": 1}).status_code == 202
+
+
+def test_a_schedule_is_left_to_a_process_that_can_open_it() -> None:
+    with host(OLD):
+        lacked = ScheduleFactory.create(body=b"tick", next_at=clock.now() - timedelta(seconds=1))
+    with host(NEW, OLD) as both:
+        keystore.activate(both.primary_id)
+        whole = ScheduleFactory.create(body=b"tock", next_at=clock.now() - timedelta(seconds=1))
+    with host(NEW):
+        assert recurring.fire_due() == 1
+    lacked.refresh_from_db()
+    whole.refresh_from_db()
+    assert (lacked.fired_count, lacked.skipped_count, lacked.recent) == (0, 0, [])
+    assert whole.fired_count == 1
+    with host(NEW, OLD):
+        assert recurring.fire_due()
+    lacked.refresh_from_db()
+    assert lacked.fired_count == 1
+
+
+def test_a_web_process_says_which_keys_it_has_and_which_it_lacks() -> None:
+    with host(OLD):
+        waiting(b"there")
+    with host(NEW) as wrong:
+        announcement = slots.Announcement()
+        announcement.beat()
+        (holder,) = slots.holders()
+        assert holder.name.startswith("web")
+        assert holder.keys == wrong.ids
+        assert holder.lacks(keystore.sealing_id())
+        assert holder.missing == {keystore.sealing_id()}
+        PumpSlot.objects.all().delete()  # it stood still, and was buried
+        announcement.beat()
+        (holder,) = slots.holders()
+        assert holder.missing == {keystore.sealing_id()}

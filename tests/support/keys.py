@@ -1,0 +1,32 @@
+"""Hosts with encryption keys of their own, one after the other in the test's process."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from django.conf import settings
+from django.test import override_settings
+
+from channels_app import conf, keystore
+from channels_app.directory import directory
+from channels_app.rules.encryption import Keyring
+
+
+@contextmanager
+def host(*keys: str, secret: str = "", former: Sequence[str] = ()) -> Iterator[Keyring]:
+    """Be a process with these settings: what it knew before is forgotten, before and after."""
+    changed = override_settings(
+        ENVIRONMENT=replace(settings.ENVIRONMENT, encryption_keys=keys),
+        SECRET_KEY=secret or settings.SECRET_KEY,
+        SECRET_KEY_FALLBACKS=list(former),
+    )
+    with changed:
+        _forget()
+        yield conf.keyring()
+    _forget()
+
+
+def _forget() -> None:
+    conf.keyring.cache_clear()
+    keystore.forget()
+    directory.__init__()  # type: ignore[misc]  # begins anew

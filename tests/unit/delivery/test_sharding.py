@@ -1,0 +1,39 @@
+"""Which pumps look after consumers, by the encryption keys that they have."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delivery.rules.sharding import KeyHolder, able
+
+KEYS = st.frozensets(st.sampled_from("abcd"))
+PUMPS = st.lists(st.tuples(KEYS, KEYS), min_size=1, max_size=6).map(
+    lambda found: [
+        KeyHolder(number, keys, missing - keys) for number, (keys, missing) in enumerate(found)
+    ]
+)
+
+
+def pump(generation: int, keys: str, missing: str = "") -> KeyHolder:
+    return KeyHolder.of(generation, keys, missing)
+
+
+def test_a_pump_without_the_sealing_key_steps_back_while_another_has_it() -> None:
+    assert able([pump(1, "old"), pump(2, "new,old")], "new") == {2}
+    assert able([pump(1, "old"), pump(2, "older")], "new") == {1, 2}
+
+
+def test_a_pump_steps_back_for_one_that_has_what_it_lacks() -> None:
+    assert able([pump(1, "new", "old"), pump(2, "new,old")], "new") == {2}
+    assert able([pump(1, "new", "lost"), pump(2, "new,old")], "new") == {1, 2}
+
+
+def test_of_two_that_lack_what_the_other_has_one_stays() -> None:
+    assert able([pump(1, "new,a", "b"), pump(2, "new,b", "a")], "new") == {2}
+
+
+@given(PUMPS)
+def test_somebody_is_always_left_and_everybody_agrees(pumps: list[KeyHolder]) -> None:
+    left = able(pumps, "a")
+    assert left
+    assert left == able(reversed(pumps), "a")
+    assert left <= {one.generation for one in pumps}
