@@ -1,6 +1,8 @@
-"""``manage.py generate_key`` and ``reencrypt``: a key rotation leaves nothing behind."""
+"""``manage.py generate_key`` and ``rotate_keys``: all know a key before it seals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -8,11 +10,16 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from channels_app import conf, sealing
+from channels_app import clock, keystore, sealing
 from channels_app.models import Channel, Consumer, ConsumerSecret, Message, MessageBody, new_id
 from channels_app.rules.encryption import Keyring, generate_key
 from channels_app.steps import reseal
+from delivery.management.commands import worker
+from delivery.models import PumpSlot
+from delivery.runtime import slots
+from delivery.runtime.supervisor import Supervisor
 from tests.support.factories import ScheduleFactory
+from tests.support.keys import host
 
 pytestmark = pytest.mark.django_db
 
@@ -21,17 +28,20 @@ Install = Callable[..., Keyring]
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install encryption keys, the first of them writing."""
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install encryption keys, the first of them to seal after a rotation."""
+    monkeypatch.setattr(keystore, "FRESH_S", 0.0)
+    with ExitStack() as hosts:
+        yield lambda *keys: hosts.enter_context(host(*keys))
 
-    def install_keys(*keys: str) -> Keyring:
-        keyring = Keyring.from_texts(keys)
-        monkeypatch.setattr(sealing, "keyring", lambda: keyring)
-        monkeypatch.setattr(reseal, "keyring", lambda: keyring)
-        monkeypatch.setattr(conf, "keyring", lambda: keyring)
-        return keyring
 
-    return install_keys
+def a_process(*keys: str, **values: Any) -> PumpSlot:
+    """Another process of the installation that lives, and has read these keys."""
+    with host(*keys):
+        held = slots.acquire(f"test {keys}", PumpSlot.Kind.PUMP, 1, "127.0.0.1 1")
+    assert held is not None
+    PumpSlot.objects.filter(id=held.id).update(**values)
+    return PumpSlot.objects.get(id=held.id)
 
 
 def make_rows(channel: Channel, bodies: int = 3) -> Consumer:
@@ -54,9 +64,9 @@ def make_message(channel: Channel) -> Message:
     return Message.objects.create(id=new_id(), channel=channel, accepted_at=now, due_at=now)
 
 
-def reencrypt(**options: Any) -> str:
+def rotate(**options: Any) -> str:
     out = StringIO()
-    call_command("reencrypt", stdout=out, **options)
+    call_command("rotate_keys", stdout=out, **options)
     return out.getvalue()
 
 
@@ -77,7 +87,7 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
     version = Consumer.objects.get().version
     install(NEW, OLD)
 
-    said = reencrypt()
+    said = rotate()
 
     assert "1 signing secret: 1 sealed again" in said
     assert "1 header set: 1 sealed again" in said
@@ -105,10 +115,10 @@ def test_a_second_run_changes_nothing(install: Install) -> None:
     install(OLD)
     make_rows(Channel.objects.create(slug="orders"))
     install(NEW, OLD)
-    reencrypt()
+    rotate()
     before = list(MessageBody.objects.values_list("data", flat=True))
 
-    said = reencrypt()
+    said = rotate()
 
     assert "3 message bodies: 0 sealed again" in said
     assert list(MessageBody.objects.values_list("data", flat=True)) == before
@@ -123,7 +133,7 @@ def test_more_rows_than_one_batch_and_one_read_are_all_done(
     make_rows(Channel.objects.create(slug="orders"), bodies=9)
     install(NEW, OLD)
 
-    assert "9 message bodies: 9 sealed again" in reencrypt()
+    assert "9 message bodies: 9 sealed again" in rotate()
 
 
 def test_plain_bodies_stay_plain(install: Install) -> None:
@@ -132,23 +142,69 @@ def test_plain_bodies_stay_plain(install: Install) -> None:
     data, key_id = sealing.seal_body(message.id, b"open", encrypt=False)
     MessageBody.objects.create(message=message, data=data, key_id=key_id)
 
-    assert "1 message body: 0 sealed again" in reencrypt()
+    assert "1 message body: 0 sealed again" in rotate()
     assert MessageBody.objects.get().key_id == ""
 
 
 def test_a_missing_old_key_is_named_and_the_rest_is_done(install: Install) -> None:
-    lost = install(generate_key())
+    gone = generate_key()
+    lost = install(gone)
     channel = Channel.objects.create(slug="orders")
     make_rows(channel, bodies=1)
-    install(OLD)
+    keystore.activate(install(OLD, gone).primary_id)
     message = make_message(channel)
     data, key_id = sealing.seal_body(message.id, b"body", encrypt=True)
     MessageBody.objects.create(message=message, data=data, key_id=key_id)
     new = install(NEW, OLD)
 
     with pytest.raises(CommandError) as caught:
-        reencrypt()
+        rotate()
 
     assert "4 rows could not be opened" in str(caught.value)
     assert f"The encryption key {lost.primary_id} is not installed" in str(caught.value)
     assert MessageBody.objects.get(message=message).key_id == new.primary_id
+
+
+@pytest.mark.trap("a key that only one host knows")
+def test_a_key_seals_nothing_while_a_living_process_has_not_read_it(install: Install) -> None:
+    old = install(OLD)
+    make_rows(Channel.objects.create(slug="orders"), bodies=1)
+    behind = a_process(OLD, host="elsewhere")
+    a_process(NEW, OLD)
+    new = install(NEW, OLD)
+
+    with pytest.raises(CommandError, match=r"have not read key .*\n  pump 0 on elsewhere"):
+        rotate(wait=0)
+
+    assert keystore.sealing_id() == old.primary_id
+    assert MessageBody.objects.get().key_id == old.primary_id
+    behind.delete()
+    assert f"Key {new.primary_id} seals from now on." in rotate(wait=0)
+    assert keystore.sealing_id() == new.primary_id
+
+
+def test_who_lives_no_more_is_not_waited_for(install: Install) -> None:
+    install(OLD)
+    make_rows(Channel.objects.create(slug="orders"), bodies=1)
+    silent = clock.now() - timedelta(seconds=slots.STALE_S + 1)
+    a_process(OLD, heartbeat_at=silent)
+    new = install(NEW, OLD)
+
+    rotate(wait=0)
+
+    assert MessageBody.objects.get().key_id == new.primary_id
+
+
+@pytest.mark.trap("a start with another key")
+@pytest.mark.parametrize("command", ["broker", "worker", "rotate_keys"])
+def test_a_start_with_a_key_that_does_not_open_what_is_sealed_is_refused(
+    install: Install, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Supervisor, "run", lambda self: pytest.fail("it started"))
+    monkeypatch.setattr(worker, "run", lambda name: pytest.fail("it started"))
+    old = install(OLD)
+    make_rows(Channel.objects.create(slug="orders"), bodies=1)
+    install(NEW)
+
+    with pytest.raises(CommandError, match=f"seals with the encryption key {old.primary_id}"):
+        call_command(command)
