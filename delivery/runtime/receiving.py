@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Hashable, Iterable
+from datetime import timedelta
 from typing import NamedTuple
 
 from channels_app import clock, failpoints, keystore

@@ -1,0 +1,133 @@
+"""Two hosts on one database whose encryption keys change one after the other, or do not match."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from pytest_django import DjangoDbBlocker
+
+from channels_app.rules.encryption import Keyring, generate_key
+from tests.crash.books import Books
+from tests.crash.failpoint import PATIENCE_S
+from tests.support.broker import ROOT, Broker, fresh_database, heard_ids, wait_until
+from tests.support.receiver import Receiver
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+OLD, NEW = generate_key(), generate_key()
+SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_GRACE_S": "4"}
+CONSUMERS, MESSAGES = 4, 20
+ACTIVATE = "from channels_app import conf, keystore; keystore.activate(conf.keyring().primary_id)"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Broker, Broker]]:
+    """Both with the old key, and a consumer for each of some pumps' shares."""
+    with django_db_blocker.unblock(), fresh_database(tmp_path) as url:
+        pair = tuple(_host(tmp_path / name, url) for name in ("one", "other"))
+        one, other = pair
+        one.set_up()
+        other.http.headers.update(one.http.headers)
+        try:
+            one.start()
+            other.start()
+            yield one, other
+        finally:
+            one.end()
+            other.end()
+
+
+def _host(folder: Path, url: str) -> Broker:
+    folder.mkdir()
+    return Broker(folder, url, HOOKSTATION_ENCRYPTION_KEYS=OLD, **SETTINGS)
+
+
+def restart(broker: Broker, *keys: str) -> None:
+    """The same host with other keys."""
+    broker.stop()
+    broker.environment["HOOKSTATION_ENCRYPTION_KEYS"] = ",".join(keys)
+    broker.start()
+
+
+def refused(broker: Broker, *arguments: str, keys: str = "") -> str:
+    """What a command says that ends with an error."""
+    environment = dict(broker.environment)
+    if keys:
+        environment["HOOKSTATION_ENCRYPTION_KEYS"] = keys
+    done = subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1, done.stdout
+    return done.stderr
+
+
+def publish(broker: Broker) -> None:
+    for number in range(MESSAGES):
+        broker.call("POST", "/channels/orders/messages", 202, json={"n": number})
+
+
+@pytest.mark.trap("a key that only one host knows")
+@pytest.mark.trap("a start with another key")
+def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
+    hosts: tuple[Broker, Broker], receiver: Receiver
+) -> None:
+    one, other = hosts
+    old_id, new_id = (Keyring.from_texts([key]).primary_id for key in (OLD, NEW))
+    one.call("PUT", "/channels/orders", 201, json={})
+    for number in range(CONSUMERS):
+        body = {"url": receiver.url(f"/{number}")}
+        one.call("PUT", f"/channels/orders/consumers/c{number}", 201, json=body)
+    wait_until(lambda: _knows(other), PATIENCE_S, "the other host does not know the channel")
+    publish(other)
+
+    # A host with a key that is not the installation's does not start.
+    said = refused(one, "broker", "--bind", "127.0.0.1:1", keys=generate_key())
+    assert f"seals with the encryption key {old_id}" in said
+
+    # A rolling restart: the first host has the new key, the other one has not read it.
+    restart(one, NEW, OLD)
+    publish(one)
+    publish(other)
+    said = refused(one, "rotate_keys", "--wait", "0")
+    assert f"have not read key {new_id}" in said
+    assert "web" in said
+    assert "pump" in said
+
+    # Whatever lets it seal nevertheless: the other host leaves what it cannot open.
+    one.manage("shell", "-c", ACTIVATE)
+    wait_until(lambda: not other.is_ready(), PATIENCE_S, "the other host calls itself ready")
+    refusal = other.call("POST", "/channels/orders/messages", 503, json={"n": 0})
+    assert refusal["code"] == "key_missing"
+    publish(one)
+    _all_came(one, receiver, 4 * MESSAGES)
+
+    restart(other, NEW, OLD)
+    publish(other)
+    assert f"Everything is sealed with key {new_id}." in one.manage("rotate_keys", "--wait", "30")
+    restart(one, NEW)
+    publish(one)
+    _all_came(one, receiver, 6 * MESSAGES)
+
+
+def _knows(broker: Broker) -> bool:
+    answer = broker.http.get(f"{broker.base}/channels/orders", timeout=10)
+    return answer.status_code == requests.codes.ok
+
+
+def _all_came(broker: Broker, receiver: Receiver, count: int) -> None:
+    """Each message, to each consumer, with its first attempt."""
+    books = Books(broker)
+    wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+    books.check()
+    for number in range(CONSUMERS):
+        heard = heard_ids(receiver, f"/{number}")
+        assert len(heard) == len(set(heard)) == count
+        requests_ = receiver.requests(f"/{number}")
+        assert {request.header("hookstation-attempt") for request in requests_} == {"1"}
