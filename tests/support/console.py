@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from channels_app.conf import keyring
 from channels_app.models import (
     AuditEntry,
     DirectoryVersion,
@@ -272,7 +273,8 @@ def fill() -> None:
         )
     PullWorker.objects.create(id=-1, consumer=consumer, name="printer-1", seen_at=now)
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
-    PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
+    keys = ",".join(keyring().ids)
+    PumpSlot.objects.create(**place, key_ids=keys, started_at=now, heartbeat_at=now)
     Replay.objects.create(
         id=new_id(),
         filter={"channel": channel.slug},

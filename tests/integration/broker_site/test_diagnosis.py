@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from broker_site import diagnosis
 from broker_site.diagnosis import Finding
-from channels_app import clock
-from channels_app.conf import conf
+from channels_app import clock, keystore
+from channels_app.conf import conf, keyring
 from channels_app.models import Consumer, ConsumerSecret, EventType, Membership
 from channels_app.rules.encryption import Keyring, generate_key
 from delivery.models import ConsumerHealth, Counter, PumpSlot
@@ -28,6 +28,7 @@ from tests.support.factories import (
     ScheduleFactory,
     TeamFactory,
 )
+from tests.support.keys import host
 
 pytestmark = pytest.mark.django_db
 
@@ -38,7 +39,8 @@ Usage = namedtuple("Usage", "total used free")
 def _pump() -> None:
     now = timezone.now()
     place = {"cluster": "c", "ordinal": 0, "generation": 1, "host": "h", "pid": 1}
-    PumpSlot.objects.create(**place, started_at=now, heartbeat_at=now)
+    keys = ",".join(keyring().ids)
+    PumpSlot.objects.create(**place, key_ids=keys, started_at=now, heartbeat_at=now)
 
 
 def found(look: Callable[[], Iterable[Finding]]) -> list[tuple[str, str]]:
@@ -130,6 +132,29 @@ def test_a_rotation_that_is_not_finished() -> None:
     ConsumerSecret.objects.update(key_id="0badcafe")
 
     assert found(diagnosis.encryption) == [("warning", "key_rotation")]
+
+
+@pytest.mark.trap("a key that only one host knows")
+def test_a_process_that_lacks_a_key_is_named() -> None:
+    PumpSlot.objects.update(missing_key_ids="0badcafe")
+    assert found(diagnosis.encryption) == [("error", "process_keys")]
+    (finding,) = diagnosis.encryption()
+    assert "pump 0 on h (1) lacks encryption keys (0badcafe)" in finding.sentence
+
+    PumpSlot.objects.update(missing_key_ids="", key_ids="0badcafe")
+    (finding,) = diagnosis.encryption()
+    assert f"({keystore.sealing_id()})" in finding.sentence
+
+
+def test_a_new_key_that_does_not_seal_yet_and_one_that_opens_nothing() -> None:
+    old, new = generate_key(), generate_key()
+    with host(old):
+        PumpSlot.objects.all().delete()
+        ConsumerFactory.create()
+    with host(new, old):
+        assert found(diagnosis.encryption) == [("info", "key_not_rotated")]
+    with host(new):
+        assert found(diagnosis.encryption) == [("error", "encryption_key")]
 
 
 def test_a_rotation_that_left_out_a_consumer_s_headers() -> None:

@@ -18,6 +18,7 @@ from broker_site import health
 from channels_app import metrics as accepting
 from channels_app import storage
 from channels_app.models import WriteProbe
+from channels_app.rules.encryption import generate_key
 from delivery import metrics as delivering
 from delivery.models import ConsumerHealth, Counter, PumpSlot
 from tests.support.api import Api
@@ -28,6 +29,7 @@ from tests.support.factories import (
     DeliveryFactory,
     MessageFactory,
 )
+from tests.support.keys import host
 
 pytestmark = pytest.mark.django_db
 
@@ -263,7 +265,7 @@ def test_the_oldest_due_row_costs_a_few_queries_whatever_the_history(
     DeliveryFactory.create_batch(30, consumer=consumer, delivered=True)
     scrape(client)
 
-    with django_assert_max_num_queries(17):
+    with django_assert_max_num_queries(19):
         scrape(client)
 
 
@@ -292,6 +294,7 @@ def test_ready_when_everything_is(client: Client) -> None:
         "migrations",
         "storage",
         "disk",
+        "keys",
         "pumps",
         "oldest_due",
     ]
@@ -322,7 +325,20 @@ def test_a_load_balancer_may_leave_checks_out(client: Client) -> None:
     status, body = ready(client, "?exclude=pumps&exclude=oldest_due")
 
     assert status == 200
-    assert list(body["checks"]) == ["database", "migrations", "storage", "disk"]
+    assert list(body["checks"]) == ["database", "migrations", "storage", "disk", "keys"]
+
+
+@pytest.mark.trap("a start with another key")
+def test_without_the_key_that_seals_it_is_not_ready(client: Client) -> None:
+    with host(generate_key()):
+        ConsumerFactory.create()
+    a_living_pump()
+
+    status, body = ready(client)
+
+    assert status == 503
+    assert [name for name, check in body["checks"].items() if not check["ok"]] == ["keys"]
+    assert scrape(client)["hookstation_processes_without_key"] == {(): 1}
 
 
 def test_tables_older_than_the_code_are_not_ready(

@@ -12,6 +12,7 @@ from django.conf import LazySettings
 from django.core.management import call_command
 from django.utils import timezone
 
+from channels_app.conf import keyring
 from delivery.models import PumpSlot
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,6 +40,7 @@ def start_a_pump() -> None:
         generation=1,
         host="h",
         pid=os.getpid(),
+        key_ids=",".join(keyring().ids),
         started_at=now,
         heartbeat_at=now,
     )
