@@ -135,7 +135,10 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
         if error.key_id not in _missing:
             _missing.add(error.key_id)
             logger.error(slots.MISSING, error.key_id)
-        return None
+        if any(error.key_id in other.keys for other in slots.holders()):
+            return None
+        # It would stand before all others for ever.
+        one.result, one.detail = firings.REFUSED, str(error)
     except _Refused as refused:
         one.result, one.detail = firings.REFUSED, str(refused)
     return one
@@ -200,7 +203,7 @@ def _run_now(order: Order) -> dict[str, Any]:
     schedule, now = register_schedule.find(order), clock.now()
     try:
         view, publication = _publication(schedule, firings.run_key(order.name, new_id()), now)
-    except _Refused as refused:
+    except (_Refused, KeyMissing) as refused:
         raise Conflict("schedule_refused", str(refused)) from None
     (accepted,) = accept.accept(view, schedule.producer_id, [publication])
     shown = publishing.show(view, publication, accepted)
