@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 from pytest_django import DjangoDbBlocker
 
 from channels_app.rules.encryption import Keyring, generate_key
@@ -118,7 +117,7 @@ def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
 
 def _knows(broker: Broker) -> bool:
     answer = broker.http.get(f"{broker.base}/channels/orders", timeout=10)
-    return answer.status_code == requests.codes.ok
+    return answer.status_code == 200
 
 
 def _all_came(broker: Broker, receiver: Receiver, count: int) -> None:
