@@ -38,7 +38,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 def a_process(*keys: str, **values: Any) -> PumpSlot:
     """Another process of the installation that lives, and has read these keys."""
     with host(*keys):
-        held = slots.acquire(f"test {keys}", PumpSlot.Kind.PUMP, 1, "127.0.0.1 1")
+        held = slots.acquire(str(new_id()), PumpSlot.Kind.PUMP, 1, "127.0.0.1 1")
     assert held is not None
     PumpSlot.objects.filter(id=held.id).update(**values)
     return PumpSlot.objects.get(id=held.id)
