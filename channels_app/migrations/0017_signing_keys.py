@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('channels_app', '0011_channel_max_future_days'),
+        ('channels_app', '0016_event_type_producer'),
     ]
 
     operations = [
