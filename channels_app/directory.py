@@ -7,7 +7,7 @@ moved.
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from channels_app.announcement import announcement
 from channels_app.models import DirectoryVersion
@@ -17,6 +17,9 @@ from channels_app.snapshot import ChannelView, KeyView, Snapshot, TeamView, load
 __all__ = ["ChannelView", "ConsumerView", "Directory", "KeyView", "Signer", "directory"]
 
 CHECK_S = 0.4
+LOOK_AGAIN_S = 0.01
+"""Between two looks for names that are not known. However many names are made up, a process asks no
+more often for them."""
 MAX_UNKNOWN = 10_000
 """Unknown key ids remembered, so that a wrong key does not cost a query each time."""
 
@@ -26,6 +29,7 @@ class Directory:
 
     def __init__(self) -> None:
         self._lock, self._asking = threading.RLock(), threading.Lock()
+        self._again, self._began = threading.Lock(), float("-inf")
         self._number = -1
         self._checked = float("-inf")
         self._mark = (0, 0)
@@ -52,9 +56,10 @@ class Directory:
         if not (is_first or now) and self._is_fresh(mark, 2 * CHECK_S):
             return self._number
         try:
+            ticks = time.monotonic()
             number = DirectoryVersion.current()
             with self._lock:
-                self._checked, self._mark = time.monotonic(), mark
+                self._checked, self._mark = ticks, mark
                 return self._learn(number)
         finally:
             if is_first:
@@ -67,28 +72,54 @@ class Directory:
                 self._number = number
         return number
 
+    def _look_again(self) -> None:
+        """Ask the database itself: what is not known here may be a moment old on another host.
+
+        Who comes while somebody asks waits for the next look, and shares it with all who do.
+        """
+        came = time.monotonic()
+        with self._again:
+            if self._began > came:
+                return
+            time.sleep(max(0.0, self._began + LOOK_AGAIN_S - came))
+            self._began = time.monotonic()
+            self.refresh(now=True)
+
     def _is_fresh(self, mark: tuple[int, int], seconds: float) -> bool:
         return mark == self._mark and time.monotonic() - self._checked < seconds
 
     def channel(self, slug: str, *, look: bool = True) -> ChannelView | None:
-        """The channel of that name, or None. Who looked a moment ago need not ``look`` again."""
+        """The channel of that name, or None. Who looked a moment ago need not ``look`` again.
+
+        None only after the database was asked.
+        """
         if look:
             self.refresh()
-        return self._all().channels.get(slug)
+        if (known := self._all().channels.get(slug)) is None:
+            self._look_again()
+            known = self._all().channels.get(slug)
+        return known
 
     def channels(self) -> Iterable[ChannelView]:
         """Every channel."""
         self.refresh()
         return self._all().channels.values()
 
-    def consumers(self) -> Mapping[int, ConsumerView]:
-        """All that are not retired, by id."""
+    def consumers(self, wanted: Collection[int] = ()) -> Mapping[int, ConsumerView]:
+        """All that are not retired, by id. Of ``wanted`` ones, those that the database has, too."""
         self.refresh()
-        return self._all().consumers
+        known = self._all().consumers
+        if any(consumer_id not in known for consumer_id in wanted):
+            self._look_again()
+            known = self._all().consumers
+        return known
 
     def consumer(self, channel: str, client_id: str) -> ConsumerView | None:
-        """The one of that name, as known, or None: this looks for nothing newer."""
-        return self._all().named.get((channel, client_id))
+        """The one of that name, or None: only after the database was asked."""
+        if (known := self._all().named.get((channel, client_id))) is None:
+            self._look_again()
+            known = self._all().named.get((channel, client_id))
+        return known
 
     def ordered(self) -> Mapping[int, ConsumerView]:
         """Those that keep the order of keys, by id, as known: this looks for nothing newer."""

@@ -139,7 +139,7 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
 
 def refused(consumer_id: int, failure_count: int) -> Transition:
     """The consumer said that it failed."""
-    view = directory.consumers().get(consumer_id)
+    view = directory.consumers({consumer_id}).get(consumer_id)
     return acks.refused(
         failure_count=failure_count,
         max_attempts=view.max_attempts if view else 1,
@@ -151,7 +151,7 @@ def refused(consumer_id: int, failure_count: int) -> Transition:
 
 def wait_of(consumer_id: int) -> timedelta:
     """How long a word of the consumer is waited for; no time where it gives none (any more)."""
-    view = directory.consumers().get(consumer_id)
+    view = directory.consumers({consumer_id}).get(consumer_id)
     mode = acks.mode_of(view.ack) if view else None
     return timedelta(seconds=mode.wait_s if mode else 0.0)
 

@@ -51,7 +51,7 @@ def view_of(caller: Caller, channel: str, client_id: str) -> ConsumerView:
 
 def received_by(caller: Caller, consumer_ids: Collection[int]) -> set[int]:
     """Those of the consumers for which the caller may receive."""
-    views = directory.consumers() if consumer_ids else {}
+    views = directory.consumers(consumer_ids) if consumer_ids else {}
     return {
         view.id
         for view in map(views.get, consumer_ids)

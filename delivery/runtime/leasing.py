@@ -55,7 +55,8 @@ def end(
     nobody else took the delivery. Doing it twice is harmless. Threads that end leases at the same
     time share a transaction.
     """
-    now, views = clock.now(), directory.consumers()
+    now = clock.now()
+    views = directory.consumers({lease.consumer_id for lease in leases})
     results = []
     for lease in leases:
         view = views.get(lease.consumer_id)

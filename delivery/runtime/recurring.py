@@ -145,7 +145,7 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
 
 
 def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelView, Publication]:
-    view, producer = _view(schedule.channel.slug), schedule.producer
+    view, producer = directory.channel(schedule.channel.slug), schedule.producer
     if view is None:
         raise _Refused("Its channel is gone.")
     if producer is not None and producer.disabled:
@@ -156,14 +156,6 @@ def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelVi
         raise
     except (ApiProblem, Unreadable) as refused:
         raise _Refused(str(refused)) from None
-
-
-def _view(slug: str) -> ChannelView | None:
-    view = directory.channel(slug)
-    if view is None:
-        directory.refresh(now=True)  # a channel that was made this instant on another host
-        view = directory.channel(slug)
-    return view
 
 
 def _note(one: _Round, accepted: Accepted) -> None:

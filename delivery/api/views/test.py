@@ -28,7 +28,7 @@ class ConsumerTestView(ApiView):
         consumer = reach.consumer_of(self.caller, channel, client_id)
         if json_object(request, optional=True):
             raise Invalid("invalid_fields", "A test takes no fields: send {} or nothing.")
-        view = directory.consumers().get(consumer.id)
+        view = directory.consumers({consumer.id}).get(consumer.id)
         if view is None:
             raise Conflict(
                 "consumer_retired", "The consumer was removed: nothing is sent to it any more."

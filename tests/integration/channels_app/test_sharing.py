@@ -100,6 +100,61 @@ def test_consumers_are_put_together_once_for_all_who_ask_until_something_changes
     assert known.keys() == {consumer.id}
 
 
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Directory:
+    """What a process on another host knows: nobody tells it of changes."""
+    monkeypatch.setattr(directory_module, "CHECK_S", 60.0)
+    monkeypatch.setattr(announcement, "mark", lambda: (0, 0))
+    other = Directory()
+    assert not list(other.channels())
+    return other
+
+
+@pytest.mark.trap("a 404 for what was just made")
+@pytest.mark.django_db
+def test_what_was_made_on_another_host_is_known_at_once(elsewhere: Directory) -> None:
+    consumer = ConsumerFactory.create(client_id="one")
+    channel = consumer.channel.slug
+    assert elsewhere.channel(channel) is not None
+    other = ConsumerFactory.create(client_id="two", channel=consumer.channel)
+    assert elsewhere.consumer(channel, "two") is not None
+    third = ConsumerFactory.create(client_id="three", channel=consumer.channel)
+    assert third.id in elsewhere.consumers({consumer.id, other.id, third.id})
+
+
+@pytest.mark.trap("a 404 for what was just made")
+@pytest.mark.django_db
+def test_names_that_are_made_up_cost_a_question_now_and_then(
+    elsewhere: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    current = DirectoryVersion.current
+
+    def counted() -> int:
+        asked.append(1)
+        return current()
+
+    monkeypatch.setattr(DirectoryVersion, "current", counted)
+    began = time.monotonic()
+    for number in range(20):
+        assert elsewhere.channel(f"made-up-{number}") is None
+    assert time.monotonic() - began >= 19 * directory_module.LOOK_AGAIN_S
+    assert len(asked) == 20
+
+
+@pytest.mark.trap("a 404 for what was just made")
+def test_who_asks_for_unknown_names_at_the_same_time_shares_a_question(numbers: Slow) -> None:
+    directory = known(numbers, age_s=0.0)
+    asking = [numbers.asked_by(directory._look_again)]
+    for _ in range(5):
+        asking.append(threading.Thread(target=directory._look_again, daemon=True))
+        asking[-1].start()
+    numbers.go.set()
+    for thread in asking:
+        thread.join(PATIENCE_S)
+    assert numbers.asked <= 2
+
+
 @pytest.mark.trap("a revoked key that still works elsewhere")
 def test_nobody_goes_on_with_what_is_a_second_old(numbers: Slow) -> None:
     directory = known(numbers, age_s=0.9)
