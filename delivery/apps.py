@@ -9,7 +9,9 @@ class DeliveryConfig(AppConfig):
 
     def ready(self) -> None:
         # Models are there only now.
-        from channels_app.signals import message_accepted
+        from channels_app.signals import delivery_changed, message_accepted
+        from delivery.runtime.confirmation import on_delivery_changed
         from delivery.runtime.wake import on_message_accepted
 
         message_accepted.connect(on_message_accepted, dispatch_uid="delivery.wake")
+        delivery_changed.connect(on_delivery_changed, dispatch_uid="delivery.confirmation")

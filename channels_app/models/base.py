@@ -1,6 +1,6 @@
 """Foundations that every model stands on: fields, time-ordered keys and versioned configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.core.validators import MinValueValidator
@@ -13,6 +13,7 @@ from channels_app.announcement import announcement
 from channels_app.models import raw
 from channels_app.rules.ids import IdMaker
 from channels_app.rules.limits import Quota
+from channels_app.signals import delivery_changed
 
 if TYPE_CHECKING:
     # django-stubs' fields are generic, Django's own are not.
@@ -73,14 +74,26 @@ class DirectoryVersion(models.Model):
         return rows[0][0] if rows else 0
 
     @classmethod
-    def bump(cls) -> None:
+    def bump(cls, *, confirmed: bool = False) -> None:
         """Tell every process that configuration changed; call inside the changing transaction.
 
-        Processes of this host look again at once, others within a second.
+        Processes of this host look again at once, others within a second. Where it is to be
+        ``confirmed``, the commit returns when every living pump acts on it.
         """
         if not cls.objects.filter(id=1).update(number=F("number") + 1):
             cls.objects.create(id=1, number=1)
-        transaction.on_commit(announcement.make)
+        _once_after_commit(_announce_and_confirm if confirmed else announcement.make)
+
+
+def _announce_and_confirm() -> None:
+    announcement.make()
+    delivery_changed.send(DirectoryVersion)
+
+
+def _once_after_commit(work: Callable[[], None]) -> None:
+    """Not for each of a thousand rows that one transaction changes."""
+    if not (connection.run_on_commit and connection.run_on_commit[-1][1] is work):
+        transaction.on_commit(work)
 
 
 class Limited(models.Model):
@@ -105,6 +118,9 @@ class Limited(models.Model):
 class Versioned(models.Model):
     """Configuration with an ETag: each save moves its version and the directory's."""
 
+    steers_pumps: ClassVar[bool] = False
+    """Whether pumps act on it: whoever changes such a row is answered when all of them follow."""
+
     version = models.PositiveIntegerField(default=0, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -117,9 +133,10 @@ class Versioned(models.Model):
         self.updated_at = timezone.now()
         if (wanted := kwargs.get("update_fields")) is not None:
             kwargs["update_fields"] = {*wanted, "version", "updated_at"}
+        is_new = self._state.adding  # nothing goes out to what was not there before
         with transaction.atomic():
             super().save(*args, **kwargs)
-            DirectoryVersion.bump()
+            DirectoryVersion.bump(confirmed=self.steers_pumps and not is_new)
 
     @classmethod
     def save_all(cls, rows: Sequence[Self]) -> None:
@@ -130,6 +147,7 @@ class Versioned(models.Model):
         for row in rows:
             row.version += 1
             row.updated_at = now
+        is_change = any(not row._state.adding for row in rows)
         # MySQL does not say which keys it gave to the rows of one INSERT.
         at_once = connection.features.can_return_rows_from_bulk_insert
         new = [row for row in rows if at_once and row.pk is None]
@@ -138,10 +156,10 @@ class Versioned(models.Model):
             cls._default_manager.bulk_create(new)
             for row in others:
                 models.Model.save(row)
-            DirectoryVersion.bump()
+            DirectoryVersion.bump(confirmed=cls.steers_pumps and is_change)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         with transaction.atomic():
             gone = super().delete(*args, **kwargs)
-            DirectoryVersion.bump()
+            DirectoryVersion.bump(confirmed=self.steers_pumps)
         return gone

@@ -8,6 +8,8 @@ from channels_app.models.base import ExactCharField, Limited, Versioned
 class Channel(Limited, Versioned):
     """Where producers publish and consumers register (S0-10). Null limits: the installation's."""
 
+    steers_pumps = True
+
     class Exposure(models.TextChoices):
         INTERNAL = "internal"
         EXTERNAL = "external"

@@ -12,6 +12,8 @@ from channels_app.rules.condition import Condition
 class Consumer(Versioned):
     """Who receives a channel's messages (S0-12). Null limits mean the installation's."""
 
+    steers_pumps = True
+
     class Mode(models.TextChoices):
         PUSH = "push"
         PULL = "pull"

@@ -22,7 +22,8 @@ from delivery.lanes.leaving import (
     releasing,
     stands_still,
 )
-from delivery.lanes.tables import Locked, lock
+from delivery.lanes.stepping_back import step_back
+from delivery.lanes.tables import Locked, lock, parked
 
 __all__ = [
     "Entered",
@@ -40,6 +41,8 @@ __all__ = [
     "leave",
     "leave_rows",
     "lock",
+    "parked",
     "releasing",
     "stands_still",
+    "step_back",
 ]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from channels_app.directory import directory
 from channels_app.models import raw
 from delivery.models import Delivery, Lane, LaneWaiter
-from delivery.rules.lanes import BEHIND
+from delivery.rules.lanes import BEHIND, lane_id
 
 LANES, WAITERS, DELIVERIES = (one._meta.db_table for one in (Lane, LaneWaiter, Delivery))
 NEVER = raw.text(BEHIND)
@@ -33,6 +33,19 @@ def lock(lanes: Iterable[int]) -> dict[int, Locked]:
         f"FROM {LANES} WHERE id IN ({raw.listed(keys)}) ORDER BY id{raw.locked()}"
     )
     return {row[0]: Locked._make(row) for row in rows}
+
+
+def parked(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Those of the keys (consumer, ordering key) that a person holds."""
+    known = directory.ordered()
+    by_lane = {lane_id(*key): key for key in keys if key[1] and key[0] in known}
+    if not by_lane:
+        return set()
+    rows = raw.read(
+        f"SELECT id FROM {LANES} WHERE id IN ({raw.listed(sorted(by_lane))}) "
+        "AND parked_at IS NOT NULL"
+    )
+    return {by_lane[key] for (key,) in rows}
 
 
 def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.Statement:

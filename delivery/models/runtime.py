@@ -37,6 +37,8 @@ class PumpSlot(models.Model):
     """Fingerprints of the encryption keys that the owner has read, commas between them."""
     missing_key_ids = models.TextField(blank=True, default="")
     """Of those that it has not, and that something it had to open was sealed with."""
+    followed = models.BigIntegerField(default=0)
+    """Up to which number of the configuration (DirectoryVersion) its owner acts on changes."""
 
     class Meta:
         constraints = [

@@ -31,6 +31,8 @@ class Line:
     circuit: Circuit
     policy: Policy
     in_flight: int = 0
+    elsewhere: int = 0
+    """Requests that a former pump of it still has on their way."""
     body_bytes: int = 0
     """Of bodies on their way to it."""
     usual_bytes: float = 0.0
@@ -63,9 +65,10 @@ class Line:
         verdict = breaker.may_send(self.circuit, instant)
         if verdict == "no":
             return 0
-        room = self._most() - self.in_flight
+        open_count = self.in_flight + self.elsewhere
+        room = self._most() - open_count
         if verdict == "probe":
-            room = min(room, 1 if self.in_flight == 0 else 0)
+            room = min(room, 1 if open_count == 0 else 0)
         return self._within_rate(room, instant) if room > 0 else 0
 
     def took(self, count: int, now: datetime) -> None:
@@ -101,7 +104,7 @@ class Line:
     def wake_at(self) -> float | None:
         """When to look again, Unix seconds; None when only an event can change anything."""
         full = 1 if self.circuit.state != breaker.CLOSED else self._most()
-        if self.view.halted or self.next_due is None or self.in_flight >= full:
+        if self.view.halted or self.next_due is None or self.in_flight + self.elsewhere >= full:
             return None
         waits = [(self.next_due - LEAD).timestamp(), self.ready_at]
         if self.circuit.next_probe_at is not None and self.circuit.state != breaker.CLOSED:

@@ -12,9 +12,9 @@ from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
 from channels_app import clock, failpoints
-from channels_app.directory import Signer
+from channels_app.directory import ConsumerView, Signer, directory
 from channels_app.rules.encryption import KeyMissing, Unreadable
-from delivery import metrics
+from delivery import lanes, metrics
 from delivery.conf import conf
 from delivery.rules.claimed import Claimed
 from delivery.rules.outcome import Outcome
@@ -22,9 +22,10 @@ from delivery.runtime import outgoing, recorder, slots
 from delivery.runtime.allotment import Allotment
 from delivery.runtime.hold import Hold, is_late
 from delivery.runtime.line import AHEAD, Line
+from delivery.runtime.membership import Membership
 from delivery.runtime.recorder import Recorder, patiently
 from delivery.runtime.roster import Roster
-from delivery.runtime.slots import Held, Replaced
+from delivery.runtime.slots import Held
 from delivery.runtime.wake import Listener, bell
 from delivery.steps import claim, dispatch, parcels, release
 from delivery.steps.parcels import Parcel
@@ -38,6 +39,8 @@ SPARE_S = 300.0
 """How much longer than its time a pump may live to end when nothing is open."""
 RETRY_CAP_S = 2.0
 """Longest wait between tries while the database is away."""
+STOPPED = "The broker stopped during the attempt."
+CHANGED = "Something changed before the attempt began. Nothing was sent."
 
 
 class Pump:
@@ -52,12 +55,13 @@ class Pump:
         self.sender = outgoing.sender(max_connections=2 * conf().pump_in_flight)
         self.selector.register(self.sender, selectors.EVENT_READ)
         self.roster = Roster(held.generation)
+        self.membership = Membership(held, self.roster)
         self.allotment = Allotment(self.roster)
         self.hold = Hold()
-        self.open: dict[int, tuple[Claimed, Line, datetime, int]] = {}
-        """Attempts on their way, with the instant they started and the bytes they carry. Not by
-        delivery: one whose lease ended by a step of the clock may be taken again while its request
-        is still open."""
+        self.open: dict[int, tuple[Claimed, Line, ConsumerView, datetime, int]] = {}
+        """Attempts on their way, with the consumer as it was when they started, that instant and
+        the bytes they carry. Not by delivery: one whose lease ended by a step of the clock may be
+        taken again while its request is still open."""
         self.tickets = itertools.count(1)
         self.claimed: list[tuple[Claimed, Line]] = []
         """Leased and not sent yet."""
@@ -67,7 +71,7 @@ class Pump:
         self.accepted_hint = True
         self.told: set[int] = set()
         """Messages of whose acceptance somebody told."""
-        self.next_beat = self.next_poll = self.next_look = 0.0
+        self.next_poll = self.next_look = 0.0
 
     def run(self, stopped: Callable[[], bool], seconds: float) -> None:
         """Pump until ``stopped`` or for ``seconds``, then finish what is open.
@@ -92,9 +96,9 @@ class Pump:
     def round(self) -> None:
         """Beat, look, send, record, wait: once."""
         now = clock.now()
-        if time.monotonic() >= self.next_beat:
+        if time.monotonic() >= self.membership.next_beat:
             self._beat()
-        if time.monotonic() >= self.next_look:
+        if time.monotonic() >= self.next_look and self.membership.owns():
             self._look(now)
         self._send_claimed()
         # After the sending: consumers work while the database writes.
@@ -107,6 +111,7 @@ class Pump:
     def _look(self, now: datetime) -> None:
         """Fan out and take. Where much is found, rest as long as it took: then more is."""
         began = time.monotonic()
+        self.roster.recount()
         found = self._fan_out(now) + self._take(now)
         ended = time.monotonic()
         if found >= MUCH:
@@ -122,13 +127,14 @@ class Pump:
         end = time.monotonic() + seconds
         patiently(lambda: slots.hush(self.held))
         while self.open and (left := end - time.monotonic()) > 0:
-            patiently(self._show_life)
+            if time.monotonic() >= self.membership.next_beat:
+                patiently(self._beat)
             self._wait(min(left, 0.1))
             patiently(self._record)
-        while self.claimed:
-            self._interrupted(self._begin(*self.claimed.pop()))
+        self._give_back(self.claimed, STOPPED)
+        self.claimed = []
         for ticket in self.sender.abort_all():
-            self._interrupted(ticket)
+            self._finish(ticket, Outcome.INTERRUPTED, STOPPED)
         patiently(self._record)
 
     def close(self) -> None:
@@ -138,16 +144,39 @@ class Pump:
         self.listener.close()
 
     def _beat(self) -> None:
-        self._show_life()
-        if self.roster.refresh():
+        """Say that we live, and follow what changed: nothing begins any more by what was."""
+        if self.membership.beat(len(self.open)):
             self.next_poll = 0.0
+            self._recall()
+            self.roster.save()  # for those whom our former consumers moved to
+            self.membership.confirm(len(self.open))
 
-    def _show_life(self) -> None:
-        if time.monotonic() < self.next_beat:
-            return
-        self.next_beat = time.monotonic() + slots.BEAT_S
-        if not slots.beat(self.held, len(self.open)):
-            raise Replaced
+    def _recall(self) -> None:
+        """Give back what has not begun yet and may not begin any more, or not as it is."""
+        views = directory.consumers()
+        rows = [row for row, _ in self.claimed] + [row for row, *_ in self.open.values()]
+        held = lanes.parked((row.consumer_id, row.ordering_key) for row in rows)
+
+        def may_go(row: Claimed) -> bool:
+            view = views.get(row.consumer_id)
+            is_held = (row.consumer_id, row.ordering_key) in held
+            return not (view is None or view.halted or is_held)
+
+        def has_changed(ticket: int) -> bool:
+            row, _, view, *_ = self.open[ticket]
+            return not may_go(row) or views[row.consumer_id] != view
+
+        mine = self.roster.lines
+        gone = [it for it in self.claimed if it[0].consumer_id not in mine or not may_go(it[0])]
+        if gone:
+            self.claimed = [it for it in self.claimed if it not in gone]
+            self._give_back(gone, CHANGED)
+        for ticket in self.sender.recall(has_changed):
+            self._finish(ticket, Outcome.INTERRUPTED, CHANGED)
+
+    def _give_back(self, claimed: Sequence[tuple[Claimed, Line]], error: str) -> None:
+        for row, line in claimed:
+            self._finish(self._begin(row, line), Outcome.INTERRUPTED, error)
 
     def _fan_out(self, now: datetime) -> int:
         """Returns how many messages there were."""
@@ -167,7 +196,7 @@ class Pump:
             if late > conf().rational_delay_ms:
                 metrics.SWEPT.labels("message").inc(made.message_count)
         if not made.due.keys() <= self.roster.lines.keys() and self.roster.is_behind():
-            self.roster.refresh()  # who registered a moment ago does not wait for the next beat
+            self._beat()  # who registered a moment ago does not wait for the next beat
         others = [key for key, due in made.due.items() if not self.roster.expect(key, due)]
         if others and conf().wake:
             bell.due(others)
@@ -202,6 +231,8 @@ class Pump:
 
     def _send_claimed(self) -> None:
         """Send what was claimed and is due. What cannot be read now stays claimed."""
+        if self.claimed and not self.membership.may_begin:
+            self._beat()
         if not self.claimed:
             return
         now = clock.now()
@@ -209,8 +240,8 @@ class Pump:
         lines = {row.consumer_id: line for row, line in self.claimed}
         signers = {consumer_id: self.allotment.signer(line) for consumer_id, line in lines.items()}
         failpoints.reach("before_send")
-        if time.monotonic() >= self.next_beat + slots.QUIET_S:
-            self._show_life()  # it stood still: others may have been given what it holds
+        if not self.membership.may_begin:
+            return  # something changed while bodies and secrets were read, or this process slept
         now = clock.now()
         # From here on nothing asks the database: either all of them begin, or none has.
         self.claimed = waiting
@@ -221,7 +252,8 @@ class Pump:
                 continue
             ticket = self._begin(row, line, parcel)
             if is_late(row, line, now):
-                self._interrupted(ticket)  # too late to be sure that it is still ours at the end
+                # Too late to be sure that it is still ours at the end.
+                self._finish(ticket, Outcome.INTERRUPTED, STOPPED)
             elif isinstance(signer, Unreadable):
                 self._finish(ticket, Outcome.INTERRUPTED, str(signer))
             else:
@@ -235,7 +267,7 @@ class Pump:
 
     def _begin(self, row: Claimed, line: Line, parcel: Parcel | None = None) -> int:
         ticket, size = next(self.tickets), parcel.size if parcel else 0
-        self.open[ticket] = (row, line, datetime.now(UTC), size)
+        self.open[ticket] = (row, line, line.view, datetime.now(UTC), size)
         self.hold.put(line, size)
         return ticket
 
@@ -258,7 +290,7 @@ class Pump:
         line.in_flight -= 1
         self.roster.agenda.note(line)
 
-    def _give_back(self) -> None:
+    def _leave_to_others(self) -> None:
         for key_id, rows in list(self.unopened.items()):
             wait_s, now = self.roster.miss(key_id), clock.now()
             due_at = now + timedelta(seconds=wait_s)
@@ -268,13 +300,10 @@ class Pump:
             del self.unopened[key_id]
             for consumer_id in {row.consumer_id for row in rows}:
                 self.roster.expect(consumer_id, due_at)
-            self.next_beat = 0.0  # the others are to hear of it now
-
-    def _interrupted(self, ticket: int) -> None:
-        self._finish(ticket, Outcome.INTERRUPTED, "The broker stopped during the attempt.")
+            self.membership.next_beat = 0.0  # the others are to hear of it now
 
     def _close(self, answer: Answer) -> None:
-        row, line, started_at, size = self.open.pop(answer.key)
+        row, line, _, started_at, size = self.open.pop(answer.key)
         line.in_flight -= 1
         self.hold.take(line, size)
         self.recorder.note(row, line, started_at, answer)
@@ -287,14 +316,16 @@ class Pump:
     def _record(self) -> None:
         self._take_answers()
         if self.unopened:
-            self._give_back()
+            self._leave_to_others()
         if not self.open or time.monotonic() >= self.recorder.due_at:
             self.recorder.flush()
 
     def _patience(self) -> float:
         """Seconds until something is to be done without being told."""
         ticks = time.monotonic()
-        waits = [self.next_beat - ticks, self.next_poll - ticks, self.hold.seconds(clock.now())]
+        waits = [self.next_poll - ticks, self.hold.seconds(clock.now()), self.membership.rest_s()]
+        if (recount_s := self.roster.recount_s) is not None:
+            waits.append(recount_s)
         if self.recorder.results:
             waits.append(self.recorder.due_at - ticks)
         if self.accepted_hint:
@@ -307,7 +338,12 @@ class Pump:
         timer = self.sender.next_timeout()
         if timer is not None:
             seconds = min(seconds, timer)
-        for key, _ in self.selector.select(seconds):
+        events = self.selector.select(seconds)
+        if time.monotonic() >= self.membership.fence_at:
+            # Asleep for long, or without the database: what has not gone out by now does not.
+            for ticket in self.sender.recall(lambda _: True):
+                self._finish(ticket, Outcome.INTERRUPTED, CHANGED)
+        for key, _ in events:
             if key.fileobj is self.sender:
                 self.sender.ready()
             else:
@@ -318,6 +354,8 @@ class Pump:
         hints = self.listener.hear()
         self.accepted_hint = self.accepted_hint or hints.accepted
         self.told |= hints.message_ids
+        if hints.changed:
+            self.membership.next_beat = 0.0
         now = clock.now()
         for consumer_id in hints.consumer_ids:
             self.roster.expect(consumer_id, now)

@@ -15,10 +15,10 @@ from delivery.rules import breaker, sharding
 from delivery.rules.breaker import Circuit
 from delivery.rules.outcome import Outcome
 from delivery.rules.sharding import KeyHolder
-from delivery.runtime import slots
+from delivery.runtime import confirmation, slots
 from delivery.runtime.agenda import Agenda
 from delivery.runtime.line import Line
-from delivery.steps import health, horizon
+from delivery.steps import health, horizon, leases
 from delivery.steps.send import Answer
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ SUSPEND_S = 60.0
 DISCOVER_SHARE = 20
 """Looking for due rows takes at most one part in so many of a pump's time."""
 DISCOVER_AT_ONCE = horizon.CONSUMERS_PER_QUERY
+RECOUNT_S = 0.1
+"""Between two looks at what former pumps still have on their way."""
 
 
 class Roster:
@@ -38,10 +40,17 @@ class Roster:
         self.generation = generation
         self.lines: dict[int, Line] = {}
         self.agenda = Agenda(self.lines)
+        self.number = -1
+        """Of the configuration that the lines stand for."""
         self._former: dict[int, Line] = {}
         """Given up with requests still open: should they come back, these count."""
+        self._moved: set[int] = set()
+        """Consumers of which another pump may still have requests on their way."""
+        self._recount_at = 0.0
+        self._known: frozenset[int] = frozenset()
+        """All consumers there were at the last refresh."""
         self._basis: object = None
-        self._number = -1
+        self._members: set[int] = set()
         self._news: dict[int, tuple[Line, Answer]] = {}
         self._saved: dict[int, float] = {}
         self._unasked: list[int] = []
@@ -54,7 +63,7 @@ class Roster:
 
     def is_behind(self) -> bool:
         """Whether configuration changed since the last refresh."""
-        return directory.refresh() != self._number
+        return directory.refresh() != self.number
 
     def refresh(self) -> bool:
         """Follow configuration and the living pumps; True when something changed."""
@@ -63,7 +72,7 @@ class Roster:
             self._told = set(self._missing)
         # One without an address finishes what it has and takes nothing more.
         version, takers = raw.read_all([(DirectoryVersion.CURRENT, []), slots.takers()])
-        self._number = number = directory.refresh(number=DirectoryVersion.of(version))
+        number = directory.refresh(number=DirectoryVersion.of(version))
         ours = KeyHolder(self.generation, keyring().ids, frozenset(self._missing))
         others = (KeyHolder.of(*row) for row in takers)
         self._pumps = [ours, *(one for one in others if one.generation != self.generation)]
@@ -71,22 +80,29 @@ class Roster:
         basis = (number, frozenset(members))
         if basis == self._basis:
             return False
+        everybody = directory.consumers()
         views = {
             view.id: view
-            for view in directory.consumers().values()
+            for view in everybody.values()
             if view.mode == "push" and sharding.owner(view.id, members) == self.generation
         }
         for consumer_id in self.lines.keys() - views.keys():
             self._former[consumer_id] = self.lines.pop(consumer_id)
             self.agenda.forget(consumer_id)
+            self._saved.pop(consumer_id, None)  # its next pump asks for what we know of it
         self._former = {key: line for key, line in self._former.items() if line.in_flight}
         # Their turn comes first: nothing is known of what they have waiting.
         fresh = [key for key in views if key not in self.lines or self.lines[key].view.halted]
         self._unasked = [*fresh, *self._unasked]
-        circuits = health.load(views.keys() - self.lines.keys())
+        ours = views.keys() - self.lines.keys()
+        circuits = health.load(ours)
         for consumer_id, view in views.items():
             self._adopt(view, circuits.get(consumer_id, Circuit()))
-        self._basis = basis
+        # Whoever registered since the last refresh had no pump before us.
+        self._moves(ours if members != self._members else ours & self._known)
+        self._known, self._members = frozenset(everybody), members
+        self.recount()
+        self._basis, self.number = basis, number
         return True
 
     def miss(self, key_id: str) -> float:
@@ -98,6 +114,43 @@ class Roster:
             self._missing.add(key_id)
             logger.error(slots.MISSING, key_id)
         return slots.wait_s(key_id, self._pumps)
+
+    def take_over(self) -> None:
+        """All of our consumers were another pump's until now."""
+        self._moves(self.lines)
+        self.recount()
+
+    def _moves(self, consumer_ids: Iterable[int]) -> None:
+        now = clock.now().timestamp()
+        for consumer_id in consumer_ids:
+            line = self.lines[consumer_id]
+            line.elsewhere = line.view.max_in_flight  # until it is counted
+            if line.view.rate:
+                # As if all that its rate allows had just been spent.
+                line.arrival = now + line.view.rate.tolerance + line.view.rate.interval
+            self._moved.add(consumer_id)
+            self._recount_at = 0.0
+
+    @property
+    def recount_s(self) -> float | None:
+        """Seconds until `recount` has something to do; None while it has not."""
+        return max(0.0, self._recount_at - time.monotonic()) if self._moved else None
+
+    def recount(self) -> None:
+        """Count what former pumps still have on their way, until nothing is left."""
+        if not self._moved or time.monotonic() < self._recount_at:
+            return
+        mine = self._moved & self.lines.keys()
+        counts = leases.elsewhere(mine, self.generation, clock.now())
+        circuits = health.load(mine)
+        for consumer_id in mine:
+            line = self.lines[consumer_id]
+            line.elsewhere = counts.get(consumer_id, 0)
+            if consumer_id not in self._news:
+                line.circuit = line.saved = circuits.get(consumer_id, Circuit())
+            self.agenda.note(line)
+        self._moved = set(counts)
+        self._recount_at = time.monotonic() + RECOUNT_S
 
     def expect(self, consumer_id: int, due_at: datetime) -> bool:
         """Note that a consumer has something due; False when another pump owns it."""
@@ -178,11 +231,12 @@ class Roster:
         days = conf().disable_after_days
         horizon = now - timedelta(days=days)
         since = line.circuit.failing_since
-        if gone:
-            health.disable(line.view.id, reason="It answered 410 Gone.", now=now)
-        elif since is not None and since < horizon.timestamp():
-            reason = f"Every attempt failed for {days} days."
-            health.disable(line.view.id, reason=reason, now=now, active_since=horizon)
+        with confirmation.unconfirmed():
+            if gone:
+                health.disable(line.view.id, reason="It answered 410 Gone.", now=now)
+            elif since is not None and since < horizon.timestamp():
+                reason = f"Every attempt failed for {days} days."
+                health.disable(line.view.id, reason=reason, now=now, active_since=horizon)
 
     def _adopt(self, view: ConsumerView, circuit: Circuit) -> None:
         line = self.lines.get(view.id)

@@ -43,7 +43,7 @@ ELSEWHERE_S, NOWHERE_S = 1.0, 60.0
 its consumer over, or, where none has the key, until somebody may have brought it."""
 # Both twice a second in each pump: the ORM would take most of the time.
 BEAT = (
-    f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s"  # noqa: S608 (name of ours)
+    f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s, followed = %s"  # noqa: S608 (name of ours)
     " WHERE id = %s AND generation = %s"
 )
 TAKERS = (
@@ -87,9 +87,13 @@ def acquire(cluster: str, kind: str, places: int, wake_address: str = "") -> Hel
     return None
 
 
-def beat(held: Held, in_flight: int) -> bool:
-    """Say that we live; False when somebody else was given the slot: stop at once."""
-    return bool(raw.execute(BEAT, [raw.text(clock.now()), in_flight, held.id, held.generation]))
+def beat(held: Held, in_flight: int, followed: int = 0) -> bool:
+    """Say that we live, and up to which number we follow the configuration.
+
+    False when somebody else was given the slot: stop at once.
+    """
+    now = raw.text(clock.now())
+    return bool(raw.execute(BEAT, [now, in_flight, followed, held.id, held.generation]))
 
 
 def hush(held: Held) -> None:
@@ -126,6 +130,16 @@ def living(kind: str = PumpSlot.Kind.PUMP) -> Sequence[PumpSlot]:
     """Slots whose owner shows a heartbeat."""
     horizon = clock.now() - timedelta(seconds=STALE_S)
     return list(PumpSlot.objects.filter(kind=kind, heartbeat_at__gte=horizon).order_by("id"))
+
+
+def behind(number: int) -> dict[int, datetime]:
+    """Living pumps that do not follow the configuration up to ``number`` yet, and their last beats.
+
+    By their generations.
+    """
+    horizon = clock.now() - timedelta(seconds=STALE_S)
+    pumps = PumpSlot.objects.filter(kind=PumpSlot.Kind.PUMP, heartbeat_at__gte=horizon)
+    return dict(pumps.filter(followed__lt=number).values_list("generation", "heartbeat_at"))
 
 
 def takers() -> raw.Statement:
@@ -270,6 +284,7 @@ def _take(
         "in_flight": 0,
         "key_ids": ",".join(sorted(keyring().ids)),
         "missing_key_ids": "",
+        "followed": 0,
     }
     if slot is not None:
         mine = PumpSlot.objects.filter(id=slot.id, generation=slot.generation)

@@ -13,8 +13,8 @@ from delivery.conf import conf
 from delivery.rules import sharding
 from delivery.runtime import slots
 
-ACCEPTED, DUE = b"accepted", b"due"
-"""Words, each followed by ids."""
+ACCEPTED, DUE, CHANGED = b"accepted", b"due", b"changed"
+"""Words; the first two are followed by ids."""
 REFRESH_S = 1.0
 MAX_DATAGRAM = 1400
 """Bytes; fits one Ethernet frame. Longer lists are cut: looking finds the rest."""
@@ -28,6 +28,8 @@ class Hints:
     message_ids: set[int] = field(default_factory=set)
     """Those that were accepted, as far as they were named."""
     consumer_ids: set[int] = field(default_factory=set)
+    changed: bool = False
+    """Somebody waits for pumps to follow the configuration."""
 
 
 class Listener:
@@ -56,6 +58,8 @@ class Listener:
                 hints.message_ids |= ids
             elif word == DUE:
                 hints.consumer_ids |= ids
+            elif word == CHANGED:
+                hints.changed = True
 
     def close(self) -> None:
         """Free the port."""
@@ -86,6 +90,11 @@ class Bell:
                 by_pump.setdefault(generation, []).append(consumer_id)
         for generation, ids in by_pump.items():
             self._send(generation, DUE, ids)
+
+    def changed(self) -> None:
+        """Configuration changed, and somebody waits until all pumps follow it."""
+        for generation in self._pumps():
+            self._send(generation, CHANGED, ())
 
     def close(self) -> None:
         """Forget the pumps and free the sockets; the next ring opens them again."""

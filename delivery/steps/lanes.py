@@ -9,7 +9,7 @@ from datetime import datetime
 from channels_app import failpoints, transactions
 from channels_app.directory import directory
 from channels_app.errors import Conflict, NotFound
-from channels_app.models import AuditEntry, raw
+from channels_app.models import AuditEntry, DirectoryVersion, raw
 from delivery import lanes, metrics
 from delivery.lanes import Locked
 from delivery.models import Counter, Delivery, Lane, LaneWaiter
@@ -29,16 +29,20 @@ DONE = {state.value for state in FINISHED}
 
 
 def park(lane_id: int, asker: Asker, *, now: datetime) -> Lane:
-    """Send nothing more of a key once what is on its way has ended. Raises NotFound."""
+    """Send nothing more of a key: only what is on the wire still ends. Raises NotFound."""
 
     def write() -> Lane:
-        lane, _ = _find(lane_id)
+        # The head first and then the lane, as everybody does who finishes one.
+        known = Lane.objects.filter(id=lane_id).values_list("head_id", flat=True).first()
+        Delivery.objects.select_for_update().filter(id=known or 0).first()
+        lane, locked = _find(lane_id)
         if lane.parked_at is None:
             lane.parked_at = now
             lane.save(update_fields=["parked_at"])
+            _hold(locked, now)
             _record(lane, asker, "lane.park")
         failpoints.reach("in_park")
-        return lane
+        return Lane.objects.get(id=lane_id)
 
     parked = transactions.run(write)
     failpoints.reach("after_lane")
@@ -171,6 +175,16 @@ def _find(lane_id: int) -> tuple[Lane, Locked]:
     if locked is None:
         raise NotFound("unknown_lane", "Nothing of this key is open.")
     return Lane.objects.get(id=lane_id), locked
+
+
+def _hold(lane: Locked, now: datetime) -> None:
+    """Keep the head of a lane that was just parked from being sent (again)."""
+    head = Delivery.objects.select_for_update().filter(id=lane.head_id or 0).first()
+    if head is not None and head.state == DeliveryState.QUEUED:
+        lanes.step_back({head.id: lane.id}, now)
+    elif head is not None and head.state == DeliveryState.IN_FLIGHT:
+        # Perhaps in a pump's hands and not on the wire yet. A retry of it waits (steps/claim).
+        DirectoryVersion.bump(confirmed=True)
 
 
 def _cancel(head: Delivery, now: datetime, slot: int) -> None:

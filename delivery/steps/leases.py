@@ -1,12 +1,14 @@
 """Leases: who holds them, making them last longer, and giving one back in its holder's stead."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError
+from django.db.models import Count
 
 from channels_app import failpoints, transactions
 from channels_app.models import raw
+from channels_app.models.hints import by_index
 from delivery.models import Delivery, PullWorker
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import DeliveryState
@@ -45,6 +47,22 @@ def held(consumer_id: int, owner: int, most: int, now: datetime) -> list[int]:
         due_at__gt=now,
     )
     return list(rows.order_by("id").values_list("id", flat=True)[:most])
+
+
+def elsewhere(consumer_ids: Iterable[int], owner: int, now: datetime) -> dict[int, int]:
+    """How many deliveries pumps other than ``owner`` hold of each consumer; without is absent."""
+    wanted = sorted(consumer_ids)
+    counts: dict[int, int] = {}
+    for start in range(0, len(wanted), BATCH):
+        rows = Delivery.objects.filter(
+            consumer_id__in=wanted[start : start + BATCH],
+            state=DeliveryState.IN_FLIGHT.value,
+            lease_owner__gt=0,  # a pull worker's is negative
+            due_at__gt=now,
+        ).exclude(lease_owner=owner)
+        found = by_index(rows, "delivery_list").values_list("consumer_id")
+        counts |= dict(found.annotate(Count("id")))
+    return counts
 
 
 def extend(until: Mapping[Lease, datetime]) -> set[Lease]:

@@ -94,7 +94,7 @@ def pump_rounds(pump: Pump, count: int) -> None:
     """That many rounds, each of which polls and follows the configuration."""
     with brisk(pump):
         for _ in range(count):
-            pump.next_poll = pump.next_beat = 0.0
+            pump.next_poll = pump.membership.next_beat = 0.0
             pump.round()
 
 

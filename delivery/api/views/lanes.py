@@ -84,7 +84,7 @@ class LaneParkView(_Holding):
 
     @lane_documents.park_lane
     def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
-        """Send nothing more of a key, once what is on its way has ended. Other keys go on."""
+        """Begin nothing more of a key: what is on the wire ends. Other keys go on."""
         return self._hold(request, channel, client_id, lane_id, "park")
 
 

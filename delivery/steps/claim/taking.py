@@ -14,6 +14,7 @@ from delivery import acks, lanes
 from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
+from delivery.rules.lanes import lane_id
 from delivery.rules.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
 from delivery.steps.claim.choosing import Choice, Want
@@ -121,6 +122,7 @@ def take(choice: Choice, holding: Holding) -> Claim:
         finished = {row.id for row in (*expired, *worn)}
         rows = [row for row in rows if row.id not in finished]
         _leave((*expired, *worn), {row.id for row in worn}, now)
+    rows = _without_held(rows, now, tally)
     claimed = _lease(rows, holding, tally)
     rescued_count = sum(row.due_at <= instant for row in lapsed)
     return Claim(claimed, len(expired), rescued_count)
@@ -217,6 +219,36 @@ def _go_on(
     over = [row for row in moved if to[row.id] in FINISHED]
     _leave(over, {row.id for row in over if to[row.id] is DeliveryState.DEAD}, now)
     return [row for row in rows if row.id not in to]
+
+
+def _without_held(rows: list[_Due], now: datetime, tally: Tally[tuple[int, str]]) -> list[_Due]:
+    """Those that may be sent (again): of a key that a person holds, the next try waits.
+
+    What was never tried waits already: it stands behind in its lane, or was put back there.
+    """
+    again = [row for row in rows if row.ordering_key and (row.attempt_count or row.replay_id)]
+    if not again:
+        return rows
+    held = lanes.parked((row.consumer_id, row.ordering_key) for row in again)
+    heads = {
+        row.id: lane_id(row.consumer_id, row.ordering_key)
+        for row in again
+        if (row.consumer_id, row.ordering_key) in held
+    }
+    if not heads:
+        return rows
+    back = lanes.step_back(heads, now)
+    lapsed = [row for row in rows if row.id in back and row.state == DeliveryState.IN_FLIGHT]
+    if lapsed:
+        raw.execute(
+            f"UPDATE {TABLE} SET state = %s, reason = %s, outcome = %s, lease_owner = NULL "
+            f"WHERE id IN ({raw.listed(row.id for row in lapsed)})",
+            [DeliveryState.QUEUED.value, Reason.LEASE_EXPIRED.value, Outcome.LEASE_EXPIRED.value],
+        )
+        for row in lapsed:
+            tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
+            tally[row.consumer_id, DeliveryState.QUEUED.value] += 1
+    return [row for row in rows if row.id not in back]
 
 
 def _leave(rows: Sequence[_Due], dead: set[int], now: datetime) -> None:

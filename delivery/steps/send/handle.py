@@ -178,6 +178,11 @@ class Handle:
         self._no_socket = ""
         self._waited_ms = 0
 
+    @property
+    def has_sent(self) -> bool:
+        """Whether any of the request that it carries has gone out."""
+        return bool(self.curl.getinfo(pycurl.REQUEST_SIZE) > 0)
+
     def answer(self, code: int, detail: str) -> Answer:
         """How the call ended, from libcurl's code (0 when it has read a whole answer)."""
         curl, call = self.curl, self.call
@@ -210,7 +215,7 @@ class Handle:
             status=status,
             oversized=self._oversized,
             os_errno=self.curl.getinfo(pycurl.OS_ERRNO),
-            sent=self.curl.getinfo(pycurl.REQUEST_SIZE) > 0,
+            sent=self.has_sent,
             blocked_ip="" if self._opened else self._blocked_ip,
             no_socket=self._no_socket,
             timeout_ms=self.call.timeout_ms,

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
@@ -127,12 +128,10 @@ class Names(Generic[Waiter]):
             served.append(self._serve(self._deadlines[0][1], "no answer in time"))
         return served
 
-    def dismiss(self) -> list[Waiter]:
-        """Everybody who still waits; they wait no longer."""
-        waiters = [waiter for waiter, _, _ in self._waiting.values()]
-        self._waiting.clear()
-        self._deadlines.clear()
-        return waiters
+    def dismiss(self, wanted: Callable[[Waiter], bool] = lambda _: True) -> list[Waiter]:
+        """Those of the ``wanted`` who still wait; they wait no longer."""
+        tickets = [ticket for ticket, (waiter, *_) in self._waiting.items() if wanted(waiter)]
+        return [self._waiting.pop(ticket)[0] for ticket in tickets]
 
     def close(self) -> None:
         """Listen no more. Threads whose name server hangs end by themselves, unheard."""

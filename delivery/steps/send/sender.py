@@ -3,6 +3,7 @@
 import select
 import ssl
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -148,6 +149,22 @@ class Sender:
         waiting, going = self._names.dismiss(), list(self._busy.values())
         keys = [handle.call.key for handle in waiting + going]
         self._untold.clear()
+        for handle in going:
+            self._release(handle)
+        for handle in waiting:
+            self._put_back(handle)
+        return keys
+
+    def recall(self, wanted: Callable[[int], bool]) -> list[int]:
+        """Give up those of the ``wanted`` calls of which nothing was sent yet; their keys.
+
+        Their consumers have received nothing. Asked by key; what has ended is not.
+        """
+        self._done = self.take()
+        waiting = self._names.dismiss(lambda handle: wanted(handle.call.key))
+        going = [it for it in self._busy.values() if wanted(it.call.key) and not it.has_sent]
+        keys = [handle.call.key for handle in waiting + going]
+        self._untold.clear()  # whoever was to tell libcurl of a name may be among them
         for handle in going:
             self._release(handle)
         for handle in waiting:

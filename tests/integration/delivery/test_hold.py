@@ -129,5 +129,5 @@ def test_a_pump_with_no_room_does_not_spin(receiver: Receiver) -> None:
     publish(channel, *[LARGE] * 80)
     with pumping.pumping() as pump:
         pump_until(pump, lambda: len(pump.open) == 2)
-        pump.next_poll = pump.next_beat = time.monotonic() + 60.0
+        pump.next_poll = pump.membership.next_beat = time.monotonic() + 60.0
         assert pump._patience() > 1.0

@@ -36,7 +36,7 @@ def test_consumers_that_hang_do_not_take_the_last_requests(receiver: Receiver) -
         # All that they can get: what is kept for others goes out one by one.
         pump_until(pump, lambda: len(pump.open) >= REQUESTS - REQUESTS // 8)
         pump_rounds(pump, 20)
-        pump.next_poll = pump.next_beat = time.monotonic() + 60.0
+        pump.next_poll = pump.membership.next_beat = time.monotonic() + 60.0
         assert pump._patience() > 1.0, "it spins, although nobody may take anything"
         publish(healthy, *[b"y"] * 20)
         pump_until(pump, lambda: Delivery.objects.filter(state="delivered").count() == 20)

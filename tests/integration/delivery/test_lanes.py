@@ -467,10 +467,10 @@ def test_park_resume_and_skip(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1 A2 A3 B1")
     fan_out()
     key = lane_id(consumer.id, "A")
+    rows = take(consumer, now)
+    assert words(rows) == "A1 B1"
     assert lanes.park(key, ALICE, now=now).parked_at == now
     lanes.park(key, ALICE, now=now)
-    rows = take(consumer, now)
-    assert words(rows) == "A1 B1", "the head is on its way already"
     with pytest.raises(Conflict):
         lanes.skip(key, rows[0].id, ALICE, now=now)
     end(rows, "delivered", now)
@@ -495,13 +495,51 @@ def test_a_parked_key_waits_without_anything_in_it(consumer: Consumer, now: date
     say(consumer, "A1")
     fan_out()
     key = lane_id(consumer.id, "A")
+    rows = take(consumer, now)
     lanes.park(key, ALICE, now=now)
-    end(take(consumer, now), "delivered", now)
+    end(rows, "delivered", now)
     say(consumer, "A2")
     fan_out()
     assert not take(consumer, now)
     lanes.resume(key, ALICE, now=now)
     assert deliver_all(consumer, now) == ["A2"]
+
+
+def test_the_head_of_a_parked_key_that_is_not_on_its_way_waits(
+    consumer: Consumer, now: datetime
+) -> None:
+    say(consumer, "A1 A2 B1")
+    fan_out()
+    key = lane_id(consumer.id, "A")
+    lanes.park(key, ALICE, now=now)
+    check()
+    assert words(take(consumer, now)) == "B1"
+    assert list(lanes.mend(now)) == []
+    assert lanes.resume(key, ALICE, now=now) == {consumer.id: now}
+    check()
+    assert deliver_all(consumer, now) == ["A1", "A2"]
+
+
+@pytest.mark.parametrize("how", ["retry", "nothing"])
+def test_a_parked_key_is_not_tried_again(consumer: Consumer, now: datetime, how: str) -> None:
+    say(consumer, "A1 A2")
+    fan_out()
+    key = lane_id(consumer.id, "A")
+    rows = take(consumer, now)
+    lanes.park(key, ALICE, now=now)
+    if how == "retry":
+        end(rows, "retry", now)
+    later = now + timedelta(minutes=2)  # the retry is due, or the lease is over
+    assert not take(consumer, later)
+    check()
+    assert set(Delivery.objects.values_list("state", "due_at")) == {("queued", BEHIND)}
+    lanes.resume(key, ALICE, now=later)
+    check()
+    (first,) = take(consumer, later)
+    assert (first.event_type, first.attempt) == ("A1", 2)
+    end([first], "delivered", later)
+    assert deliver_all(consumer, later) == ["A2"]
+    assert Counter.totals() == pumping.recounted()
 
 
 def beside_a_held_beginning(other: Callable[[], None]) -> None:

@@ -151,7 +151,7 @@ def test_a_paused_consumer_keeps_its_backlog(receiver: Receiver) -> None:
         assert Counter.totals()["queued"] == 20
         consumer.state = Consumer.State.ACTIVE
         consumer.save()
-        pump.next_beat = 0
+        pump.membership.next_beat = 0
         pump_until(pump, all_finished)
     assert len(receiver.requests()) == 20
     assert set(Delivery.objects.values_list("attempt_count", flat=True)) == {1}
@@ -285,10 +285,10 @@ def test_a_consumer_registered_a_moment_ago_does_not_wait_for_the_next_beat(
     channel = make_channel()
     with pumping.pumping() as pump:
         pump.round()
-        pump.next_beat = pump.next_poll = time.monotonic() + 5.0
+        pump.membership.next_beat = pump.next_poll = time.monotonic() + 5.0
         make_consumer(channel, receiver.url("/ok"))
         publish(channel, b"x")
         pump.accepted_hint = True
         while not receiver.requests():
             pump.round()
-            assert time.monotonic() < pump.next_beat
+            assert time.monotonic() < pump.membership.next_beat

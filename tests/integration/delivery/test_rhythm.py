@@ -122,7 +122,7 @@ def test_a_pump_that_finds_much_rests_as_long_as_a_look_took(
 
     with pumping.pumping() as pump:
         pump.round()
-        pump.next_poll = pump.next_beat = time.monotonic() + 10.0
+        pump.next_poll = pump.membership.next_beat = time.monotonic() + 10.0
         monkeypatch.setattr(dispatch, "dispatch", slow)
         pump.accepted_hint = True
         while len(looks) < 20:

@@ -83,7 +83,7 @@ def test_what_comes_for_a_disabled_consumer_is_kept_for_it(receiver: Receiver) -
         pump_until(pump, all_finished)
         consumer.refresh_from_db()
         assert consumer.state == "disabled"
-        pump.next_beat = 0.0  # the pump reads the configuration again
+        pump.membership.next_beat = 0.0  # the pump reads the configuration again
         publish(channel, b"2", b"3")
         pump_until(pump, lambda: consumer.deliveries.filter(state="queued").count() == 2)
         switch_consumer.resume(channel.slug, consumer.client_id, actor="test")

@@ -1,0 +1,258 @@
+"""Two hosts on one database: what one of them answered holds on the other, at load and at once."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import pytest
+import requests
+
+from tests.crash.books import Books
+from tests.support.broker import ANSWER_S, Broker, fresh_database, wait_until
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.e2e
+CONSUMERS = 8
+"""Of one channel: both pumps have some of them."""
+BATCH = 40
+PATIENCE_S = 60.0
+REQUESTS = """
+    FROM delivery_attempt AS attempt
+    JOIN delivery_delivery AS delivery ON delivery.id = attempt.delivery_id
+    JOIN channels_app_consumer AS consumer ON consumer.id = delivery.consumer_id
+    WHERE attempt.outcome <> 'interrupted' AND consumer.client_id =
+"""
+"""What began, of the consumer that is named behind it."""
+
+
+class Hosts(NamedTuple):
+    """Two brokers, and a consumer that both deliver to."""
+
+    one: Broker
+    other: Broker
+    consumer: Receiver
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    folder = tmp_path_factory.mktemp("hosts")
+    with fresh_database(folder) as url, Receiver() as consumer:
+        brokers = []
+        for name in ("one", "other"):
+            (folder / name).mkdir()
+            brokers.append(Broker(folder / name, url))
+        one, other = brokers
+        one.set_up()
+        other.http.headers.update(one.http.headers)
+        try:
+            for broker in brokers:
+                broker.start()
+            yield Hosts(one, other, consumer)
+        finally:
+            for broker in brokers:
+                broker.end()
+
+
+def register(hosts: Hosts, channel: str, **values: object) -> list[str]:
+    """A channel and its consumers; their paths at the receiver."""
+    hosts.one.call("PUT", f"/channels/{channel}", 201, json={})
+    names = [f"{channel}-{number}" for number in range(CONSUMERS)]
+    for name in names:
+        target = {"url": hosts.consumer.url(f"/{name}"), **values}
+        hosts.one.call("PUT", f"/channels/{channel}/consumers/{name}", 201, json=target)
+    return names
+
+
+@contextmanager
+def load(broker: Broker, channel: str) -> Iterator[list[int]]:
+    """Batches, one after the other, until the end; how many messages were accepted so far."""
+    accepted: list[int] = []
+    stopped = threading.Event()
+    headers = dict(broker.http.headers)
+    url = f"{broker.base}/channels/{channel}/messages/batch"
+    batch = [{"body": "x", "ordering_key": f"key-{number % 4}"} for number in range(BATCH)]
+
+    def produce() -> None:
+        while not stopped.is_set():
+            answer = requests.post(url, json=batch, headers=headers, timeout=ANSWER_S)
+            accepted.append(answer.json()["accepted"])
+
+    producers = [threading.Thread(target=produce) for _ in range(2)]
+    for producer in producers:
+        producer.start()
+    try:
+        yield accepted
+    finally:
+        stopped.set()
+        for producer in producers:
+            producer.join()
+
+
+def flows(accepted: list[int], broker: Broker, batches: int = 8) -> None:
+    """Wait until so many batches more are accepted."""
+    known = len(accepted)
+    wait_until(lambda: len(accepted) >= known + batches, PATIENCE_S, "nothing flows", broker.log)
+
+
+def begun(hosts: Hosts, consumer: str, when: str, at: datetime) -> int:
+    """How many requests to the consumer began before or after an instant."""
+    instant = at.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return Books(hosts.one).number(
+        f"SELECT COUNT(*) {REQUESTS} '{consumer}' AND attempt.started_at {when} '{instant}'"
+    )
+
+
+def settled(hosts: Hosts) -> None:
+    """Wait until no delivery is on its way: then every attempt is in the books."""
+    open_count = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'in_flight'"
+    wait_until(lambda: not Books(hosts.one).number(open_count), PATIENCE_S, "not settled")
+
+
+@pytest.mark.trap("a pause that is answered before it is true")
+def test_after_a_pause_was_answered_no_request_begins(hosts: Hosts) -> None:
+    names = register(hosts, "paused")
+    paused: dict[str, datetime] = {}
+    with load(hosts.one, "paused") as accepted:
+        flows(accepted, hosts.one)
+        for number, name in enumerate(names):
+            there = (hosts.one, hosts.other)[number % 2]
+            there.call("POST", f"/channels/paused/consumers/{name}/pause", 200)
+            paused[name] = datetime.now(UTC)
+            flows(accepted, hosts.one, 2)
+    settled(hosts)
+    assert all(begun(hosts, name, "<=", at) for name, at in paused.items())
+    assert {name: begun(hosts, name, ">", at) for name, at in paused.items()} == dict.fromkeys(
+        names, 0
+    )
+
+
+@pytest.mark.trap("a pause that is answered before it is true")
+def test_after_a_new_address_was_answered_none_begins_to_the_old_one(hosts: Hosts) -> None:
+    names = register(hosts, "moved")
+    moved: dict[str, datetime] = {}
+    with load(hosts.one, "moved") as accepted:
+        flows(accepted, hosts.one)
+        for number, name in enumerate(names):
+            there = (hosts.one, hosts.other)[number % 2]
+            url = {"url": hosts.consumer.url(f"/{name}/new")}
+            there.call("PATCH", f"/channels/moved/consumers/{name}", 200, json=url)
+            moved[name] = datetime.now(UTC)
+            flows(accepted, hosts.one, 2)
+        for name in names:
+            hosts.one.call("POST", f"/channels/moved/consumers/{name}/pause", 200)
+    settled(hosts)
+    for name, at in moved.items():
+        assert hosts.consumer.requests(f"/{name}/new")
+        assert len(hosts.consumer.requests(f"/{name}")) <= begun(hosts, name, "<=", at)
+
+
+def park(hosts: Hosts, lanes: str, key: str) -> None:
+    """Hold the key, once something of it is open."""
+
+    def is_parked() -> bool:
+        for lane in hosts.one.call("GET", f"{lanes}?ordering_key={key}", 200)["items"]:
+            url = f"{hosts.other.base}{lanes}/{lane['id']}/park"
+            return hosts.other.http.post(url, timeout=ANSWER_S).ok
+        return False
+
+    wait_until(is_parked, PATIENCE_S, f"nothing of {key} is open")
+
+
+@pytest.mark.trap("a pause that is answered before it is true")
+def test_after_a_key_was_parked_nothing_of_it_begins(hosts: Hosts) -> None:
+    names = register(hosts, "keyed", ordering=True)
+    parked: dict[str, datetime] = {}
+    with load(hosts.one, "keyed") as accepted:
+        flows(accepted, hosts.one)
+        for name in names:
+            lanes = f"/channels/keyed/consumers/{name}/lanes"
+            for number in range(4):
+                park(hosts, lanes, f"key-{number}")
+            parked[name] = datetime.now(UTC)
+            flows(accepted, hosts.one, 2)
+    settled(hosts)
+    assert all(begun(hosts, name, "<=", at) for name, at in parked.items())
+    assert not any(begun(hosts, name, ">", at) for name, at in parked.items())
+
+
+@pytest.mark.trap("a pause that is answered before it is true")
+def test_a_frozen_pump_begins_nothing_when_it_wakes(
+    hosts: Hosts,
+) -> None:
+    names = register(hosts, "frozen")
+    with load(hosts.one, "frozen") as accepted:
+        flows(accepted, hosts.one)
+        pumps = Books(hosts.one).read("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
+        (pid,) = {pid for (pid,) in pumps}.intersection(hosts.other.workers())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for name in names:
+                hosts.one.call("POST", f"/channels/frozen/consumers/{name}/pause", 200)
+            at = datetime.now(UTC)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        flows(accepted, hosts.one)
+    settled(hosts)
+    assert not any(begun(hosts, name, ">", at) for name in names)
+
+
+@pytest.mark.trap("a 404 for what was just made")
+def test_what_one_host_has_made_the_other_knows(hosts: Hosts) -> None:
+    statuses = []
+    for number in range(30):
+        channel = f"/channels/fresh-{number}"
+        hosts.one.call("PUT", channel, 201, json={})
+        url = f"{hosts.other.base}{channel}/messages"
+        answer = hosts.other.http.post(url, data=b"x", timeout=ANSWER_S)
+        statuses.append(answer.status_code)
+        hosts.one.call("PUT", f"{channel}/consumers/pull", 201, json={"mode": "pull"})
+        url = f"{hosts.other.base}{channel}/consumers/pull/receive"
+        statuses.append(hosts.other.http.post(url, json={}, timeout=ANSWER_S).status_code)
+    assert statuses == [202, 200] * 30
+
+
+def most_at_once(hosts: Hosts, consumer: str) -> int:
+    """The most requests to a consumer that were open at the same time."""
+    rows = Books(hosts.one).read(
+        f"SELECT attempt.started_at, attempt.total_ms {REQUESTS} '{consumer}'"
+    )
+    changes: list[tuple[datetime, int]] = []
+    for text, total_ms in rows:
+        started_at = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+        # Short of its end: the next one may begin as soon as the answer is read.
+        ended_at = started_at + timedelta(milliseconds=total_ms * 0.9)
+        changes += [(started_at, 1), (ended_at, -1)]
+    count = most = 0
+    for _, change in sorted(changes):
+        count += change
+        most = max(most, count)
+    return most
+
+
+@pytest.mark.trap("a cap that two owners share")
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_caps_hold_while_a_host_leaves_and_joins(hosts: Hosts, end: signal.Signals) -> None:
+    channel = f"capped-{end.name.lower()}"
+    names = register(hosts, channel, max_in_flight=3)
+    for name in names:
+        hosts.consumer.script(f"/{name}", [Reply(200, delay_ms=200)])
+    with load(hosts.one, channel) as accepted:
+        flows(accepted, hosts.one)
+        hosts.other.stop(end)
+        flows(accepted, hosts.one)
+        hosts.other.start()
+        answered = {name: len(hosts.consumer.requests(f"/{name}")) for name in names}
+
+        def is_more_answered() -> bool:
+            counts = {name: len(hosts.consumer.requests(f"/{name}")) for name in names}
+            return all(counts[name] > answered[name] + 9 for name in names)
+
+        wait_until(is_more_answered, PATIENCE_S, "nothing is delivered", hosts.other.log)
+        for name in names:
+            hosts.one.call("POST", f"/channels/{channel}/consumers/{name}/pause", 200)
+    settled(hosts)
+    assert {name: most_at_once(hosts, name) for name in names} == dict.fromkeys(names, 3)

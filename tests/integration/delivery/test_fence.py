@@ -1,0 +1,260 @@
+"""What was answered is true: nothing begins any more by what was before a change."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from standardwebhooks import Webhook
+
+from channels_app import clock
+from channels_app import directory as directory_module
+from channels_app.announcement import announcement
+from channels_app.models import Channel, Consumer, DirectoryVersion
+from channels_app.steps import register_channel, register_consumer, rotate_secret, switch_consumer
+from delivery.models import Attempt, Delivery, PumpSlot
+from delivery.rules.asker import Asker
+from delivery.rules.lanes import lane_id
+from delivery.runtime import confirmation, membership, slots
+from delivery.runtime.pump import Pump
+from delivery.runtime.wake import bell
+from delivery.steps import lanes
+from tests.support import pumping
+from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ALICE = Asker("user:alice", "a test")
+Change = Callable[[Consumer, str], object]
+
+
+def pause(consumer: Consumer, _: str) -> object:
+    slug, client_id = consumer.channel.slug, consumer.client_id
+    return switch_consumer.pause(slug, client_id, actor="user:alice")
+
+
+def retire(consumer: Consumer, _: str) -> object:
+    slug, client_id = consumer.channel.slug, consumer.client_id
+    return switch_consumer.retire(slug, client_id, actor="user:alice")
+
+
+def pause_channel(consumer: Consumer, _: str) -> object:
+    return register_channel.put(consumer.channel.slug, {"paused": True}, actor="user:alice")
+
+
+def park(consumer: Consumer, _: str) -> object:
+    return lanes.park(lane_id(consumer.id, "A"), ALICE, now=clock.now())
+
+
+def move(consumer: Consumer, url: str) -> object:
+    slug, client_id = consumer.channel.slug, consumer.client_id
+    return register_consumer.patch(slug, client_id, {"url": url}, actor="user:alice")
+
+
+@pytest.fixture
+def pump(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
+    """A pump that hears of changes, in the moment in which whoever made one waits for it."""
+    with pumping.pumping() as made:
+        pump_until(made, lambda: not slots.behind(DirectoryVersion.current()))
+        monkeypatch.setattr(bell, "changed", made._beat)
+        yield made
+
+
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
+    """A pump on another host that stands still, and a fence that does not take long."""
+    monkeypatch.setattr(confirmation, "FENCE_S", 0.1)
+    monkeypatch.setattr(membership, "FENCE_S", 0.1)
+    monkeypatch.setattr(directory_module, "CHECK_S", 60.0)
+    monkeypatch.setattr(announcement, "mark", lambda: (0, 0))
+    with pumping.pumping() as made:
+        yield made
+
+
+def taken(pump: Pump, consumer: Consumer, count: int) -> None:
+    """The pump holds so many deliveries, none of which has begun."""
+    publish(consumer.channel, *[b"x"] * count, ordering_key="A" if consumer.ordering else "")
+    pump._beat()
+    pump.next_poll = 0.0
+    pump._look(clock.now())
+    assert len(pump.claimed) == (1 if consumer.ordering else count)
+
+
+def go_on(pump: Pump) -> None:
+    """From where it stood, which may be in the middle of a round."""
+    pump._send_claimed()
+    for _ in range(3):
+        pump._wait(0.02)
+
+
+@pytest.mark.trap("a pause that is answered before it is true")
+@pytest.mark.parametrize("change", [pause, retire, pause_channel, park])
+@pytest.mark.parametrize("hears", [True, False])
+def test_nothing_begins_once_it_was_answered(
+    receiver: Receiver, request: pytest.FixtureRequest, change: Change, hears: bool
+) -> None:
+    pump: Pump = request.getfixturevalue("pump" if hears else "frozen")
+    consumer = make_consumer(make_channel(), receiver.url("/ok"), ordering=change is park)
+    taken(pump, consumer, 40)
+    change(consumer, "")
+    go_on(pump)
+    for _ in range(3):
+        pump.round()
+    assert receiver.requests() == []
+    assert not pump.open
+    assert not pump.claimed
+    assert {(row.state, row.failure_count) for row in Delivery.objects.all()} == {("queued", 0)}
+
+
+@pytest.mark.trap("a pause that is answered before it is true")
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_new_address_and_a_new_secret_hold_for_all_that_begins(
+    receiver: Receiver, request: pytest.FixtureRequest, hears: bool
+) -> None:
+    pump: Pump = request.getfixturevalue("pump" if hears else "frozen")
+    consumer = make_consumer(make_channel(), receiver.url("/old"))
+    taken(pump, consumer, 40)
+    move(consumer, receiver.url("/new"))
+    made = rotate_secret.rotate(
+        consumer.channel.slug, consumer.client_id, {"overlap_s": 0}, actor="user:alice"
+    )
+    go_on(pump)
+    pump_until(pump, all_finished)
+    requests = receiver.requests()
+    assert [one.path for one in requests] == ["/new"] * 40
+    for one in requests:
+        headers = {name.lower(): value for name, value in one.headers}
+        Webhook(made.secrets[0]).verify(one.body, headers, json_parse=False)
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The address of a port where connections are begun and never made."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as listener:
+        place = listener.getsockname()
+        with ExitStack() as fillers:
+            for _ in range(3):
+                filler = fillers.enter_context(closing(socket.socket()))
+                filler.setblocking(False)
+                filler.connect_ex(place)
+            yield f"http://127.0.0.1:{place[1]}/"
+
+
+@pytest.mark.parametrize("change", [pause, move])
+def test_what_waits_for_its_connection_has_not_begun(
+    pump: Pump, receiver: Receiver, deaf: str, change: Change
+) -> None:
+    consumer = make_consumer(make_channel(), deaf)
+    publish(consumer.channel, b"x")
+    pump_until(pump, lambda: bool(pump.open))
+    change(consumer, receiver.url("/new"))
+    assert not pump.open
+    pump._record()
+    assert [row.outcome for row in Attempt.objects.all()] == ["interrupted"]
+    if change is move:
+        pump_until(pump, all_finished)
+        assert [one.path for one in receiver.requests()] == ["/new"]
+
+
+def test_what_is_on_the_wire_ends(pump: Pump, receiver: Receiver) -> None:
+    consumer = make_consumer(make_channel(), receiver.url("/slow"))
+    receiver.script("/slow", [Reply(200, delay_ms=300)])
+    publish(consumer.channel, b"x")
+    pump_until(pump, lambda: bool(receiver.requests()))
+    pause(consumer, "")
+    pump_until(pump, all_finished)
+    assert Delivery.objects.get().state == "delivered"
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def test_nobody_waits_for_pumps_that_are_not_there(receiver: Receiver) -> None:
+    consumer = make_consumer(make_channel(), receiver.url("/ok"))
+    assert seconds(lambda: pause(consumer, "")) < confirmation.FENCE_S / 2
+
+
+@pytest.mark.trap("a pause that is answered before it is true")
+def test_a_pump_that_died_or_is_frozen_holds_up_an_answer_for_a_moment(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirmation, "FENCE_S", 0.3)
+    consumer = make_consumer(make_channel(), receiver.url("/ok"))
+    held = slots.acquire("frozen", "pump", 1, "127.0.0.1 9")
+    assert held is not None
+    assert seconds(lambda: pause(consumer, "")) >= 0.3
+    assert seconds(lambda: pause_channel(consumer, "")) < 0.3, "nobody waits twice"
+    assert slots.beat(held, 0)
+    assert seconds(lambda: move(consumer, receiver.url("/new"))) >= 0.3
+    PumpSlot.objects.update(heartbeat_at=clock.now() - timedelta(seconds=slots.STALE_S + 1.0))
+    assert seconds(lambda: retire(consumer, "")) < 0.3, "it is dead"
+
+
+def test_what_is_new_is_confirmed_by_nobody(receiver: Receiver) -> None:
+    held = slots.acquire("frozen", "pump", 1, "127.0.0.1 9")
+    assert held is not None
+    channel = make_channel()
+    assert seconds(lambda: make_consumer(channel, receiver.url("/ok"))) < confirmation.FENCE_S
+
+
+def test_a_transaction_that_changes_many_waits_once(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = make_channel()
+    consumers = [make_consumer(channel, receiver.url("/ok")) for _ in range(5)]
+    waits: list[int] = []
+    monkeypatch.setattr(confirmation, "wait", lambda: waits.append(1))
+    with transaction.atomic():
+        for consumer in consumers:
+            pause(consumer, "")
+    assert waits == [1]
+
+
+def join(first: Pump, second: Pump) -> None:
+    """Rounds of both, until the second one has had time to take what is its own."""
+    rounds = 10
+    while rounds:
+        for pump in (first, second):
+            pump.next_poll = 0.0
+            with pumping.brisk(pump):
+                pump.round()
+        rounds -= bool(second.roster.lines) and second.membership.owns()
+    assert 0 < len(second.roster.lines) < 8
+
+
+@pytest.mark.trap("a cap that two owners share")
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_pump_that_joins_leaves_every_consumer_its_cap(receiver: Receiver, most: int) -> None:
+    channels: list[Channel] = []
+    for number in range(8):
+        path = f"/{number}"
+        receiver.script(path, [Reply(hang=True)])
+        channels.append(make_channel())
+        make_consumer(channels[-1], receiver.url(path), max_in_flight=most)
+        publish(channels[-1], *[b"x"] * 9)
+    with pumping.pumping() as first:
+        pump_until(first, lambda: len(receiver.requests()) == 8 * most)
+        with pumping.pumping() as second:
+            join(first, second)
+            assert {len(receiver.requests(f"/{number}")) for number in range(8)} == {most}
+
+
+@pytest.mark.trap("a cap that two owners share")
+def test_a_pump_that_joins_begins_where_the_rate_stands(receiver: Receiver) -> None:
+    with pumping.pumping() as first:
+        pumping.pump_rounds(first, 1)
+        for number in range(8):
+            channel, limits = make_channel(), {"rate_per_second": 0.1, "rate_burst": 3}
+            make_consumer(channel, receiver.url(f"/{number}"), **limits)
+            publish(channel, *[b"x"] * 9)
+        pump_until(first, lambda: len(receiver.requests()) >= 8)
+        sent = len(receiver.requests())
+        with pumping.pumping() as second:
+            join(first, second)
+            assert len(receiver.requests()) == sent
