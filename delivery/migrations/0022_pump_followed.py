@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('delivery', '0019_hot_keys'),
+        ('delivery', '0021_process_keys'),
     ]
 
     operations = [
