@@ -4,17 +4,19 @@
     http://127.0.0.1:PORT/fail/4    500 at once
     http://127.0.0.1:PORT/hang/5    never answers
     http://127.0.0.1:PORT/later/6   200 after a tenth of a second
+    http://127.0.0.1:PORT/slow/7    200 after a second
 
 It speaks as much HTTP/1.1 as webhooks need: POST, Content-Length, keep-alive, pipelining.
 """
 
+import heapq
+import itertools
 import multiprocessing
 import os
 import select
 import signal
 import socket
 import time
-from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,16 +26,18 @@ from bench.adapters import BenchError
 from bench.bodies import number_in
 from bench.records import Log
 
-Manner = Literal["take", "fail", "hang", "later"]
+Manner = Literal["take", "fail", "hang", "later", "slow"]
 ANSWERS: dict[Manner, bytes] = {
     "take": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "fail": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\nno",
     "hang": b"",
     "later": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nby",
+    "slow": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nso",
 }
-LATER = ANSWERS["later"]
-LATER_S = 0.1
-"""How long a consumer takes that answers later."""
+WAITS = {ANSWERS["later"]: 0.1, ANSWERS["slow"]: 1.0}
+"""How many seconds pass before these are given."""
+LENGTH = len(ANSWERS["later"])
+"""Bytes of each of them."""
 UNKNOWN = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 NO_LENGTH = b"HTTP/1.1 411 Length Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 START_S = 20.0
@@ -97,8 +101,9 @@ class _Server:
         self._unread: dict[int, bytes] = {}
         """By connection: the beginning of a request whose end has not come."""
         self._routes: dict[bytes, tuple[bytes, int] | None] = {}
-        self._owed: deque[tuple[float, socket.socket, bytes]] = deque()
-        """Answers that are given later, in the order of their instants."""
+        self._owed: list[tuple[float, int, socket.socket, bytes]] = []
+        """Answers that are given later: a heap by their instants, then by their turn."""
+        self._turns = itertools.count()
         listener.setblocking(False)
         self._epoll.register(listener, select.EPOLLIN)
 
@@ -119,7 +124,7 @@ class _Server:
         """The answers whose time has come."""
         now = time.monotonic()
         while self._owed and self._owed[0][0] <= now:
-            _, client, answer = self._owed.popleft()
+            _, _, client, answer = heapq.heappop(self._owed)
             with suppress(OSError):  # it went away
                 client.sendall(answer)
 
@@ -139,8 +144,9 @@ class _Server:
             at = time.monotonic_ns()
             if data:
                 unread, answer = self._take(self._unread.pop(descriptor, b"") + data, at)
-                if answer.startswith(LATER):
-                    self._owed.append((time.monotonic() + LATER_S, client, answer))
+                if wait := WAITS.get(answer[:LENGTH], 0.0):
+                    owed = time.monotonic() + wait, next(self._turns), client, answer
+                    heapq.heappush(self._owed, owed)
                 elif answer:
                     client.sendall(answer)
                 if unread:

@@ -67,8 +67,12 @@ class Stage:
         *manners: Manner,
         timeout_ms: int = 15_000,
         settings: Mapping[str, Any] | None = None,
+        each: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        """Let exactly these consumers receive from now on; their numbers in the sink's books."""
+        """Let exactly these consumers receive from now on; their numbers in the sink's books.
+
+        ``settings`` are for all of them, ``each`` has one's own for every one.
+        """
         numbers = [next(self._consumers) for _ in manners]
         self.broker.prepare(
             [
@@ -76,9 +80,11 @@ class Stage:
                     f"{manner}-{number}",
                     self.sink.url(number, manner),
                     timeout_ms,
-                    settings or {},
+                    {**(settings or {}), **own},
                 )
-                for number, manner in zip(numbers, manners, strict=True)
+                for number, manner, own in zip(
+                    numbers, manners, each or [{}] * len(manners), strict=True
+                )
             ]
         )
         return numbers

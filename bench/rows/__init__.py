@@ -9,6 +9,7 @@ from bench.rows import (
     latency,
     lateness,
     memory,
+    neighbours,
     profile,
     receive,
     recovery,
@@ -16,6 +17,7 @@ from bench.rows import (
     scale,
     scheduled,
     throughput,
+    urgent,
 )
 from bench.stage import Row
 
@@ -26,6 +28,8 @@ ROWS: tuple[Row, ...] = (
     *lateness.ROWS,
     *recovery.ROWS,
     *isolation.ROWS,
+    *neighbours.ROWS,
+    *urgent.ROWS,
     *lanes.ROWS,
     *rest.ROWS,
     *floor.ROWS,

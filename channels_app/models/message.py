@@ -66,8 +66,8 @@ class Message(models.Model):
 
     class Meta:
         indexes = [
-            # steps/dispatch: the few rows in state accepted, oldest first (the key ends the index)
-            models.Index(fields=["state"], name="message_state"),
+            # steps/dispatch: the few accepted rows, by priority, oldest first (the key ends the index)
+            models.Index(fields=["state", "priority"], name="message_state"),
             # the API's and console's list of a channel, newest first; retention per channel
             models.Index(fields=["channel", "id"], name="message_channel"),
             # delivery/steps/timeline: what is going to be sent, in the order of its time

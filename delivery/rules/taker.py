@@ -24,6 +24,8 @@ class Taker:
     """Given how many each consumer would get, what may be taken. Consumers that have something
     due already must not be in the answer: it might be of higher priority. May be asked again
     when the transaction is."""
+    least: int = 0
+    """Of lower priority it takes nothing: something more urgent waits for the same requests."""
 
     def end(self, lease_ms: int) -> datetime:
         """When a lease ends that begins now."""

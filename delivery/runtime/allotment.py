@@ -2,15 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter as Tally
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime
+from typing import NamedTuple
 
 from channels_app import keystore
 from channels_app.directory import Signer, directory
 from channels_app.rules.encryption import KeyMissing, Unreadable
 from delivery.conf import conf
 from delivery.rules.taker import Leave, Taker
-from delivery.runtime.line import Line
+from delivery.runtime.agenda import Pick
+from delivery.runtime.line import GUARD_EVERY, Line, Standing
 from delivery.runtime.roster import Roster
 from delivery.steps import acknowledge
 from delivery.steps.claim import Want
@@ -23,12 +26,18 @@ DISPATCH_LEAST = 16
 """Messages that a fan-out may take even if nobody has room for so many at once."""
 FULL_S = 0.005
 CLAIM_BATCH = 100
-"""Most rows of one consumer in one claim."""
-RESERVED = 8
-"""One part in so many of a pump's requests is for consumers that have nothing on their way."""
-
-Rooms = list[tuple[Line, int]]
-"""Consumers, and how many deliveries of each may be taken."""
+"""Most rows of one claim: what comes meanwhile, however urgent, waits until they are sent."""
+MIXED_BATCH, MIXED_S = 40, 2.0
+"""Most rows of a claim and messages of a fan-out for so many seconds after more than one priority
+was taken: smaller steps cost more, and nobody gains where all are equally urgent."""
+LEAST_SHARE = 4
+"""Rows of each consumer that a claim asks for, where there are enough consumers: each of them is a
+range to read. The others' turn is next."""
+RESERVED, UNTRIED_RESERVED, LAST = 4, 16, 8
+"""Parts of a pump's requests. One in four is for consumers that answer promptly, and for one
+request each of those that have not answered yet, until one in sixteen is left. Of what exceeds the
+last eighth each prompt one may have a quarter, and of the last eighth one request: should all of
+them begin to hang, it takes very many to fill the pump before that is known."""
 
 
 class Allotment:
@@ -38,6 +47,13 @@ class Allotment:
         self._roster = roster
         self._eaters: list[int] = []
         """Consumers of the last fan-out."""
+        self._claims = 0
+        self.batch = CLAIM_BATCH
+        """Most rows of the claim that was asked for last."""
+        self._levels: Set[int] = frozenset()
+        self._mixed_until = 0.0
+        self._free = 0
+        """Requests that may be opened, at the last look."""
         self.full_until = 0.0
         """Until when (`time.monotonic`) the fan-out waits for an answer to make room."""
 
@@ -48,31 +64,49 @@ class Allotment:
         left. 0 for a moment while those who have nothing waiting are full: not for longer, the
         others wait for their messages.
         """
+        most = MIXED_BATCH if self._is_mixed() else DISPATCH_BATCH
         lines = [line for key in self._eaters if (line := self._roster.lines.get(key))]
         rooms = [line.capacity(now) for line in lines if not line.has_due(now)]
         ticks = time.monotonic()
         if rooms and not any(rooms):
             self.full_until = self.full_until or ticks + FULL_S
-            return 0 if ticks < self.full_until else DISPATCH_BATCH
+            return 0 if ticks < self.full_until else most
         self.full_until = 0.0
-        return min(DISPATCH_BATCH, max(*rooms, DISPATCH_LEAST)) if rooms else DISPATCH_BATCH
+        return min(most, max(*rooms, DISPATCH_LEAST)) if rooms else most
 
     def wants(self, owner: int, now: datetime, free: int) -> list[Want]:
-        """What to claim of what is due, where ``free`` more requests may be open."""
-        rooms: Rooms = []
-        for line in self._roster.agenda.awake(now):
-            if (room := self._room(line, line.room(now))) > 0:
-                rooms.append((line, room))
-            else:
-                self._roster.agenda.rest(line)
+        """What to claim of what is due, where ``free`` more requests may be open.
+
+        Never more than `claim.CONSUMERS_PER_QUERY`, so that one look decides across all of them.
+        """
+        self._free = free
+        if free <= 0:
+            return []
+        self._claims += 1
+        oldest_first = self._claims % GUARD_EVERY == 0
+        most = (MIXED_BATCH if self._is_mixed() else CLAIM_BATCH) // LEAST_SHARE
+        picks = self._roster.agenda.gather(
+            now, time.monotonic(), self._admits, most, from_below=oldest_first
+        )
+        picks = [pick for pick in picks if isinstance(self.signer(pick.line), Signer)]
+        self.batch = min(free, MIXED_BATCH if self._is_mixed() else CLAIM_BATCH)
         return [
-            Want(line.view.id, limit, _lease_ms(line), owner, line.oldest_first)
-            for line, limit in _shares(rooms, free)
+            Want(
+                line.view.id,
+                limit,
+                _lease_ms(line),
+                owner,
+                oldest_first,
+                levels=line.due_levels(now),
+                may_take_more=more,
+            )
+            for line, limit, more in shares(picks, free, self.batch)
         ]
 
     def taker(self, owner: int, now: datetime, free: Callable[[], int]) -> Taker:
         """Who takes what a fan-out makes, within the room that there is then."""
-        return Taker(owner, now, lambda counts: self.leave(counts, now, free()))
+        least = self._roster.agenda.top()
+        return Taker(owner, now, lambda counts: self.leave(counts, now, free()), least)
 
     def leave(self, counts: Mapping[int, int], now: datetime, free: int) -> dict[int, Leave]:
         """What to take of new deliveries as they are made; ``counts`` says how many there are.
@@ -80,22 +114,26 @@ class Allotment:
         A consumer that has something due already gets none: its claim goes by priority.
         """
         self._eaters = list(counts)
-        lines = self._roster.lines
+        self._free = free
+        lines, ticks = self._roster.lines, time.monotonic()
         mine = [lines[consumer_id] for consumer_id in counts if consumer_id in lines]
-        rooms = [
-            (line, room)
-            for line in mine
-            if not line.has_due(now) and (room := self._room(line, line.capacity(now))) > 0
-        ]
-        others = sum(line.has_due(now) for line in self._roster.agenda.awake(now))
+        picks = []
+        for line in mine:
+            if line.has_due(now) or not isinstance(self.signer(line), Signer):
+                continue
+            standing = line.standing(ticks)
+            room = min(line.capacity(now), self._admits(standing, line.in_flight))
+            if room > 0:
+                picks.append(Pick(line, 0, room, standing))
+        others = self._roster.agenda.waiting_count
         return {
             line.view.id: Leave(limit, _lease_ms(line))
-            for line, limit in _shares(rooms, free, others)
+            for line, limit, _ in shares(picks, free, CLAIM_BATCH, others)
         }
 
     def wake_at(self, free: int) -> float | None:
         """When the next consumer that may take something wants to be looked at, Unix seconds."""
-        return self._roster.agenda.wake_at(unserved=free <= _reserve()) if free > 0 else None
+        return self._roster.agenda.wake_at() if free > 0 else None
 
     def signer(self, line: Line) -> Signer | Unreadable:
         """The consumer's opened secrets, or why they cannot be opened: then it is left alone."""
@@ -112,27 +150,62 @@ class Allotment:
             self._roster.suspend(line)
             return error
 
-    def _room(self, line: Line, room: int) -> int:
-        # What we cannot sign is not taken either: it would wear out its deliveries.
-        return room if room > 0 and isinstance(self.signer(line), Signer) else 0
+    def saw(self, levels: Set[int]) -> None:
+        """What was taken has these priorities; if what was taken before had others, steps are small
+        for a while."""
+        if self._levels and levels != self._levels:
+            self._mixed_until = time.monotonic() + MIXED_S
+        self._levels = levels
+
+    def _is_mixed(self) -> bool:
+        return time.monotonic() < self._mixed_until
+
+    def _admits(self, standing: Standing, in_flight: int) -> int:
+        return admits(standing, in_flight, self._free)
 
 
-def _shares(rooms: Rooms, free: int, others: int = 0) -> Rooms:
-    """How much each may take beside so many ``others``."""
-    if free <= 0 or not rooms:
-        return []
-    common = free - _reserve()
-    if common <= 0:
-        # However many hang, one that answers still finds room, and comes again and again.
-        return [(line, 1) for line, _ in rooms if not line.in_flight][:free]
-    share = max(1, common // (len(rooms) + others))
-    # Nobody takes more than half of what is left, so that those who come later find some, too.
-    most = max(1, min(share, CLAIM_BATCH, common // 2))
-    return [(line, min(room, most)) for line, room in rooms[:common]]
+def admits(standing: Standing, in_flight: int, free: int) -> int:
+    """How many more requests a consumer may open, of ``free`` ones that the pump has left.
+
+    Who does not answer promptly has no more open than it leaves to others in the common part: the
+    more consumers hang, the less each of them gets. The rest of the pump is for those that do.
+    """
+    all_of_it = conf().pump_in_flight
+    common = free - all_of_it // RESERVED
+    if standing is Standing.PROMPT:
+        more = (free - all_of_it // LAST) // RESERVED - in_flight
+        return max(common, more, int(free > 0 and not in_flight))
+    fair = (common - in_flight + 1) // 2
+    if standing is Standing.UNTRIED:
+        return max(fair, int(free > all_of_it // UNTRIED_RESERVED))
+    return fair
 
 
-def _reserve() -> int:
-    return conf().pump_in_flight // RESERVED
+class Share(NamedTuple):
+    """How much a consumer may take at once."""
+
+    line: Line
+    limit: int
+    may_take_more: bool
+    """Whether the limit leaves to others what this one might take."""
+
+
+def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list[Share]:
+    """How much each may take beside so many ``others``; the most urgent come first.
+
+    Those of one priority share ``most``, which is what one claim takes; what is more than that in
+    all, the claim leaves to the most urgent.
+    """
+    most = min(free, most)
+    alike = Tally(pick.level for pick in picks)
+    shared = []
+    for line, level, room, standing in picks:
+        room = min(room, admits(standing, line.in_flight, free))
+        limit = min(room, max(1, most // (alike[level] + others)))
+        if limit > 0:
+            free -= limit
+            shared.append(Share(line, limit, may_take_more=limit < room))
+    return shared
 
 
 def _lease_ms(line: Line) -> int:

@@ -1,5 +1,7 @@
 """Line: one consumer as its pump sees it: what it may take now, and what it has waiting."""
 
+import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -9,6 +11,7 @@ from channels_app.rules.limits import decide
 from delivery.conf import conf
 from delivery.rules import breaker
 from delivery.rules.breaker import Circuit
+from delivery.steps.claim import LEVELS
 
 LEAD, AHEAD = timedelta(milliseconds=15), timedelta(milliseconds=30)
 """So long before its time a delivery is claimed and its body read: when it comes nothing is left
@@ -21,6 +24,25 @@ BYTE_SHARES = 8
 at once and leave room for the others."""
 GUARD_EVERY = 10
 """Every tenth claim takes the oldest rows whatever their priority (S0-42)."""
+PROMPT_S = 0.25
+"""Seconds: who answers within them, as a rule, answers promptly. Who has kept a request open for
+longer and answered nothing meanwhile hangs."""
+MOST_S, RECENT = 4 * PROMPT_S, 4
+"""Longest answer as it counts, and how many answers it takes until the usual time has followed
+them: who hung for long is prompt again after a few prompt answers."""
+
+
+class Standing(enum.IntEnum):
+    """How a consumer answers, as far as its pump knows."""
+
+    PROMPT = 0
+    UNTRIED = 1
+    """It has not answered yet, and nothing is on its way to it."""
+    OTHER = 2
+    """It is slow, it hangs, or its first answer has not come."""
+
+
+STANDINGS = tuple(Standing)
 
 
 @dataclass(slots=True)
@@ -37,23 +59,58 @@ class Line:
     """Of bodies on their way to it."""
     usual_bytes: float = 0.0
     """Size of its bodies of late."""
-    next_due: datetime | None = None
-    """Earliest instant at which something waits, as far as known; None when nothing does."""
+    due: dict[int, datetime] = field(default_factory=dict)
+    """Earliest instant at which something waits, by priority, as far as known."""
+    began: dict[int, float] = field(default_factory=dict)
+    """Since when (`time.monotonic`) each of its requests is on its way, the oldest first."""
+    answer_s: float | None = None
+    """How long its answers took of late; None before the first."""
+    answered_at: float = 0.0
+    """When (`time.monotonic`) the last one came."""
     arrival: float = 0.0
     """The rate limiter's theoretical arrival time, Unix seconds."""
     ready_at: float = 0.0
     """Not to be looked at before: the rate limiter said so."""
-    claims: int = 0
     saved: Circuit = field(default_factory=Circuit)
     """The circuit as it stands in the database."""
 
-    def room(self, now: datetime) -> int:
-        """How many of the deliveries that are due may be taken now."""
-        return self.capacity(now) if self.has_due(now) else 0
+    @property
+    def next_due(self) -> datetime | None:
+        """Earliest instant at which something waits, as far as known; None when nothing does."""
+        return min(self.due.values(), default=None)
 
     def has_due(self, now: datetime) -> bool:
         """Whether something is due, or will be in a moment, as far as known."""
-        return self.next_due is not None and self.next_due - LEAD <= now
+        horizon = now + LEAD
+        return any(due_at <= horizon for due_at in self.due.values())
+
+    def due_levels(self, now: datetime) -> list[int]:
+        """Priorities of which something may be due, the highest first."""
+        horizon = now + AHEAD
+        return sorted((level for level, at in self.due.items() if at <= horizon), reverse=True)
+
+    def place(self, now: datetime, ticks: float) -> tuple[int, Standing] | None:
+        """The highest priority of what is due and how the consumer answers; None: nothing is."""
+        horizon = now + LEAD
+        level = max((level for level, at in self.due.items() if at <= horizon), default=None)
+        return None if level is None else (level, self.standing(ticks))
+
+    def standing(self, ticks: float) -> Standing:
+        """How the consumer answers at ``ticks`` (`time.monotonic`)."""
+        if self.answer_s is None:
+            return Standing.OTHER if self.in_flight else Standing.UNTRIED
+        if self.answer_s > PROMPT_S:
+            return Standing.OTHER
+        since = next(iter(self.began.values()), ticks)
+        hangs = ticks - max(since, self.answered_at) > PROMPT_S
+        return Standing.OTHER if hangs else Standing.PROMPT
+
+    def answered(self, seconds: float, ticks: float) -> None:
+        """Book how long an answer took."""
+        seconds = min(seconds, MOST_S)
+        known = self.answer_s
+        self.answer_s = seconds if known is None else known + (seconds - known) / RECENT
+        self.answered_at = ticks
 
     def capacity(self, now: datetime) -> int:
         """How many deliveries may be taken now, should there be so many."""
@@ -78,35 +135,32 @@ class Line:
             for _ in range(count):
                 _, self.arrival, _ = decide(self.arrival, now.timestamp(), self.view.rate)
 
-    def asked(self, count: int, *, drained: bool, now: datetime) -> None:
-        """Book a claim that found ``count``."""
-        self.claims += 1
-        if drained:
-            self.next_due = None
-        elif not count:
+    def asked(self, count: int, left: Mapping[int, datetime], now: datetime) -> None:
+        """Book a claim of all that was due: how many it took, and what it left of each priority."""
+        for level in self.due_levels(now):
+            del self.due[level]
+        self.due |= left
+        if left and not count:
             self.ready_at = now.timestamp() + BUSY_S  # somebody else holds its rows
 
-    def next_is(self, due_at: datetime, now: datetime) -> None:
+    def next_are(self, due: Mapping[int, datetime], now: datetime) -> None:
         """The tables say so, after a claim that left nothing due."""
-        self.next_due = due_at
+        self.due = dict(due)
         if self.has_due(now):
             self.ready_at = max(self.ready_at, now.timestamp() + BUSY_S)  # somebody else holds it
 
-    @property
-    def oldest_first(self) -> bool:
-        """Whether it is the starvation guard's turn."""
-        return self.claims % GUARD_EVERY == GUARD_EVERY - 1
-
-    def expect(self, due_at: datetime) -> None:
-        """Something will be due at this instant."""
-        self.next_due = due_at if self.next_due is None else min(self.next_due, due_at)
+    def expect(self, due_at: datetime, level: int | None = None) -> None:
+        """Something of that priority will be due at this instant; None: of whatever priority."""
+        for known in LEVELS if level is None else (level,):
+            if (at := self.due.get(known)) is None or due_at < at:
+                self.due[known] = due_at
 
     def wake_at(self) -> float | None:
         """When to look again, Unix seconds; None when only an event can change anything."""
         full = 1 if self.circuit.state != breaker.CLOSED else self._most()
-        if self.view.halted or self.next_due is None or self.in_flight + self.elsewhere >= full:
+        if self.view.halted or not self.due or self.in_flight + self.elsewhere >= full:
             return None
-        waits = [(self.next_due - LEAD).timestamp(), self.ready_at]
+        waits = [(min(self.due.values()) - LEAD).timestamp(), self.ready_at]
         if self.circuit.next_probe_at is not None and self.circuit.state != breaker.CLOSED:
             waits.append(self.circuit.next_probe_at)
         if self.circuit.slow_until is not None:

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 MUCH, REST_S = 4, 0.005
 """From so many messages and deliveries in one look on, the next one waits, so long at most."""
+FAN_OUT_GUARD = 20
+"""One fan-out of a backlog in so many takes the oldest messages, whatever their priority."""
 SPARE_S = 300.0
 """How much longer than its time a pump may live to end when nothing is open."""
 RETRY_CAP_S = 2.0
@@ -72,6 +74,7 @@ class Pump:
         self.told: set[int] = set()
         """Messages of whose acceptance somebody told."""
         self.next_poll = self.next_look = 0.0
+        self.fan_outs = 0
 
     def run(self, stopped: Callable[[], bool], seconds: float) -> None:
         """Pump until ``stopped`` or for ``seconds``, then finish what is open.
@@ -186,7 +189,15 @@ class Pump:
         hinted, self.accepted_hint = self.accepted_hint, False
         told, self.told = self.told, set()
         taker = self.allotment.taker(self.held.generation, now, self._free)
-        made = dispatch.dispatch(limit, self.held.ordinal, taker, told, parcels.asking)
+        self.fan_outs += 1
+        made = dispatch.dispatch(
+            limit,
+            self.held.ordinal,
+            taker,
+            told,
+            parcels.asking,
+            oldest_first=self.fan_outs % FAN_OUT_GUARD == 0,
+        )
         self._took(made.claimed, now)
         self.hold.stock(made.along, made.claimed)
         if made.more:
@@ -197,7 +208,12 @@ class Pump:
                 metrics.SWEPT.labels("message").inc(made.message_count)
         if not made.due.keys() <= self.roster.lines.keys() and self.roster.is_behind():
             self._beat()  # who registered a moment ago does not wait for the next beat
-        others = [key for key, due in made.due.items() if not self.roster.expect(key, due)]
+        others = {
+            key
+            for key, due in made.due.items()
+            for priority, due_at in due.items()
+            if not self.roster.expect(key, due_at, priority)
+        }
         if others and conf().wake:
             bell.due(others)
         if poll:
@@ -209,13 +225,16 @@ class Pump:
         wants = self.allotment.wants(self.held.generation, now, self._free())
         if not wants:
             return 0
-        taken = claim.claim(wants, now=now, slot=self.held.ordinal, ahead=AHEAD)
+        taken = claim.claim(
+            wants, now=now, slot=self.held.ordinal, ahead=AHEAD, most=self.allotment.batch
+        )
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
         counts = self._took(taken.rows, now)
         self.hold.prepare(taken.rows, now)
         for want in wants:
             line = self.roster.lines[want.consumer_id]
-            line.asked(counts[line.view.id], drained=line.view.id in taken.drained, now=now)
+            line.asked(counts[line.view.id], taken.left.get(line.view.id, {}), now)
+            self.roster.agenda.note(line)
         self.roster.look_ahead(taken.drained, now)
         return len(taken.rows)
 
@@ -223,6 +242,7 @@ class Pump:
         """Keep what is leased to us now; how many of each consumer."""
         counts = Tally(row.consumer_id for row in rows)
         if rows:
+            self.allotment.saw({row.priority for row in rows})
             lines = self.roster.lines
             self.claimed += [(row, lines[row.consumer_id]) for row in rows]
             for consumer_id, count in counts.items():
@@ -245,6 +265,7 @@ class Pump:
         now = clock.now()
         # From here on nothing asks the database: either all of them begin, or none has.
         self.claimed = waiting
+        loaded.sort(key=lambda it: -it[0].priority)
         for row, line, parcel in loaded:
             signer = signers[row.consumer_id]
             if missing := _missing_key(signer, parcel):
@@ -268,6 +289,7 @@ class Pump:
     def _begin(self, row: Claimed, line: Line, parcel: Parcel | None = None) -> int:
         ticket, size = next(self.tickets), parcel.size if parcel else 0
         self.open[ticket] = (row, line, line.view, datetime.now(UTC), size)
+        line.began[ticket] = time.monotonic()
         self.hold.put(line, size)
         return ticket
 
@@ -305,6 +327,7 @@ class Pump:
     def _close(self, answer: Answer) -> None:
         row, line, _, started_at, size = self.open.pop(answer.key)
         line.in_flight -= 1
+        del line.began[answer.key]
         self.hold.take(line, size)
         self.recorder.note(row, line, started_at, answer)
         self.roster.agenda.note(line)

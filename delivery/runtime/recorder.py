@@ -85,7 +85,7 @@ class Recorder:
                 provider_id=correlation.named(line.view.ack, answer.excerpt) if mode else "",
             )
         )
-        self._roster.learn(line, answer, transition.due_in)
+        self._roster.learn(line, answer, transition.due_in, row.priority)
 
     def flush(self) -> None:
         """Write everything; raises what the database raises, and then nothing is lost."""

@@ -152,12 +152,15 @@ class Roster:
         self._moved = set(counts)
         self._recount_at = time.monotonic() + RECOUNT_S
 
-    def expect(self, consumer_id: int, due_at: datetime) -> bool:
-        """Note that a consumer has something due; False when another pump owns it."""
+    def expect(self, consumer_id: int, due_at: datetime, level: int | None = None) -> bool:
+        """Note that a consumer has something due; False when another pump owns it.
+
+        ``level`` is its priority; None: nobody told.
+        """
         line = self.lines.get(consumer_id)
         if line is None:
             return False
-        line.expect(due_at)
+        line.expect(due_at, level)
         self.agenda.note(line)
         return True
 
@@ -166,8 +169,8 @@ class Roster:
 
         Exact, so that what is scheduled does not wait for its turn in `discover`.
         """
-        for consumer_id, due_at in horizon.next_due(consumer_ids).items():
-            self.lines[consumer_id].next_is(due_at, now)
+        for consumer_id, due in horizon.by_priority(consumer_ids).items():
+            self.lines[consumer_id].next_are(due, now)
 
     def discover(self, poll_s: float) -> float:
         """Ask the tables what some consumers have due; returns the seconds until the next look.
@@ -179,9 +182,9 @@ class Roster:
         asked, self._unasked = turn[:DISCOVER_AT_ONCE], turn[DISCOVER_AT_ONCE:]
         lines = [self.lines[key] for key in asked if key in self.lines]
         callable_now = [line for line in lines if not line.view.halted]
-        found = horizon.next_due(line.view.id for line in callable_now)
+        found = horizon.by_priority(line.view.id for line in callable_now)
         for line in callable_now:
-            line.next_due = found.get(line.view.id)
+            line.due = found.get(line.view.id, {})
             self.agenda.note(line)
         rest_s = DISCOVER_SHARE * (time.monotonic() - started)
         return rest_s if self._unasked else max(poll_s, rest_s)
@@ -190,13 +193,14 @@ class Roster:
         """Leave a consumer alone for a while: we cannot sign for it."""
         line.ready_at = clock.now().timestamp() + SUSPEND_S
 
-    def learn(self, line: Line, answer: Answer, due_in: float | None) -> None:
-        """What an answer says about its consumer."""
+    def learn(self, line: Line, answer: Answer, due_in: float | None, priority: int) -> None:
+        """What an answer says about its consumer, and when its delivery is due again, if ever."""
         now = clock.now()
         if due_in is not None:
-            line.expect(now + timedelta(seconds=due_in))
+            line.expect(now + timedelta(seconds=due_in), priority)
         if answer.outcome in (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE):
             return
+        line.answered(answer.total_ms / 1000, time.monotonic())
         instant = now.timestamp()
         line.circuit = _judged(line.circuit, answer, instant)
         self._news[line.view.id] = (line, answer)
@@ -246,7 +250,7 @@ class Roster:
             if former := self._former.pop(view.id, None):
                 # The same object: its open requests will be booked out of it.
                 former.view, former.circuit, former.policy = view, circuit, policy
-                former.arrival, former.next_due = arrival, None
+                former.arrival, former.due = arrival, {}
                 line = former
             self.lines[view.id] = line
             return

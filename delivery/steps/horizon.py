@@ -22,13 +22,13 @@ TABLE = Delivery._meta.db_table
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 
 LOOSE_SCAN = f"""
-    SELECT consumer_id, MIN(due_at) FROM {TABLE} FORCE INDEX FOR GROUP BY (delivery_claim)
+    SELECT consumer_id, priority, MIN(due_at) FROM {TABLE} FORCE INDEX FOR GROUP BY (delivery_claim)
     WHERE consumer_id IN ({{holes}}) AND due_at > %s GROUP BY consumer_id, priority
 """
 """MySQL and MariaDB call it so; EXPLAIN says "Using index for group-by"."""
 SEEKS = f"""
     SELECT * FROM (
-        SELECT consumer.id, (
+        SELECT consumer.id, level.value, (
             SELECT due_at FROM {TABLE}
             WHERE consumer_id = consumer.id AND priority = level.value AND due_at > %s
             ORDER BY due_at LIMIT 1
@@ -42,12 +42,16 @@ SEEKS = f"""
 
 def next_due(consumer_ids: Iterable[int]) -> dict[int, datetime]:
     """Each consumer's earliest due instant, future ones included; consumers without are absent."""
+    return {key: min(due.values()) for key, due in by_priority(consumer_ids).items()}
+
+
+def by_priority(consumer_ids: Iterable[int]) -> dict[int, dict[int, datetime]]:
+    """The same for each priority of which a consumer has something."""
     wanted = sorted(consumer_ids)
-    found: dict[int, datetime] = {}
+    found: dict[int, dict[int, datetime]] = {}
     for start in range(0, len(wanted), CONSUMERS_PER_QUERY):
-        for consumer_id, due_at in _read(wanted[start : start + CONSUMERS_PER_QUERY]):
-            instant = _instant(due_at)
-            found[consumer_id] = min(found.get(consumer_id, instant), instant)
+        for consumer_id, priority, due_at in _read(wanted[start : start + CONSUMERS_PER_QUERY]):
+            found.setdefault(consumer_id, {})[priority] = _instant(due_at)
     return found
 
 
@@ -71,7 +75,7 @@ def ahead(consumer_id: int, now: datetime, most: int) -> list[int]:
     return [key for _, key in sorted(rows)][:most]
 
 
-def _read(consumer_ids: list[int]) -> list[tuple[int, datetime | str]]:
+def _read(consumer_ids: list[int]) -> list[tuple[int, int, datetime | str]]:
     holes = ", ".join(["%s"] * len(consumer_ids))
     never = connection.ops.adapt_datetimefield_value(NEVER)
     with connection.cursor() as cursor:

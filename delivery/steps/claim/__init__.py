@@ -16,6 +16,7 @@ from delivery.steps.claim.choosing import LEVELS, TABLE, Choice, Want, candidate
 from delivery.steps.claim.taking import Claim, Holding, shared, take
 
 __all__ = [
+    "CONSUMERS_PER_QUERY",
     "LEVELS",
     "TABLE",
     "Claim",
@@ -32,21 +33,31 @@ CONSUMERS_PER_QUERY = 40
 """SQLite allows 500 terms of a union; 10 levels each."""
 
 
-def claim(wants: Sequence[Want], *, now: datetime, slot: int, ahead: timedelta = AT_ONCE) -> Claim:
+def claim(
+    wants: Sequence[Want],
+    *,
+    now: datetime,
+    slot: int,
+    ahead: timedelta = AT_ONCE,
+    most: int | None = None,
+) -> Claim:
     """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
 
     ``slot`` is the caller's share of the counters. Rows that another worker holds
     are skipped, never waited for. What waits and is due within ``ahead`` is taken too, for a
     worker that keeps it until then (``Claimed.due_at``); no lease ends sooner by it. Of several
-    wants of one consumer the first is served first; `shared` tells what is whose.
+    wants of one consumer the first is served first; `shared` tells what is whose. ``most`` limits
+    what `CONSUMERS_PER_QUERY` of them get together: then the highest priority goes first across
+    consumers, too (`rules.turns`).
     """
     holding = Holding(wants, now, slot, ahead)
-    parts = [_claim_group(group, holding) for group in _groups(_merged(wants))]
+    parts = [_claim_group(group, holding, most) for group in _groups(_merged(wants))]
     return Claim(
         rows=[row for part in parts for row in part.rows],
         expired_count=sum(part.expired_count for part in parts),
         rescued_count=sum(part.rescued_count for part in parts),
         drained=frozenset[int]().union(*(part.drained for part in parts)),
+        left={key: due for part in parts for key, due in part.left.items()},
     )
 
 
@@ -63,11 +74,10 @@ def claim_chosen(
     return _take(choice, Holding([want], now, slot, AT_ONCE, want.owner if anew else None))
 
 
-def _claim_group(wants: Sequence[Want], holding: Holding) -> Claim:
-    choice = choose(wants, holding.now + holding.ahead)
-    if not choice.first:
-        return Claim([], drained=choice.drained)
-    return replace(_take(choice, holding), drained=choice.drained)
+def _claim_group(wants: Sequence[Want], holding: Holding, most: int | None) -> Claim:
+    choice = choose(wants, holding.now + holding.ahead, most)
+    taken = _take(choice, holding) if choice.first else Claim([])
+    return replace(taken, drained=choice.drained, left=choice.left)
 
 
 def _take(choice: Choice, holding: Holding) -> Claim:
@@ -87,6 +97,7 @@ def _merged(wants: Sequence[Want]) -> Sequence[Want]:
                 limit=known.limit + want.limit,
                 spare=known.spare + want.spare,
                 oldest_first=known.oldest_first or want.oldest_first,
+                levels=LEVELS,
             )
             if known
             else want

@@ -1,12 +1,13 @@
 """Choosing: which rows are due, one short range per consumer and level, without locking any."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from channels_app.models import raw
 from delivery.models import Delivery
+from delivery.rules.turns import Row, by_age, share_out
 
 LEVELS = range(9, -1, -1)
 TABLE = Delivery._meta.db_table
@@ -25,6 +26,10 @@ class Want:
     """Ignore priority this time: the guard against starvation (S0-42)."""
     spare: int = 0
     """Rows behind those, in case that others hold some of them."""
+    levels: Sequence[int] = LEVELS
+    """Priorities to look at, where it is known which have something due."""
+    may_take_more: bool = False
+    """Whether the limit is a share, and more might be taken now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +40,16 @@ class Choice:
     spare: dict[int, list[int]]
     drained: frozenset[int]
     """Consumers that had no more due rows than were asked for."""
+    left: dict[int, dict[int, datetime]] = field(default_factory=dict)
+    """When the earliest row that was not chosen is due, by consumer and priority."""
 
 
 def candidates_sql(wants: Sequence[Want], now: datetime) -> tuple[str, list[Any]]:
     """The query that finds what is due: one range per consumer and level, each in index order."""
     terms = [
-        (want.consumer_id, level, want.limit + want.spare + 1) for want in wants for level in LEVELS
+        (want.consumer_id, level, want.limit + want.spare + 1)
+        for want in wants
+        for level in want.levels
     ]
     sql = raw.union(
         f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
@@ -51,21 +60,48 @@ def candidates_sql(wants: Sequence[Want], now: datetime) -> tuple[str, list[Any]
     return sql, [raw.text(now)] * len(terms)
 
 
-def choose(wants: Sequence[Want], now: datetime) -> Choice:
-    """The highest levels first, or the oldest where the guard says so; a want per consumer."""
-    found: dict[int, list[tuple[int, Any, int]]] = {want.consumer_id: [] for want in wants}
+def choose(wants: Sequence[Want], now: datetime, most: int | None = None) -> Choice:
+    """The highest levels first, or the oldest where the guard says so; a want per consumer.
+
+    ``most`` limits all of them together (`rules.turns`).
+    """
+    found: dict[int, list[Row]] = {want.consumer_id: [] for want in wants}
     for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(wants, now)):
         found[consumer_id].append((-priority, due_at, delivery_id))
+    for want in wants:
+        found[want.consumer_id].sort(key=by_age if want.oldest_first else None)
+    if most is None:
+        chosen = {want.consumer_id: found[want.consumer_id][: want.limit] for want in wants}
+    else:
+        chosen = share_out(
+            found,
+            {want.consumer_id: want.limit for want in wants},
+            {want.consumer_id for want in wants if want.may_take_more},
+            most,
+            oldest_first=any(want.oldest_first for want in wants),
+        )
     first: dict[int, list[int]] = {}
     spare: dict[int, list[int]] = {}
-    drained: set[int] = set()
+    left: dict[int, dict[int, datetime]] = {}
     for want in wants:
-        rows = found[want.consumer_id]
-        rows.sort(key=(lambda row: row[1:]) if want.oldest_first else None)
-        ordered = [row[2] for row in rows[: want.limit + want.spare]]
-        if ordered:
-            first[want.consumer_id] = ordered[: want.limit]
-            spare[want.consumer_id] = ordered[want.limit :]
-        if len(rows) <= want.limit:
-            drained.add(want.consumer_id)
-    return Choice(first, spare, frozenset(drained))
+        mine, rows = chosen[want.consumer_id], found[want.consumer_id]
+        if mine:
+            first[want.consumer_id] = [row[2] for row in mine]
+            spare[want.consumer_id] = [row[2] for row in rows[want.limit :][: want.spare]]
+        if len(mine) < len(rows):
+            left[want.consumer_id] = _earliest(set(rows).difference(mine))
+    return Choice(first, spare, frozenset(found.keys() - left.keys()), left)
+
+
+def _earliest(rows: set[Row]) -> dict[int, datetime]:
+    earliest: dict[int, Any] = {}
+    for priority, due_at, _ in rows:
+        if -priority not in earliest or due_at < earliest[-priority]:
+            earliest[-priority] = due_at
+    return {priority: _instant(due_at) for priority, due_at in earliest.items()}
+
+
+def _instant(value: datetime | str) -> datetime:
+    """A raw column as an instant: SQLite hands text out, MySQL naive UTC."""
+    instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return instant.replace(tzinfo=UTC)

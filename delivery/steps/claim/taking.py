@@ -3,7 +3,7 @@
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -50,6 +50,8 @@ class Claim:
     """Rows whose former holder let the lease lapse."""
     drained: frozenset[int] = frozenset()
     """Consumers that had no more due rows than were asked for."""
+    left: dict[int, dict[int, datetime]] = field(default_factory=dict)
+    """Of the others, when the earliest row of each priority that was not chosen is due."""
 
 
 class _OfConsumer(Protocol):

@@ -24,8 +24,9 @@ from delivery.rules.recipients import Recipients
 from delivery.rules.taker import Taker
 from delivery.steps.dispatch.waiting import MESSAGES, Accepted, Asking, Look, lock
 
-MOST_ROWS = 10_000
-"""Deliveries that one transaction makes, unless a single message has more consumers."""
+MOST_ROWS = 200
+"""Deliveries that one transaction makes, unless a single message has more consumers: whatever is
+more urgent waits for its end."""
 MOST_PASSED = 2_000
 """How many messages that are somebody else's, or behind such of their key, a fan-out looks beyond:
 as many as ten pumps hold at a time."""
@@ -59,8 +60,8 @@ class Dispatched:
     more: bool = False
     """Whether others may be waiting."""
     oldest_accepted_at: datetime | None = None
-    due: dict[int, datetime] = field(default_factory=dict)
-    """Earliest instant at which each consumer has something queued."""
+    due: dict[int, dict[int, datetime]] = field(default_factory=dict)
+    """Earliest instant at which each consumer has something queued of each priority."""
     claimed: list[Claimed] = field(default_factory=list)
     """What the taker has now; each consumer's in the order in which it is to be sent."""
     along: list[tuple[Any, ...]] = field(default_factory=list)
@@ -81,33 +82,50 @@ def dispatch(
     taker: Taker | None = None,
     told: Collection[int] = (),
     asking: Asking | None = None,
+    *,
+    oldest_first: bool = False,
 ) -> Dispatched:
-    """Fan out up to ``limit`` accepted messages, oldest first.
+    """Fan out up to ``limit`` accepted messages; of a backlog those of the highest priority.
 
     Safe to run anywhere at once: messages that another worker is fanning out are skipped, and a
     message that was fanned out is no longer in the state that this looks for. ``told`` are ids of
     some that are probably waiting: those that wait beside them are found all the same. Of few of
-    them ``asking`` is asked along, without a round trip of its own.
+    them ``asking`` is asked along, without a round trip of its own. ``oldest_first`` ignores
+    priority: the guard against starvation.
     """
     look = Look(limit)
     if told:
         made = _make(partial(_dispatch_told, told, look, slot, taker, asking))
         if made.message_count or not made.more:
             return made
-    return _run(look, slot, taker)
+    return _run(look, slot, taker, oldest_first=oldest_first)
 
 
 def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispatched:
     """The same for messages that nobody took in time (S0-33)."""
-    return _run(Look(limit, " AND accepted_at < %s", (raw.text(accepted_before),)), slot, None)
+    look = Look(limit, " AND accepted_at < %s", (raw.text(accepted_before),))
+    return _run(look, slot, None, oldest_first=True)
 
 
-def _run(look: Look, slot: int, taker: Taker | None) -> Dispatched:
+def _run(look: Look, slot: int, taker: Taker | None, *, oldest_first: bool) -> Dispatched:
     # A look without a lock first: an idle broker opens no transaction to find nothing, and a look
     # that locks would stop at each entry that earlier messages have left in the index and nobody
     # has cleared away yet. With ten messages waiting it takes three times as long.
-    ids, passed, more = [0], list[int](), False
-    while ids := look.behind(ids[-1]):
+    ids, is_all = look.first()
+    if is_all:
+        return _make(partial(_dispatch, ids, len(ids), look, slot, taker)) if ids else Dispatched()
+    if ids:
+        made = _make(partial(_dispatch, ids, len(ids), look, slot, taker))
+        if made.message_count:
+            return made
+    elif not oldest_first:
+        ids, is_alike = look.ranked(0, oldest_first=False)
+        if not is_alike:
+            made = _make(partial(_dispatch_urgent, ids, slot, taker))
+            if made.message_count:
+                return made
+    passed, more = list[int](), False
+    while ids := look.ranked(len(passed), oldest_first=True)[0]:
         if len(passed) >= MOST_PASSED:
             return Dispatched(more=True)
         passed += ids
@@ -138,16 +156,32 @@ def _dispatch(
     return replace(made, more=found == look.limit or made.message_count < len(locked))
 
 
+def _dispatch_urgent(ids: list[int], slot: int, taker: Taker | None) -> Dispatched:
+    """Of a backlog what may overtake, of one priority: what is less urgent does not hold it up.
+
+    A key keeps the order of acceptance: its messages wait for a fan-out by age, which is at once
+    where they are most of what was found.
+    """
+    locked = lock(ids)
+    highest = max((it.priority for it in locked), default=0)
+    locked = [it for it in locked if it.priority == highest]
+    directory.refresh(now=True)
+    channels = {view.channel_id for view in directory.ordered().values()}
+    free = [it for it in locked if not (it.ordering_key and it.channel_id in channels)]
+    if 2 * len(free) < len(locked):
+        return Dispatched(more=True)
+    return replace(_fan_out(free, slot, taker), more=True)
+
+
 def _dispatch_told(
     told: Collection[int], look: Look, slot: int, taker: Taker | None, asking: Asking | None
 ) -> Dispatched:
-    waiting, locked, number, along = look.with_told(told, asking)
+    waiting, is_all, locked, number, along = look.with_told(told, asking)
     if not locked:
-        return Dispatched(more=bool(waiting))
+        return Dispatched(more=bool(waiting) or not is_all)
     directory.refresh(number=number)
     made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
-    more = len(waiting) == look.limit or made.message_count < len(waiting)
-    return replace(made, more=more, along=along)
+    return replace(made, more=not is_all or made.message_count < len(waiting), along=along)
 
 
 def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatched:
@@ -161,15 +195,19 @@ def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatch
     chosen = _chosen(rows, taker)
     queued = [row for row in rows if row.id not in chosen] if chosen else rows
     claimed = _claimed(chosen.values(), taker)
-    due: dict[int, str] = {}
+    due: dict[tuple[int, int], str] = {}
     for _, message, consumer_id in queued:
         if message.due_at == NEVER:
             continue
-        due[consumer_id] = min(due.get(consumer_id, message.due_at), message.due_at)
+        key = consumer_id, message.priority
+        due[key] = min(due.get(key, message.due_at), message.due_at)
+    by_consumer: dict[int, dict[int, datetime]] = {}
+    for (consumer_id, priority), due_at in due.items():
+        by_consumer.setdefault(consumer_id, {})[priority] = raw.instant(due_at)
     made = Dispatched(
         message_count=len(messages),
-        oldest_accepted_at=raw.instant(messages[0].accepted_at),
-        due={consumer_id: raw.instant(due_at) for consumer_id, due_at in due.items()},
+        oldest_accepted_at=raw.instant(min(it.accepted_at for it in messages)),
+        due=by_consumer,
         claimed=claimed,
     )
     failpoints.reach("in_birth" if claimed else "in_dispatch")
@@ -213,7 +251,7 @@ def _chosen(rows: list[_Born], taker: Taker | None) -> dict[int, tuple[_Born, in
     now = raw.text(taker.now)
     due: dict[int, list[_Born]] = {}
     for row in rows:
-        if row.message.is_due(now):
+        if row.message.priority >= taker.least and row.message.is_due(now):
             due.setdefault(row.consumer_id, []).append(row)
     chosen: dict[int, tuple[_Born, int]] = {}
     leaves = taker.leave({consumer_id: len(some) for consumer_id, some in due.items()})

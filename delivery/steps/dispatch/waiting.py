@@ -1,6 +1,6 @@
 """Waiting: the accepted messages that a fan-out finds, and those of them that are nobody else's."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from channels_app.models import DirectoryVersion, Message, raw
@@ -8,6 +8,8 @@ from channels_app.models import DirectoryVersion, Message, raw
 Asking: TypeAlias = Callable[[Iterable[int]], raw.Statement]
 """Makes a query about messages."""
 MESSAGES = Message._meta.db_table
+MOST_SEEN = 256
+"""From so many messages on a look does not read all that wait."""
 FEW = 8
 """Of so many messages at most something is asked along: asking later costs more than to have read
 of some that nobody may take now."""
@@ -37,6 +39,8 @@ class Found(NamedTuple):
     """What a look found where somebody had told of some."""
 
     waiting: list[int]
+    """As `Look.first` has them."""
+    is_all: bool
     locked: list[Accepted]
     """Those of them that are ours."""
     number: int
@@ -45,41 +49,72 @@ class Found(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What to look for: up to ``limit`` messages, oldest first."""
+    """What to look for: up to ``limit`` messages."""
 
     limit: int
     condition: str = ""
     values: tuple[str, ...] = ()
 
-    def behind(self, message_id: int) -> list[int]:
-        """Ids behind that one."""
-        return [found for (found,) in raw.read(*self._asking(message_id))]
+    def first(self) -> tuple[list[int], bool]:
+        """Ids of what waits, oldest first, and whether these are all that wait.
+
+        When there is more than ``limit``, priority decides; where this look cannot tell, because
+        priorities differ or `MOST_SEEN` are not all, it finds nothing (`ranked`).
+        """
+        return self._cut(raw.read(*self._asking()))
+
+    def ranked(self, passed: int, *, oldest_first: bool) -> tuple[list[int], bool]:
+        """Of a backlog the ids that come behind the ``passed`` first ones, oldest first, and
+        whether all that waits has one priority.
+
+        One short range for each priority level, as in a claim; worth it only for a backlog.
+        """
+        most = passed + self.limit
+        sql = raw.union(
+            f"SELECT id, priority FROM {MESSAGES} WHERE state = %s AND priority = {level:d}"
+            f"{self.condition} ORDER BY id LIMIT {most:d}"
+            for level in range(10)
+        )
+        rows = raw.read(sql, [Message.State.ACCEPTED.value, *self.values] * 10)
+        rows.sort(key=None if oldest_first else lambda row: (-row[1], row[0]))
+        is_alike = len({priority for _, priority in rows}) < 2
+        return sorted(found for found, _ in rows[passed:most]), is_alike
 
     def with_told(self, told: Iterable[int], asking: Asking | None) -> Found:
         """What waits and what of it is ours; of few what is asked along, too.
 
-        For use inside a transaction. One round trip where `behind` and `lock` take two, the
+        For use inside a transaction. One round trip where `first` and `lock` take two, the
         number a third and ``asking`` a fourth; if more wait than were told of, one or two more.
         """
         ids = sorted(told)[: self.limit]
         more = [asking(ids)] if asking and len(ids) <= FEW else []
         # The look comes behind the locks: what was accepted before one of those is in it.
         rows, looked, version, *along = raw.read_all(
-            [_locking(ids), self._asking(0), (DirectoryVersion.CURRENT, []), *more]
+            [_locking(ids), self._asking(), (DirectoryVersion.CURRENT, []), *more]
         )
-        waiting = [found for (found,) in looked]
+        waiting, is_all = self._cut(looked)
         locked, number = _accepted(rows), DirectoryVersion.of(version)
+        if not is_all:
+            chosen = set(waiting)
+            locked = [it for it in locked if it.id in chosen]
         if others := sorted(set(waiting).difference(ids)):
             locked = sorted([*locked, *lock(others)])
             number = DirectoryVersion.current()  # of those, consumers may know that came later
-        if len(waiting) == self.limit:
-            locked = [it for it in locked if it.id <= waiting[-1]]  # older ones may be in between
-        return Found(waiting, locked, number, *(along or [[]]))
+        return Found(waiting, is_all, locked, number, *(along or [[]]))
 
-    def _asking(self, message_id: int) -> raw.Statement:
-        sql = f"SELECT id FROM {MESSAGES} WHERE state = %s{self.condition} AND id > %s"
-        values = [Message.State.ACCEPTED.value, *self.values, message_id, self.limit]
-        return f"{sql} ORDER BY id LIMIT %s", values
+    def _asking(self) -> raw.Statement:
+        # In the order of the index, so that it ends at the limit.
+        sql = f"SELECT id, priority FROM {MESSAGES} WHERE state = %s{self.condition}"
+        values = [Message.State.ACCEPTED.value, *self.values, MOST_SEEN]
+        return f"{sql} ORDER BY priority, id LIMIT %s", values
+
+    def _cut(self, rows: Sequence[tuple[Any, ...]]) -> tuple[list[int], bool]:
+        ids = sorted(found for found, _ in rows)
+        if len(ids) <= self.limit and len(ids) < MOST_SEEN:
+            return ids, True
+        if len(ids) >= MOST_SEEN or rows[0][1] != rows[-1][1]:
+            return [], False
+        return ids[: self.limit], False
 
 
 def lock(ids: Iterable[int]) -> list[Accepted]:

@@ -24,6 +24,7 @@ def test_next_due_says_when_each_consumer_has_something() -> None:
     found = horizon.next_due([consumer.id, other.id])
     assert set(found) == {consumer.id}
     assert abs(found[consumer.id] - soon) < timedelta(milliseconds=1)
+    assert set(horizon.by_priority([consumer.id, other.id])[consumer.id]) == {0, 9}
 
 
 def test_finished_rows_are_no_horizon_whatever_waits_elsewhere() -> None:
@@ -44,11 +45,11 @@ def test_a_pump_asks_for_a_few_consumers_at_a_time_and_for_all_of_them(
     monkeypatch.setattr(roster, "DISCOVER_AT_ONCE", 2)
     asked: list[int] = []
 
-    def next_due(consumer_ids: Iterable[int]) -> dict[int, datetime]:
+    def by_priority(consumer_ids: Iterable[int]) -> dict[int, dict[int, datetime]]:
         asked.extend(consumer_ids)
         return {}
 
-    monkeypatch.setattr(horizon, "next_due", next_due)
+    monkeypatch.setattr(horizon, "by_priority", by_priority)
     channel = make_channel()
     ids = [make_consumer(channel, NOWHERE).id for _ in range(5)]
     known = roster.Roster(1)

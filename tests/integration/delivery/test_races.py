@@ -20,6 +20,7 @@ from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
 from delivery.runtime import pump as pump_module
 from delivery.runtime import slots, sweeps
 from delivery.runtime.agenda import FEW
+from delivery.runtime.line import LEAD
 from delivery.runtime.recorder import patiently
 from delivery.steps import claim, dispatch, recount, retention
 from delivery.steps.claim import Want
@@ -187,10 +188,11 @@ def test_what_a_pump_remembers_of_the_future_does_not_grow() -> None:
         line, agenda, now = pump.roster.lines[consumer.id], pump.roster.agenda, clock.now()
         for second in range(2 * FEW):
             for due_at in (now + timedelta(hours=1), now + timedelta(seconds=second)):
-                line.next_due = due_at
+                line.due = {4: due_at}
                 agenda.note(line)
-                agenda.rest(line)
-            assert line in agenda.awake(due_at)
+                agenda.gather(now - LEAD, time.monotonic(), lambda *_: 1, 1)
+            picks = agenda.gather(due_at, time.monotonic(), lambda *_: 1, 1)
+            assert [pick.line for pick in picks] == [line]
         assert len(agenda._asleep) < FEW + 10
 
 

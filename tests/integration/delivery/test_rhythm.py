@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ def test_consumers_with_nothing_to_do_are_not_looked_at(
     for _ in range(50):
         make_consumer(quiet, NOWHERE)
     looked: list[int] = []
-    for name in ("room", "capacity", "has_due", "wake_at"):
+    for name in ("capacity", "has_due", "place", "wake_at"):
         monkeypatch.setattr(Line, name, _counted(getattr(Line, name), looked))
     with pumping.pumping() as pump:
         pump_until(pump, lambda: not pump.roster._unasked)
@@ -62,20 +62,22 @@ def test_a_line_sleeps_until_its_instant_or_until_something_happens_to_it() -> N
         agenda, now = pump.roster.agenda, clock.now()
         soon, later = now + timedelta(minutes=1), now + timedelta(minutes=2)
 
+        def looked_at(instant: datetime) -> list[Line]:
+            picks = agenda.gather(instant, time.monotonic(), lambda *_: 1, 10)
+            return [pick.line for pick in picks]
+
         pump.roster.expect(line.view.id, later)
-        assert list(agenda.awake(now)) == [line]
-        agenda.rest(line)
-        assert list(agenda.awake(soon)) == []
+        assert looked_at(soon) == []
         assert agenda.wake_at() == (later - LEAD).timestamp()
 
         pump.roster.expect(line.view.id, soon)
-        agenda.rest(line)
+        assert looked_at(now) == []
         assert agenda.wake_at() == (soon - LEAD).timestamp()
-        assert list(agenda.awake(soon)) == [line]
+        assert looked_at(soon) == [line]
 
-        line.next_due = None
-        agenda.rest(line)
-        assert list(agenda.awake(later)) == []
+        line.due.clear()
+        agenda.note(line)
+        assert looked_at(later) == []
         assert agenda.wake_at() is None
 
 
@@ -113,7 +115,7 @@ def test_a_pump_that_finds_much_rests_as_long_as_a_look_took(
     looks: list[float] = []
     ends: list[float] = []
 
-    def slow(*args: Any) -> dispatch.Dispatched:
+    def slow(*args: Any, **options: Any) -> dispatch.Dispatched:
         looks.append(time.monotonic())
         pump.accepted_hint = True
         time.sleep(0.004)
@@ -192,7 +194,7 @@ def test_no_more_is_fanned_out_than_a_consumer_at_rest_takes_at_birth(
         publish(channel, b"first")
         pump_until(pump, all_finished)
         (line,) = pump.roster.lines.values()
-        line.in_flight, line.next_due = 30, None
+        line.in_flight, line.due = 30, {}
         assert pump.allotment.appetite(clock.now()) == 20
         line.in_flight = 49
         assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_LEAST
@@ -201,7 +203,7 @@ def test_no_more_is_fanned_out_than_a_consumer_at_rest_takes_at_birth(
         assert pump.allotment.appetite(clock.now()) == 0
         time.sleep(0.06)
         assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_BATCH
-        line.in_flight, line.next_due = 0, clock.now()
+        line.in_flight, line.due = 0, {4: clock.now()}
         assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_BATCH
 
 

@@ -1,0 +1,127 @@
+"""Of all deliveries that may be sent now the highest priority goes first, across consumers."""
+
+from dataclasses import replace
+
+import pytest
+
+from channels_app import clock
+from channels_app.models import Message
+from delivery import conf as conf_module
+from delivery.models import Delivery
+from delivery.runtime import allotment
+from delivery.runtime import pump as pump_module
+from delivery.runtime.allotment import CLAIM_BATCH
+from delivery.runtime.pump import FAN_OUT_GUARD
+from delivery.steps import dispatch
+from delivery.steps.dispatch.waiting import MOST_SEEN
+from tests.support import pumping
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_rounds,
+    pump_until,
+)
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def _one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pump that sends one after the other: what it sends next is what it chose."""
+    one = replace(conf_module.conf(), pump_in_flight=1)
+    for module in (allotment, pump_module):
+        monkeypatch.setattr(module, "conf", lambda: one)
+
+
+def fan_out() -> None:
+    """All that was accepted, by nobody who takes any of it."""
+    while dispatch.dispatch(1_000, slot=0).more:
+        pass
+
+
+@pytest.mark.trap("a bulk load that holds up what is urgent")
+@pytest.mark.usefixtures("_one_request")
+def test_the_highest_priority_goes_first_across_consumers(receiver: Receiver) -> None:
+    for name, priority in (("low", 0), ("high", 9), ("middle", 4)):
+        channel = make_channel()
+        for n in range(2):
+            make_consumer(channel, receiver.url(f"/ok/{name}?n={n}"))
+        publish(channel, *[name.encode()] * 2, priority=priority)
+    fan_out()
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+    names = [request.body.decode() for request in receiver.requests()]
+    assert names[:8] == ["high"] * 4 + ["middle"] * 4
+
+
+@pytest.mark.trap("a bulk load that holds up what is urgent")
+def test_what_is_urgent_is_fanned_out_before_a_backlog(receiver: Receiver) -> None:
+    """Two fan-outs and claims at most go before it: one was the starvation guard's."""
+    low, high = make_channel(), make_channel()
+    make_consumer(low, receiver.url("/low"), max_in_flight=5)
+    urgent = make_consumer(high, receiver.url("/high"))
+    publish(low, *[b"low"] * (2 * MOST_SEEN), priority=0)
+    publish(high, b"high", priority=9)
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: urgent.deliveries.exists())
+        assert Delivery.objects.count() <= 2 * allotment.DISPATCH_BATCH + 1
+
+
+def test_the_oldest_of_a_backlog_is_fanned_out_beside_what_is_urgent() -> None:
+    """The starvation guard of the fan-out, as a pump asks for it."""
+    channel = make_channel()
+    make_consumer(channel, "http://127.0.0.1:9/")
+    (oldest,) = publish(channel, b"low", priority=0)
+    publish(channel, *[b"high"] * MOST_SEEN, priority=9)
+    assert dispatch.dispatch(10, slot=0).message_count == 10
+    assert not Delivery.objects.filter(message_id=oldest).exists()
+    assert dispatch.dispatch(10, slot=0, oldest_first=True).message_count == 10
+    assert Delivery.objects.filter(message_id=oldest).exists()
+
+
+@pytest.mark.usefixtures("_one_request")
+def test_the_guard_takes_its_turn_among_fan_outs(receiver: Receiver) -> None:
+    """However much is urgent, what is not is fanned out in the end."""
+    channel = make_channel()
+    low = make_consumer(channel, receiver.url("/low"), event_types=["low"])
+    make_consumer(channel, receiver.url("/high"), event_types=["high"])
+    publish(channel, b"low", priority=0, event_type="low")
+    with pumping.pumping() as pump:
+        for _ in range(3 * FAN_OUT_GUARD):
+            waiting = MOST_SEEN + 1 - Message.objects.filter(state="accepted").count()
+            publish(channel, *[b"high"] * waiting, priority=9, event_type="high")
+            pump_rounds(pump, 1)
+            if low.deliveries.exists():
+                break
+        assert low.deliveries.exists()
+
+
+def test_a_key_keeps_its_order_in_a_backlog_of_mixed_priorities() -> None:
+    """What is urgent of a key does not come before what was accepted earlier."""
+    channel = make_channel()
+    consumer = make_consumer(channel, "http://127.0.0.1:9/", ordering=True)
+    first = publish(channel, *[b"x"] * 30, priority=0, ordering_key="room")
+    then = publish(channel, *[b"x"] * 30, priority=9, ordering_key="room")
+    publish(channel, *[b"x"] * MOST_SEEN, priority=9)
+    while dispatch.dispatch(20, slot=0).message_count:
+        pass
+    keyed = consumer.deliveries.filter(ordering_key="room").order_by("id")
+    assert list(keyed.values_list("message_id", flat=True)) == [*first, *then]
+
+
+def test_a_step_is_small_while_priorities_are_mixed(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/ok"))
+
+    def appetite(*priorities: int) -> int:
+        for priority in priorities:
+            publish(channel, b"x", priority=priority)
+            pump_until(pump, all_finished)
+        return pump.allotment.appetite(clock.now())
+
+    with pumping.pumping() as pump:
+        assert appetite(4, 4) > allotment.MIXED_BATCH
+        assert appetite(9) == allotment.MIXED_BATCH < CLAIM_BATCH

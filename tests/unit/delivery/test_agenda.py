@@ -1,0 +1,231 @@
+"""What a pump sends next: lines by priority and by how they answer, and room for those that do."""
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from channels_app.rules.consumers import ConsumerView
+from delivery.conf import conf
+from delivery.rules.breaker import Circuit
+from delivery.runtime import allotment
+from delivery.runtime.agenda import FEW, SCAN, Agenda, Pick
+from delivery.runtime.allotment import CLAIM_BATCH, RESERVED, UNTRIED_RESERVED, admits, shares
+from delivery.runtime.line import LEAD, PROMPT_S, Line, Standing
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TICKS = 1_000.0
+REQUESTS = conf().pump_in_flight
+
+
+def line(number: int, *, most: int = 64, answer_s: float | None = 0.01, **due: float) -> Line:
+    """A consumer with something due of ``pN=seconds from now``."""
+    view = ConsumerView(
+        id=number,
+        client_id=f"consumer-{number}",
+        channel_id=1,
+        channel_slug="channel",
+        mode="push",
+        state="active",
+        halted=False,
+        url="http://127.0.0.1:9/",
+        event_types=(),
+        timeout_ms=15_000,
+        max_attempts=3,
+        retry=[1],
+        rate=None,
+        max_in_flight=most,
+        team_id=None,
+        version=1,
+    )
+    made = Line(view, Circuit(), policy=None, answer_s=answer_s)  # type: ignore[arg-type]  # not asked
+    for level, seconds in due.items():
+        made.expect(NOW + timedelta(seconds=seconds), int(level.removeprefix("p")))
+    return made
+
+
+class Pump:
+    """The scheduling of a pump without the pump: lines, an agenda, and so many requests open."""
+
+    def __init__(self, lines: Iterable[Line], is_open: int = 0) -> None:
+        self.lines = {it.view.id: it for it in lines}
+        self.agenda = Agenda(self.lines)
+        self.is_open = is_open
+        for it in self.lines.values():
+            self.agenda.note(it)
+
+    @property
+    def free(self) -> int:
+        return REQUESTS - self.is_open
+
+    def gather(self, most: int = 40, *, ticks: float = TICKS, guard: bool = False) -> list[Pick]:
+        def admitted(standing: Standing, in_flight: int) -> int:
+            return admits(standing, in_flight, self.free)
+
+        return self.agenda.gather(NOW, ticks, admitted, most, from_below=guard)
+
+    def open(self, ticks: float = TICKS) -> int:
+        """Take all that a look allows, as if each consumer had enough of one priority."""
+        taken = 0
+        for share in shares(self.gather(ticks=ticks), self.free, CLAIM_BATCH):
+            for _ in range(share.limit):
+                share.line.began[len(share.line.began)] = ticks
+            share.line.in_flight += share.limit
+            taken += share.limit
+            self.agenda.note(share.line)
+            self.is_open += share.limit
+        return taken
+
+    def fill(self, ticks: float = TICKS) -> None:
+        """Look until nothing more is taken."""
+        while self.open(ticks):
+            pass
+
+
+# -- by priority ---------------------------------------------------------------------------------
+
+
+def test_lines_come_by_the_highest_priority_that_is_due() -> None:
+    pump = Pump([line(1, p0=-9), line(2, p4=-1, p9=60), line(3, p0=-1, p7=-1)])
+    assert [(pick.line.view.id, pick.level) for pick in pump.gather()] == [(3, 7), (2, 4), (1, 0)]
+
+
+def test_those_of_one_priority_take_turns() -> None:
+    pump = Pump([line(n, p4=-1) for n in range(6)])
+    turns = [[pick.line.view.id for pick in pump.gather(2)] for _ in range(4)]
+    assert turns == [[0, 1], [2, 3], [4, 5], [0, 1]]
+
+
+def test_the_guard_looks_at_the_lowest_priority_too() -> None:
+    pump = Pump([line(1, p0=-1), *(line(n, p9=-1) for n in range(2, 20))])
+    assert 1 not in {pick.line.view.id for pick in pump.gather(10)}
+    guarded = [pick.line.view.id for pick in pump.gather(10, guard=True)]
+    assert len(guarded) == len(set(guarded)) == 10
+    assert 1 in guarded
+
+
+def test_a_line_rises_when_what_is_more_urgent_falls_due() -> None:
+    it = line(1, p0=-1, p9=60)
+    pump = Pump([it])
+    assert [pick.level for pick in pump.gather()] == [0]
+    assert pump.agenda.wake_at() == (NOW + timedelta(seconds=60) - LEAD).timestamp()
+
+
+def test_a_line_without_room_sleeps_until_something_happens_to_it() -> None:
+    it = line(1, most=2, p4=-1)
+    it.in_flight = 2
+    pump = Pump([it])
+    assert pump.gather() == []
+    assert pump.agenda.wake_at() is None
+    it.in_flight = 1
+    assert pump.gather() == []
+    pump.agenda.note(it)
+    assert pump.agenda.wake_at() == 0.0
+    assert [pick.room for pick in pump.gather()] == [1]
+
+
+def test_what_it_remembers_of_the_future_does_not_grow() -> None:
+    it = line(1)
+    pump = Pump([it])
+    for second in range(3 * FEW, 0, -1):
+        it.due = {4: NOW + timedelta(seconds=second)}
+        pump.agenda.note(it)
+        assert pump.gather() == []
+    assert len(pump.agenda._asleep) < FEW + 10
+
+
+def test_what_one_claim_takes_is_shared_by_those_of_one_priority() -> None:
+    pump = Pump([line(1, p9=-1), *(line(n, p0=-1) for n in range(2, 12))])
+    limits = {
+        share.line.view.id: share.limit for share in shares(pump.gather(), pump.free, CLAIM_BATCH)
+    }
+    assert limits == {1: 64, **dict.fromkeys(range(2, 12), CLAIM_BATCH // 10)}
+
+
+def test_a_look_costs_microseconds_beside_a_thousand_that_may_take_nothing() -> None:
+    hung = [line(n, answer_s=1.0, p9=-1) for n in range(1_000)]
+    pump = Pump([line(1_000, p4=-1), *hung], is_open=REQUESTS - REQUESTS // RESERVED)
+    pump.gather()
+    best = 1.0
+    for _ in range(50):
+        began = time.perf_counter()
+        assert [pick.line.view.id for pick in pump.gather()] == [1_000]
+        best = min(best, time.perf_counter() - began)
+    assert best < 200e-6
+
+
+# -- room for those that answer ------------------------------------------------------------------
+
+
+def test_seventy_that_hang_do_not_fill_a_pump() -> None:
+    pump = Pump([])
+    for n in range(70):  # one after the other, each with more than it may have
+        pump.lines[n] = line(n, answer_s=None, p4=-1)
+        pump.agenda.note(pump.lines[n])
+        pump.fill(TICKS + n)
+    assert pump.free >= REQUESTS // UNTRIED_RESERVED
+
+
+def test_those_that_answered_so_far_and_hang_now_do_not_fill_it_either() -> None:
+    pump = Pump([])
+    for n in range(70):
+        pump.lines[n] = line(n, p4=-1)
+        pump.agenda.note(pump.lines[n])
+        pump.fill()
+    assert pump.free > 0
+    healthy = pump.lines[70] = line(70, p4=-1)
+    pump.agenda.note(healthy)
+    assert [pick.line for pick in pump.gather(ticks=TICKS + 2 * PROMPT_S)] == [healthy]
+
+
+def test_the_more_hang_the_less_each_of_them_gets() -> None:
+    alone = Pump([line(1, most=1_000, answer_s=None, p4=-1)])
+    alone.fill()
+    many = Pump([line(n, most=1_000, answer_s=None, p4=-1) for n in range(20)])
+    many.fill()
+    (one,) = [it.in_flight for it in alone.lines.values()]
+    assert one == (REQUESTS - REQUESTS // RESERVED) // 2
+    assert max(it.in_flight for it in many.lines.values()) < one / 4
+
+
+@pytest.mark.parametrize("most", [64, 1_000])
+def test_one_that_answers_may_have_all_that_is_its_own(most: int) -> None:
+    pump = Pump([line(1, most=most, p4=-1)])
+    pump.fill()
+    assert pump.lines[1].in_flight >= min(most, REQUESTS - REQUESTS // RESERVED)
+
+
+def test_a_consumer_of_which_nothing_is_known_gets_one_to_show() -> None:
+    new = line(1, answer_s=None, p4=-1)
+    pump = Pump([new], is_open=REQUESTS - REQUESTS // RESERVED)
+    assert [share.limit for share in shares(pump.gather(), pump.free, CLAIM_BATCH)] == [1]
+    new.in_flight = 1
+    assert pump.gather() == []
+
+
+def test_how_a_consumer_stands() -> None:
+    it = line(1, answer_s=None)
+    assert it.standing(TICKS) is Standing.UNTRIED
+    it.in_flight, it.began = 2, {1: TICKS, 2: TICKS + 1}
+    assert it.standing(TICKS + 1) is Standing.OTHER
+    it.answered(0.01, TICKS + 1)
+    assert it.standing(TICKS + 1.1) is Standing.PROMPT  # the other one is open for a second
+    assert it.standing(TICKS + 1.1 + PROMPT_S) is Standing.OTHER
+    it.began.clear()
+    for _ in range(5):
+        it.answered(15.0, TICKS + 2)
+    assert it.standing(TICKS + 2) is Standing.OTHER
+    for _ in range(8):
+        it.answered(0.01, TICKS + 3)
+    assert it.standing(TICKS + 3) is Standing.PROMPT
+
+
+def test_a_look_goes_round_among_more_than_it_passes() -> None:
+    full = [line(n, answer_s=1.0, p4=-1) for n in range(SCAN + 50)]
+    for it in full[:SCAN]:
+        it.in_flight = 60
+    pump = Pump(full, is_open=REQUESTS - REQUESTS // RESERVED - 50)
+    assert pump.gather() == []
+    assert len(pump.gather()) == 40
+    assert allotment.admits(Standing.OTHER, 60, pump.free) < 0
