@@ -112,7 +112,10 @@ def test_a_key_keeps_its_order_in_a_backlog_of_mixed_priorities() -> None:
     assert list(keyed.values_list("message_id", flat=True)) == [*first, *then]
 
 
-def test_a_step_is_small_while_priorities_are_mixed(receiver: Receiver) -> None:
+def test_a_step_is_small_while_priorities_are_mixed(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allotment, "MIXED_S", 60.0)
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"))
 
