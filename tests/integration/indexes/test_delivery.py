@@ -36,6 +36,7 @@ from delivery.steps import (
     sharing,
 )
 from delivery.steps.claim import Want
+from delivery.steps.dispatch.waiting import MOST_SEEN
 from delivery.steps.settle import Result
 from tests.integration.indexes import judge as judge_module
 from tests.integration.indexes.judge import LARGE, Judge, judging
@@ -79,6 +80,18 @@ def test_the_path_of_a_message(large: World) -> None:
         patience.wait_ms(large.consumer.id, Bounds(100, 60_000))
         judge.where = "callback"
         assert correlate.find(large.consumer.id, [Word("wamid.1", ok=True)], now)
+    judge.accept()
+
+
+def test_a_fan_out_of_a_backlog(large: World) -> None:
+    """By priority, then by age."""
+    for priority in (0, 9):
+        publish(large.consumer.channel, *[b"x"] * MOST_SEEN, priority=priority)
+    analyze()
+    with judging() as judge:
+        judge.where = "fan-out of a backlog"
+        for oldest_first in (False, True):
+            assert dispatch.dispatch(20, slot=0, oldest_first=oldest_first).message_count == 20
     judge.accept()
 
 
