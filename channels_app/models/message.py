@@ -66,7 +66,7 @@ class Message(models.Model):
 
     class Meta:
         indexes = [
-            # steps/dispatch: the few accepted rows, by priority, oldest first (the key ends the index)
+            # steps/dispatch: the few rows in state accepted, by priority and age (the key ends it)
             models.Index(fields=["state", "priority"], name="message_state"),
             # the API's and console's list of a channel, newest first; retention per channel
             models.Index(fields=["channel", "id"], name="message_channel"),
@@ -82,7 +82,6 @@ class Message(models.Model):
                 condition=models.Q(priority__lte=9), name="message_priority_range"
             ),
         ]
-        permissions = [("open_sensitive_message", "Can open messages of sensitive channels")]
 
     def __str__(self) -> str:
         return ids.to_public(ids.MESSAGE, self.id)
