@@ -82,6 +82,7 @@ class Message(models.Model):
                 condition=models.Q(priority__lte=9), name="message_priority_range"
             ),
         ]
+        permissions = [("open_sensitive_message", "Can open messages of sensitive channels")]
 
     def __str__(self) -> str:
         return ids.to_public(ids.MESSAGE, self.id)

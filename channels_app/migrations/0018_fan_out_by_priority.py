@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('channels_app', '0011_channel_max_future_days'),
+        ('channels_app', '0017_signing_keys'),
     ]
 
     operations = [
