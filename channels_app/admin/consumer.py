@@ -73,7 +73,15 @@ class ConsumerAdmin(Acting, base.Stepped):
 
     form = ConsumerForm
     identity = ("channel", "client_id")
-    list_display = ("client_id", "channel", "shown_state", "health", "mode", "address", "team")
+    list_display = (
+        "client_id",
+        "channel",
+        "shown_state",
+        "shown_health",
+        "mode",
+        "address",
+        "team",
+    )
     list_select_related = ("channel", "team", "health")
     list_filter = (
         "state",
@@ -127,7 +135,7 @@ class ConsumerAdmin(Acting, base.Stepped):
         return base.label(consumer.state, TONE[State(consumer.state)])
 
     @display(description="Health")
-    def health(self, consumer: Consumer) -> str:
+    def shown_health(self, consumer: Consumer) -> str:
         """How it is doing, as the portal and the API say it."""
         return base.label(*consumer.condition[:2])
 

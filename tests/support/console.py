@@ -81,9 +81,17 @@ _CSS = re.compile(r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)""")
 OWN = "http://testserver/"
 
 
+INTERNAL = {"signingkey", "quotausage", "writeprobe"}
+"""Tables without a page: keys nobody may see, counts that pages show as bars, a row of a probe."""
+
+
 def models_of(app: str) -> list[type[Model]]:
-    """Every table of an app."""
-    return list(apps.get_app_config(app).get_models())
+    """Every table of an app that people look into."""
+    return [
+        model
+        for model in apps.get_app_config(app).get_models()
+        if model._meta.model_name not in INTERNAL
+    ]
 
 
 def operator() -> Client:

@@ -29,7 +29,7 @@ class Command(BaseCommand):
     examples = (
         "  manage.py delete_channel orders                          asks to type the name\n"
         "  manage.py delete_channel orders --yes-delete orders      for scripts\n"
-        "  manage.py delete_channel orders --force                  with all that still waits\n"
+        "  manage.py delete_channel orders --force                  with what waits\n"
         "  manage.py delete_channel orders --dry-run                only counts"
     )
 

@@ -230,6 +230,9 @@ def usable(case: Request, made: world.World) -> Request:
         return case
     if case.path.endswith("/consumers/{client_id}"):
         case.body["url"] = "http://127.0.0.1:9/hook"
+    if case.path.endswith("/keys"):
+        case.body |= {"channels": [made.parameters["channel"]], "all_channels": False}
+        case.body |= {"scopes": ["publish"]}
     if case.path.endswith("/skip"):
         case.body.pop("head", None)  # whichever it is
     if "leases" in case.body:

@@ -276,7 +276,7 @@ def own_delivery(owner: Api, **traits: Any) -> Delivery:
 
 def test_a_waiting_message_is_moved(owner: Api) -> None:
     row = own_delivery(owner)
-    later = clock.now() + timedelta(days=1)
+    later = clock.now().replace(microsecond=0) + timedelta(days=1)
 
     answer = owner.patch(
         f"/messages/{public(row.message)}",

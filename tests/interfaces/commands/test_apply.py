@@ -1,6 +1,7 @@
 """``manage.py apply``: the same file twice changes nothing, a bad one changes nothing at all."""
 
 from collections import Counter
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import sealing
+from channels_app import clock, keystore, sealing
 from channels_app.models import (
     AuditEntry,
     Channel,
@@ -19,6 +20,7 @@ from channels_app.models import (
     EventType,
     Producer,
     Schedule,
+    SigningKey,
 )
 from channels_app.rules.secrets import decode_secret, new_secret
 from delivery.management import applying
@@ -89,6 +91,8 @@ def many(count: int, path: str = "hook") -> str:
 @pytest.mark.trap("a request that costs by the row")
 def test_a_hundred_consumers_take_a_few_statements(file: Path) -> None:
     """What takes time is a statement: eleven for each of 3,000 consumers took most of a minute."""
+    keystore.sealer()
+    SigningKey.objects.update(created_at=clock.now() - timedelta(hours=1))  # not made a moment ago
     with CaptureQueriesContext(connection) as new:
         apply(file, many(100))
     with CaptureQueriesContext(connection) as same:

@@ -543,7 +543,8 @@ def test_a_key_is_shown_once_and_works(operator: Client) -> None:
     producer = ProducerFactory.create()
     add = reverse("admin:channels_app_apikey_add")
 
-    answer = operator.post(add, {"label": "new", "producer": producer.pk, "scopes": ["publish"]})
+    values = {"label": "new", "producer": producer.pk, "scopes": ["publish"], "all_channels": "on"}
+    answer = operator.post(add, values)
 
     shown = re.search(r"data-secret>(\w+)<", answer.content.decode())
     assert shown is not None

@@ -16,13 +16,14 @@ from django.core import mail
 from django.test import Client
 
 from broker_site import diagnosis
-from channels_app import conf, sealing
+from channels_app import keystore, sealing
 from channels_app.models import AuditEntry, Membership
-from channels_app.rules.encryption import Keyring, generate_key
+from channels_app.rules.encryption import generate_key
 from channels_app.steps import reseal
 from channels_app.ui.accounts import SecondFactors
 from tests.interfaces.portal.test_access import STRICT
 from tests.support.factories import TeamFactory
+from tests.support.keys import host
 
 pytestmark = pytest.mark.django_db
 
@@ -258,27 +259,23 @@ def test_a_second_factor_is_asked_for_and_its_secret_is_sealed() -> None:
     assert is_in(client)
 
 
-def test_second_factors_are_sealed_again_when_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    def install(*keys: str) -> None:
-        ring = Keyring.from_texts(keys)
-        for module in (sealing, reseal, conf, diagnosis):
-            monkeypatch.setattr(module, "keyring", lambda: ring)
-
+def test_second_factors_are_sealed_again_when_keys_change() -> None:
     old, new = generate_key(), generate_key()
-    install(old)
-    sealed = {"seed": sealing.seal_second_factor("seed"), "used_mask": 3}
-    Authenticator.objects.create(user=make(), type="recovery_codes", data=sealed)
-    install(new, old)
-    assert "key_rotation" in [finding.id for finding in diagnosis.encryption()]
+    with host(old):
+        sealed = {"seed": sealing.seal_second_factor("seed"), "used_mask": 3}
+        Authenticator.objects.create(user=make(), type="recovery_codes", data=sealed)
+    with host(new, old) as ring:
+        keystore.activate(ring.primary_id)
+        assert "key_rotation" in [finding.id for finding in diagnosis.encryption()]
 
-    (kind,) = [kind for kind in reseal.kinds() if kind.noun == "second factor"]
-    assert [batch.resealed for batch in kind.reseal()] == [1]
+        (kind,) = [kind for kind in reseal.kinds() if kind.noun == "second factor"]
+        assert [batch.resealed for batch in kind.reseal()] == [1]
 
-    install(new)
-    assert list(diagnosis.encryption()) == []
-    data = Authenticator.objects.get().data
-    assert sealing.open_second_factor(data["seed"]) == "seed"
-    assert data["used_mask"] == 3
+    with host(new):
+        assert list(diagnosis.encryption()) == []
+        data = Authenticator.objects.get().data
+        assert sealing.open_second_factor(data["seed"]) == "seed"
+        assert data["used_mask"] == 3
 
 
 @pytest.mark.parametrize("is_known", [False, True])
