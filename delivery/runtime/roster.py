@@ -73,9 +73,9 @@ class Roster:
         # One without an address finishes what it has and takes nothing more.
         version, takers = raw.read_all([(DirectoryVersion.CURRENT, []), slots.takers()])
         number = directory.refresh(number=DirectoryVersion.of(version))
-        ours = KeyHolder(self.generation, keyring().ids, frozenset(self._missing))
+        me = KeyHolder(self.generation, keyring().ids, frozenset(self._missing))
         others = (KeyHolder.of(*row) for row in takers)
-        self._pumps = [ours, *(one for one in others if one.generation != self.generation)]
+        self._pumps = [me, *(one for one in others if one.generation != self.generation)]
         members = sharding.able(self._pumps, keystore.sealing_id())
         basis = (number, frozenset(members))
         if basis == self._basis:
