@@ -20,7 +20,7 @@ _HOW = "Write an instant like 2027-01-31T08:00:00.000Z, or as milliseconds since
 
 
 def instant(value: object) -> datetime:
-    """The UTC instant behind RFC 3339 text or integer milliseconds, rounded up to a millisecond.
+    """The UTC instant behind RFC 3339 text or integer milliseconds, rounded up to a microsecond.
 
     Raises ValueError with a sentence.
     """
@@ -33,8 +33,11 @@ def instant(value: object) -> datetime:
 
 
 def soon(value: object, now: datetime, *, days: int = LONGEST_DAYS) -> datetime:
-    """As ``instant``, and not more than so many ``days`` from ``now``. Raises ValueError."""
-    return near(instant(value), now, days)
+    """When something is to happen, rounded up to a millisecond; at most ``days`` from ``now``.
+
+    Raises ValueError.
+    """
+    return near(ceil_ms(instant(value)), now, days)
 
 
 def near(wanted: datetime, now: datetime, days: int) -> datetime:
@@ -91,9 +94,9 @@ def _from_text(value: str) -> datetime:
     day, clock, fraction, zone = found.groups()
     digits = (fraction or "").ljust(9, "0")
     # Up, not down: what is asked for a nanosecond later must not happen before it.
-    milliseconds = int(digits[:3]) + (digits[3:] != "000000")
+    microseconds = int(digits[:6]) + (digits[6:] != "000")
     try:
         moment = datetime.fromisoformat(f"{day}T{clock}{zone.upper().replace('Z', '+00:00')}")
-        return moment.astimezone(UTC) + timedelta(milliseconds=milliseconds)
+        return moment.astimezone(UTC) + timedelta(microseconds=microseconds)
     except (ValueError, OverflowError):
         raise ValueError(_HOW) from None

@@ -22,6 +22,7 @@ from delivery.models import Delivery, Notice
 from delivery.models.counter import OPEN
 from delivery.rules import quotas
 from delivery.rules.standing import Kind
+from delivery.steps.sharing import LEVELS
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ _OPEN = ", ".join([f"'{state}'" for state in OPEN])
 _ACCEPTED = f"""
     SELECT channel_id, producer_id, COUNT(*), SUM(body_bytes), MAX(id) FROM (
         SELECT id, channel_id, producer_id, body_bytes FROM {_MESSAGES}
-        WHERE state = '{Message.State.ACCEPTED.value}' AND id > %s ORDER BY id LIMIT %s
-    ) waiting GROUP BY channel_id, producer_id
+        WHERE state = '{Message.State.ACCEPTED.value}' AND priority = %s AND id > %s
+        ORDER BY id LIMIT %s
+    ) AS slice GROUP BY channel_id, producer_id
 """  # noqa: S608 (names of ours)
 # A look for each state: MariaDB would answer EXISTS, and a list of states, by reading all history.
 _HAS = f"(SELECT 1 FROM {_DELIVERIES} d WHERE d.consumer_id = c.id AND d.state = '%s' LIMIT 1)"  # noqa: S608
@@ -59,7 +61,7 @@ _DELIVERED = f"""
         ) AS is_first
         FROM {_DELIVERIES} d{{through}}
         WHERE d.consumer_id = %s AND d.state = %s AND d.id > %s ORDER BY d.id LIMIT %s
-    ) waiting LEFT JOIN {_MESSAGES} m ON m.id = waiting.message_id
+    ) AS slice LEFT JOIN {_MESSAGES} m ON m.id = slice.message_id
     GROUP BY m.channel_id, m.producer_id
 """  # noqa: S608 (names of ours)
 
@@ -109,10 +111,11 @@ def count(now: datetime) -> Iterator[int]:
     What is accepted meanwhile may be counted or not, and what moves meanwhile may be missed.
     """
     found: dict[tuple[int, int | None], Usage] = {}
-    last = 0
-    while rows := raw.read(_ACCEPTED, [last, SLICE]):
-        last = _add(found, rows)
-        yield 0
+    for priority in LEVELS:  # as the index has them
+        last = 0
+        while rows := raw.read(_ACCEPTED, [priority, last, SLICE]):
+            last = _add(found, rows)
+            yield 0
     through = " FORCE INDEX (delivery_list)" if connection.vendor == "mysql" else ""
     sql = _DELIVERED.format(through=through)
     for (consumer_id,) in raw.read(_BUSY):

@@ -134,7 +134,7 @@ def _explained(sql: str, params: Any) -> list[dict[str, Any]]:
 def _sorts_little(sql: str) -> bool:
     """Whether what is sorted was cut to a limit before: merged ranges, the only one of them, or a
     slice that is added up."""
-    cut = r"LIMIT %s\s*\) AS (?:slice\s+GROUP BY|t0 )"
+    cut = r"LIMIT %s\s*\) AS (?:slice\s+(?:LEFT JOIN [^()]+\s)?GROUP BY|t0 )"
     return "UNION ALL" in sql or re.search(cut, sql) is not None
 
 
