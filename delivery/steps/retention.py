@@ -198,9 +198,9 @@ def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
 def _oldest_waiting() -> int | None:
     """The first message that was not fanned out; the index has them by priority."""
     accepted = Message.objects.filter(state=Message.State.ACCEPTED).order_by("id")
-    found = [accepted.filter(priority=level).values_list("id", flat=True)[:1] for level in LEVELS]
-    first, *others = found
-    return min(first.union(*others, all=True), default=None)
+    keys = accepted.values_list("id", flat=True)
+    found = (keys.filter(priority=level).first() for level in LEVELS)
+    return min((key for key in found if key is not None), default=None)
 
 
 def _look(channel: Channel, page: list[int]) -> int:

@@ -64,9 +64,10 @@ class Books:
         )
 
     def audited(self, target: str) -> list[str]:
-        """What was done to it, as the audit log says."""
+        """What was done to it, as the audit log says; not who looked at it."""
         rows = self.read("SELECT action, target FROM channels_app_auditentry ORDER BY id")
-        return [str(action) for action, at in rows if at == target]
+        actions = [str(action) for action, at in rows if at == target]
+        return [action for action in actions if not action.endswith(".open")]
 
     def message_count(self, channel: str) -> int:
         """Messages that are stored in a channel."""

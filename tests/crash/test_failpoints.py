@@ -421,7 +421,7 @@ def test_a_rejection_or_a_return_that_dies_is_counted_once(
 
 
 @pytest.mark.seed("S4-R4")
-@pytest.mark.parametrize("name", ["in_extend", "before_handout"])
+@pytest.mark.parametrize("name", ["in_claim", "before_handout"])
 def test_a_worker_that_is_back_is_given_what_it_holds_over_another_death(
     place: Place, name: str
 ) -> None:

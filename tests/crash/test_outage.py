@@ -23,7 +23,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("PUT", "/channels/other", {}),
     ("PUT", "/channels/orders/consumers/shop", {"url": "http://127.0.0.1:9/"}),
     ("PATCH", "/channels/orders", {"description": "new"}),
-    ("POST", "/producers/e2e/keys", {}),
+    ("POST", "/producers/e2e/keys", {"all_channels": True}),
     ("POST", "/replays", {"filter": {"channel": "orders"}}),
 ]
 READS: list[tuple[str, str, Any]] = [

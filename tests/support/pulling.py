@@ -52,7 +52,8 @@ def waiting(*bodies: bytes, channel: Channel | None = None, **values: Any) -> Co
 def bring(consumer: Consumer, *bodies: bytes, **options: Any) -> list[int]:
     """Publish and fan out."""
     found = publish(consumer.channel, *bodies, **options)
-    dispatch.dispatch(1000, slot=0)
+    while dispatch.dispatch(1000, slot=0).more:
+        pass
     return found
 
 

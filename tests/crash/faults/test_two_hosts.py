@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -194,7 +194,8 @@ def test_a_frozen_pump_begins_nothing_when_it_wakes(
                 hosts.one.call("POST", f"/channels/frozen/consumers/{name}/pause", 200)
             at = datetime.now(UTC)
         finally:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # its supervisor has replaced it
+                os.kill(pid, signal.SIGCONT)
         flows(accepted, hosts.one)
     settled(hosts)
     assert not any(begun(hosts, name, ">", at) for name in names)

@@ -40,6 +40,7 @@ def furnish(web: Web) -> dict[str, str]:
     web.call("PUT", f"{channel}/event-types/order.paid", 201)
     web.call("PUT", channel + consumer, 201, json={"url": NOBODY_LISTENS})
     web.call("PUT", producer, 201)
+    web.call("PUT", "/teams/fuzz", 201)
     web.call("PUT", f"{channel}/schedules/daily", 201, json={"cron": "0 9 * * *", "body": "x"})
     key = web.call("POST", f"{producer}/keys", 201, json={"all_channels": True})
     message = web.call("POST", f"{channel}/messages", 202, json={})
@@ -51,6 +52,7 @@ def furnish(web: Web) -> dict[str, str]:
         "schedule": "daily",
         "lane_id": re.sub("^msg", "lan", message["id"]),
         "producer": "fuzz",
+        "team": "fuzz",
         "key_id": key["key_id"],
         "message_id": message["id"],
         "delivery_id": re.sub("^msg", "dlv", message["id"]),

@@ -215,7 +215,7 @@ def test_the_secret_is_sealed_and_the_address_can_be_renewed(consumer: Consumer)
     assert SECRET not in stored
     assert token not in stored
     settings = {"url": NOWHERE, "ordering": True, "retry": [0.01], "ack": seen.json["ack"]}
-    assert admin.put(place, settings).etag == seen.etag, "what was read changes nothing"
+    assert admin.put(place, settings).json == seen.json, "what was read changes nothing"
     assert admin.patch(place, {"max_attempts": 4}).json["inbound_url"] == seen.json["inbound_url"]
 
     renewed = admin.post(f"{place}/inbound")

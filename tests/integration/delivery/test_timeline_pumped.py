@@ -8,6 +8,7 @@ import pytest
 
 from channels_app import clock
 from channels_app.errors import Conflict
+from channels_app.rules import times
 from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 from delivery.models import Attempt, Delivery
@@ -94,7 +95,7 @@ def test_a_pump_knows_when_the_next_one_is_due_without_asking_again(
 def test_what_is_held_before_its_time_is_sent_by_nobody_else(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/ok"))
-    at = clock.now() + timedelta(milliseconds=300)
+    at = times.ceil_ms(clock.now() + timedelta(milliseconds=300))
     publish(channel, b"x", due_at=at)
     dispatch.dispatch(10, 0)
     wants, others = [Want(consumer.id, 10, 5000, owner=1)], [Want(consumer.id, 10, 5000, owner=2)]

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from channels_app import clock
 from channels_app.errors import BrokerError, Conflict, NotFound
 from channels_app.models import Consumer
+from channels_app.rules import times
 from channels_app.rules.backoff import PRESETS
 from channels_app.steps import switch_consumer
 from delivery.models import Attempt, Counter, Delivery
@@ -348,7 +349,7 @@ class Deliveries(RuleBasedStateMachine):
         assert found.keys() == {(message, key) for message in self.accepted for key in wanting}
         leased = {row.id: row for row in claimed}
         for (message, consumer), (key, accepted_at) in found.items():
-            row = Row(key, message, consumer, accepted_at, self.accepted[message])
+            row = Row(key, message, consumer, times.floor_ms(accepted_at), self.accepted[message])
             if key in leased:
                 assert not row.is_over(self.now)
                 row.take(owner, self.now + timedelta(milliseconds=LEASE_MS))
