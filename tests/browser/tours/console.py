@@ -6,7 +6,7 @@ from playwright.sync_api import Page
 
 from tests.browser.conftest import base_of, write
 from tests.browser.person import OPERATOR, Person
-from tests.browser.standing import GATEWAY, PARKED, ROOMS, SENDER
+from tests.browser.standing import GATEWAY, ROOMS, SENDER
 from tests.browser.tours import House, Stops
 
 CONSUMER = "/admin/channels_app/consumer/"
@@ -59,7 +59,7 @@ def dialogs(operator: Person) -> Stops:
     for name, place, words in (
         ("renew", f"{CONSUMER}?q={GATEWAY}", "Renew provider's address"),
         ("secret", f"{CONSUMER}?q={GATEWAY}", "New secret"),
-        ("skip", f"{LANE}?q={ROOMS}/{SENDER}/{PARKED}", "Skip the head"),
+        ("skip", f"{LANE}?q={ROOMS}/{SENDER}/room-1", "Skip the head"),
     ):
         page = _first(operator, place)
         page.get_by_role("link", name=words).click()

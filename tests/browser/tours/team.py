@@ -82,6 +82,7 @@ def keys(page: Page, portal: str) -> Stops:
     yield "key-new", page
     page.get_by_label("Name").fill("Cron")
     page.locator("[name=owner]").select_option("team")
+    page.locator("[name=channels]").first.check()
     page.get_by_role("button", name="Make the key").click()
     yield "key-refused", page
     page.locator("[name=scopes][value=publish]").uncheck()
