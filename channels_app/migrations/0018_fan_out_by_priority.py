@@ -10,12 +10,8 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.RemoveIndex(
-            model_name='message',
-            name='message_state',
-        ),
         migrations.AddIndex(
             model_name='message',
-            index=models.Index(fields=['state', 'priority'], name='message_state'),
+            index=models.Index(fields=['state', 'priority'], name='message_priority'),
         ),
     ]

@@ -66,8 +66,10 @@ class Message(models.Model):
 
     class Meta:
         indexes = [
-            # steps/dispatch: the few rows in state accepted, by priority and age (the key ends it)
-            models.Index(fields=["state", "priority"], name="message_state"),
+            # lists, counts and audits of a state, oldest first (the key ends the index)
+            models.Index(fields=["state"], name="message_state"),
+            # steps/dispatch: the few rows in state accepted, by priority and age
+            models.Index(fields=["state", "priority"], name="message_priority"),
             # the API's and console's list of a channel, newest first; retention per channel
             models.Index(fields=["channel", "id"], name="message_channel"),
             # delivery/steps/timeline: what is going to be sent, in the order of its time

@@ -82,13 +82,13 @@ class Allotment:
         self._free = free
         if free <= 0:
             return []
-        self._claims += 1
-        oldest_first = self._claims % GUARD_EVERY == 0
+        oldest_first = self._claims % GUARD_EVERY == GUARD_EVERY - 1
         most = (MIXED_BATCH if self._is_mixed() else CLAIM_BATCH) // LEAST_SHARE
         picks = self._roster.agenda.gather(
             now, time.monotonic(), self._admits, most, from_below=oldest_first
         )
         picks = [pick for pick in picks if isinstance(self.signer(pick.line), Signer)]
+        self._claims += bool(picks)  # a look that finds nothing is nobody's turn
         self.batch = min(free, MIXED_BATCH if self._is_mixed() else CLAIM_BATCH)
         return [
             Want(

@@ -25,7 +25,6 @@ from delivery.models import Attempt, Counter, Delivery, Notice, Pruned, Replay
 from delivery.models.accounting import EVERY_CHANNEL
 from delivery.models.counter import MADE
 from delivery.rules.lifecycle import DeliveryState
-from delivery.steps.sharing import LEVELS
 
 BATCH = 500
 """Rows of one transaction."""
@@ -179,7 +178,9 @@ def _delete(
 
 def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
     """Look once at each message that has become old: some have no delivery at all."""
-    waiting = _oldest_waiting()
+    accepted = Message.objects.filter(state=Message.State.ACCEPTED)
+    accepted = by_index(accepted, "message_state").order_by("id")
+    waiting = accepted.values_list("id", flat=True).first()
     end = _id_at(cutoffs.finished)
     # A longer retention makes some of them young again: they are to be looked at another time.
     if channel.pruned_to > end:
@@ -193,14 +194,6 @@ def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
         if not page:
             return
         yield transactions.run(partial(_look, channel, page))
-
-
-def _oldest_waiting() -> int | None:
-    """The first message that was not fanned out; the index has them by priority."""
-    accepted = Message.objects.filter(state=Message.State.ACCEPTED).order_by("id")
-    keys = accepted.values_list("id", flat=True)
-    found = (keys.filter(priority=level).first() for level in LEVELS)
-    return min((key for key in found if key is not None), default=None)
 
 
 def _look(channel: Channel, page: list[int]) -> int:

@@ -18,7 +18,7 @@ HELD = f"('{DeliveryState.IN_FLIGHT.value}', '{DeliveryState.AWAITING_ACK.value}
 NEVER = "2000-01-01"
 """Finished rows have no ``due_at``: without a bound below, the index leads through all of them."""
 ACCEPTED = f"""
-    SELECT id, channel_id FROM {Message._meta.db_table} AS m
+    SELECT id, channel_id FROM {Message._meta.db_table} AS m{{by_state}}
     WHERE state = '{Message.State.ACCEPTED.value}' AND id BETWEEN %s AND %s
     AND accepted_at < %s{{narrowed}} ORDER BY id LIMIT %s
 """
@@ -37,7 +37,9 @@ DUE = f"""
 def messages(books: Books, scope: Scope) -> None:
     """Messages that nobody has fanned out."""
     rows = raw.read(
-        ACCEPTED.format(narrowed=scope.narrowed("m", to_consumers=False)),
+        ACCEPTED.format(
+            by_state=through("message_state"), narrowed=scope.narrowed("m", to_consumers=False)
+        ),
         [scope.first, scope.last, raw.text(scope.before), MOST],
     )
     for message_id, channel_id in rows:
