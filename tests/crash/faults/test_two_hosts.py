@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -106,6 +107,11 @@ def begun(hosts: Hosts, consumer: str, when: str, at: datetime) -> int:
     )
 
 
+def has_begun(hosts: Hosts, consumer: str) -> bool:
+    """Whether a request to the consumer is in the books."""
+    return begun(hosts, consumer, "<=", datetime.now(UTC)) > 0
+
+
 def settled(hosts: Hosts) -> None:
     """Wait until no delivery is on its way: then every attempt is in the books."""
     open_count = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'in_flight'"
@@ -170,6 +176,7 @@ def test_after_a_key_was_parked_nothing_of_it_begins(hosts: Hosts) -> None:
         flows(accepted, hosts.one)
         for name in names:
             lanes = f"/channels/keyed/consumers/{name}/lanes"
+            wait_until(partial(has_begun, hosts, name), PATIENCE_S, f"nothing went to {name}")
             for number in range(4):
                 park(hosts, lanes, f"key-{number}")
             parked[name] = datetime.now(UTC)
