@@ -51,8 +51,10 @@ def is_dead_of(delivery: Delivery, attempts: list[Attempt], outcome: str) -> Non
 @pytest.mark.seed("S0-13")
 @pytest.mark.parametrize("path", FAILURES)
 def test_a_failure_ends_dead_after_exactly_its_attempts(receiver: Receiver, path: str) -> None:
-    delivery, attempts = deliver(receiver.url(path))
     outcome, status = FAILURES[path]
+    # Short where the time has to run out, and long where an answer has to arrive.
+    timeout_ms = 400 if outcome == "timeout" else 10_000
+    delivery, attempts = deliver(receiver.url(path), timeout_ms=timeout_ms)
     is_dead_of(delivery, attempts, outcome)
     assert attempts[0].status_code == status
     assert len(receiver.requests()) == 2
