@@ -1,6 +1,6 @@
 """What a team may put into a key, case by case."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -158,3 +158,39 @@ def test_every_names_the_channels_of_a_producer(
 
 def test_every_names_nothing_for_a_team() -> None:
     assert grants.every(["read"], of_producer=False, held=[INNER]) == []
+
+
+DAY = timedelta(days=1)
+TODAY = datetime(2026, 1, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("spans", "days"),
+    [
+        ([], 0),
+        ([(3, None)], 3),
+        ([(9, None), (3, None)], 9),
+        # One that ends when the next one begins leaves no break, one that ends before it does.
+        ([(9, 5), (5, None)], 9),
+        ([(9, 6), (5, None)], 5),
+        ([(9, 4), (7, 6), (5, None)], 9),
+        # The order in which they are told says nothing.
+        ([(5, None), (9, 5)], 9),
+        # What has ended gives nothing, and what begins later does not yet.
+        ([(9, 1)], 0),
+        ([(3, 0)], 3),
+        ([(3, -2)], 3),
+        ([(0, None)], 0),
+        ([(-1, None)], 0),
+        ([(3, None), (-1, None)], 3),
+        ([(9, 8), (7, 2)], 0),
+    ],
+)
+def test_a_right_counts_from_when_it_was_held_without_a_break(
+    spans: list[tuple[int, int | None]], days: int
+) -> None:
+    """All in days before today."""
+    held = [
+        (TODAY - begin * DAY, None if end is None else TODAY - end * DAY) for begin, end in spans
+    ]
+    assert grants.since(held, TODAY) == TODAY - days * DAY
