@@ -3,12 +3,17 @@
 Sealing raises rules.encryption.KeyMissing in a process without the installation's current key.
 """
 
+import json
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from channels_app import keystore
 from channels_app.conf import keyring
 from channels_app.models.consumer import Consumer, ConsumerSecret
+from channels_app.models.message import Message
 from channels_app.rules import secrets
+from channels_app.rules.encryption import Keyring, Unreadable
 
 _SECOND_FACTOR = b"second factor"
 """For all of them: who seals one is not told whose it is."""
@@ -25,6 +30,67 @@ def seal_body(message_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, st
 def open_body(message_id: int, data: bytes) -> bytes:
     """The exact bytes the producer sent. Raises rules.encryption.Unreadable."""
     return keyring().open(data, _body(message_id))
+
+
+def store_headers(message_id: int, headers: Mapping[str, str], *, encrypt: bool) -> str:
+    """A message's forwarded headers as JSON for their column: an object, or a sealed text."""
+    text = json.dumps(headers) if headers else "{}"
+    if not (headers and encrypt):
+        return text
+    return json.dumps(_in_letters(text.encode(), _headers(message_id)))
+
+
+def open_headers(message_id: int, stored: Mapping[str, str] | str) -> dict[str, str]:
+    """The headers that ``store_headers`` stored, out of the parsed JSON of their column.
+
+    Raises rules.encryption.Unreadable.
+    """
+    if not isinstance(stored, str):
+        return dict(stored)
+    headers: dict[str, str] = json.loads(_out_of_letters(stored, _headers(message_id)))
+    return headers
+
+
+def headers_of(message: Message) -> dict[str, str]:
+    """A message's forwarded headers for people; none where nobody can open them any more."""
+    try:
+        return open_headers(message.id, message.headers)
+    except Unreadable:
+        return {}
+
+
+class Answer(NamedTuple):
+    """What a consumer said to one attempt."""
+
+    error: str
+    """Why it failed: the broker's words, or those of a pull consumer."""
+    headers: str
+    """Status line and headers."""
+    body: bytes
+    """The beginning of it."""
+
+
+def seal_answer(delivery_id: int, attempt: int, answer: Answer) -> bytes:
+    """All of an answer as one envelope, which stands in place of its body."""
+    head = json.dumps([answer.error, answer.headers]).encode()
+    return keystore.sealer().seal(head + b"\n" + answer.body, _answer(delivery_id, attempt))
+
+
+def plain_answer(body: bytes) -> bytes:
+    """The body of an answer as stored in clear: as it is, unless it looks like an envelope."""
+    return keyring().plain(body) if Keyring.is_envelope(body) else body
+
+
+def open_answer(delivery_id: int, attempt: int, stored: Answer) -> Answer:
+    """An answer out of its columns, sealed or not. Raises rules.encryption.Unreadable."""
+    if not Keyring.is_envelope(stored.body):
+        return stored
+    opened = keyring().open(stored.body, _answer(delivery_id, attempt))
+    if not Keyring.is_sealed(stored.body):
+        return stored._replace(body=opened)
+    head, _, body = opened.partition(b"\n")
+    error, headers = json.loads(head)
+    return Answer(error or stored.error, headers, body)
 
 
 def seal_schedule(schedule_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
@@ -58,12 +124,12 @@ def open_for_consumer(channel_id: int, client_id: str, data: bytes) -> bytes:
 
 def seal_second_factor(plain: str) -> str:
     """The secret of a person's second factor as stored: in JSON, so in letters."""
-    return b64encode(keystore.sealer().seal(plain.encode(), _SECOND_FACTOR)).decode()
+    return _in_letters(plain.encode(), _SECOND_FACTOR)
 
 
 def open_second_factor(stored: str) -> str:
     """What seal_second_factor sealed. Raises rules.encryption.Unreadable."""
-    return keyring().open(b64decode(stored), _SECOND_FACTOR).decode()
+    return _out_of_letters(stored, _SECOND_FACTOR).decode()
 
 
 def sealed_with(stored: str) -> str:
@@ -103,6 +169,22 @@ def _sealed(consumer: Consumer, scheme: str, plain: bytes, public_key: str = "")
     return ConsumerSecret(
         consumer=consumer, scheme=scheme, sealed=sealed, key_id=key_id, public_key=public_key
     )
+
+
+def _in_letters(plain: bytes, aad: bytes) -> str:
+    return b64encode(keystore.sealer().seal(plain, aad)).decode()
+
+
+def _out_of_letters(stored: str, aad: bytes) -> bytes:
+    return keyring().open(b64decode(stored), aad)
+
+
+def _headers(message_id: int) -> bytes:
+    return f"headers:{message_id}".encode()
+
+
+def _answer(delivery_id: int, attempt: int) -> bytes:
+    return f"answer:{delivery_id}:{attempt}".encode()
 
 
 def _body(message_id: int) -> bytes:

@@ -168,6 +168,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         ordering=consumer.ordering,
         head_of_line=consumer.head_of_line,
         ack=consumer.ack,
+        encrypt_bodies=channel.encrypt_bodies,
     )
 
 

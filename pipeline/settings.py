@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from pipeline.rules import sealed
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 LAKE = "HOOKSTATION_LAKE"
 BULK = "HOOKSTATION_LAKE_READ_URL"
 """The variable by which Spark's workers know where bulk reads go."""
+KEYS = "HOOKSTATION_ENCRYPTION_KEYS"
+"""The variable by which they know the broker's encryption keys."""
 
 
 class BadSetting(Exception):
@@ -45,6 +49,9 @@ class Settings:
     """Of files made at run time."""
     python: str
     """The interpreter of Spark's Python workers."""
+    encryption_keys: str = ""
+    """The broker's, comma-separated: they open answers that it sealed. Empty: no such answer is
+    opened."""
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -64,7 +71,13 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         dead_retention_days=_number(environ, "HOOKSTATION_DEAD_RETENTION_DAYS", 90),
         folder=folder,
         python=_text(environ, "PYSPARK_PYTHON") or sys.executable,
+        encryption_keys=",".join(_keys(environ)),
     )
+
+
+def keys() -> list[str]:
+    """The broker's encryption keys, on an executor."""
+    return _words(get(KEYS))
 
 
 def get(name: str) -> str:
@@ -87,6 +100,16 @@ def _text(environ: Mapping[str, str], name: str) -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise BadSetting(f"{name}_FILE={path!r} cannot be read: {error.strerror}.") from None
+
+
+def _keys(environ: Mapping[str, str]) -> list[str]:
+    """As the broker has them: those that are set, then those derived from SECRET_KEY."""
+    secrets = [_text(environ, "SECRET_KEY"), *_words(_text(environ, "SECRET_KEY_FALLBACKS"))]
+    return _words(_text(environ, KEYS)) + [sealed.derived(text) for text in secrets if text]
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _lake(text: str) -> Path | None:

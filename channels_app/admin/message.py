@@ -1,5 +1,6 @@
 """Admin pages of messages, their bodies and idempotency records: read-only, in index order."""
 
+import json
 from typing import Any
 
 from django.contrib import admin
@@ -8,6 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from unfold.contrib.filters.admin import TextFilter
 
+from channels_app import sealing
 from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.choices import DropdownFilter, Since
@@ -112,9 +114,9 @@ class MessageAdmin(Surrounded, base.BigList):
                 )
             },
         ),
-        ("Content", {"fields": (("content_type", "size"), "headers")}),
+        ("Content", {"fields": (("content_type", "size"), "forwarded")}),
     )
-    readonly_fields = ("name", "shown_state", "accepted", "due", "expires", "size")
+    readonly_fields = ("name", "shown_state", "accepted", "due", "expires", "size", "forwarded")
     actions_detail = ("see_audit",)
     change_form_outer_before_template = "channels_app/waiting.html"
     change_form_outer_after_template = "channels_app/message.html"
@@ -217,6 +219,12 @@ class MessageAdmin(Surrounded, base.BigList):
     def expires(self, message: Message) -> str:
         """When it is not to be sent any more."""
         return base.instant(message.expires_at)
+
+    @display(description="Headers")
+    def forwarded(self, message: Message) -> str:
+        """The headers that go to consumers with it."""
+        headers = sealing.headers_of(message)
+        return base.mono(json.dumps(headers, ensure_ascii=False)) if headers else base.NONE
 
     @display(description="Size")
     def size(self, message: Message) -> str:

@@ -55,7 +55,7 @@ class Message(models.Model):
     idempotency_key = ExactCharField(max_length=255, blank=True, default="")
     content_type = models.CharField(max_length=255, blank=True, default="")
     headers = models.JSONField(default=dict, blank=True)
-    """Forwarded to consumers."""
+    """Forwarded to consumers: an object, or a sealed text (sealing.open_headers)."""
     body_bytes = models.PositiveIntegerField(default=0)
     accepted_at = models.DateTimeField()
     due_at = models.DateTimeField()

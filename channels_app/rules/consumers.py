@@ -34,6 +34,8 @@ class ConsumerView:
     """What a dead delivery means to those behind it: ``skip`` lets them go, ``block`` does not."""
     ack: Any = None
     """How it acknowledges, where its answer alone does not."""
+    encrypt_bodies: bool = False
+    """Whether its channel's bodies are sealed at rest, and its answers with them."""
 
     def wants(self, event_type: str) -> bool:
         """Whether its filter lets this event type through."""

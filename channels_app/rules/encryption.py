@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 _PLAIN, _SEALED = b"\x00", b"\x01"
+_FORMATS = (_PLAIN, _SEALED)
 _KEY_BYTES = 32
-_NONCE_AT = 5
+KEY_ID_ENDS = _NONCE_AT = 5
 _CIPHERTEXT_AT = _NONCE_AT + 12
 _TAG_BYTES = 16
 
@@ -110,6 +111,16 @@ class Keyring:
             )
         except InvalidTag:
             raise Unreadable("The stored data was damaged, or belongs to another row.") from None
+
+    @staticmethod
+    def is_envelope(data: bytes) -> bool:
+        """Whether it begins as an envelope does."""
+        return data[:1] in _FORMATS
+
+    @staticmethod
+    def is_sealed(envelope: bytes) -> bool:
+        """Whether nobody can read it without its key."""
+        return envelope[:1] == _SEALED
 
     def key_id(self, envelope: bytes) -> str:
         """The id of the key that sealed an envelope, '' if it is plain. Raises Unreadable."""

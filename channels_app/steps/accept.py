@@ -1,7 +1,6 @@
 """Accept: store messages in one transaction, once per idempotency key, then say yes (S0-26)."""
 
 import hashlib
-import json
 import random
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -260,7 +259,9 @@ def _message(
         publication.ordering_key,
         publication.idempotency_key,
         publication.content_type,
-        json.dumps(publication.headers) if publication.headers else "{}",
+        sealing.store_headers(
+            message_id, publication.headers, encrypt=order.channel.encrypt_bodies
+        ),
         raw.text(now),
         raw.text(due_at),
         raw.text(publication.expires_at) if publication.expires_at else None,

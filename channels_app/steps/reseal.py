@@ -1,5 +1,6 @@
 """Reseal: after a key rotation, seal with the primary key what older keys sealed."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from django.db.models import Manager
 
 from channels_app import keystore, sealing
 from channels_app.conf import keyring
-from channels_app.models import Consumer, ConsumerSecret, MessageBody, ScheduleBody
+from channels_app.models import Consumer, ConsumerSecret, Message, MessageBody, ScheduleBody
 from channels_app.rules import ids
 from channels_app.rules.encryption import Unreadable
 
@@ -49,14 +50,14 @@ class Kind:
 def kinds() -> tuple[Kind, ...]:
     """Everything that is sealed at rest, in the order in which it should be done."""
     return (
-        Kind("signing secret", ConsumerSecret.objects.count, partial(_batches, _secrets)),
+        Kind("signing secret", ConsumerSecret.objects.count, partial(batches, _secrets)),
         *(
-            Kind(noun, Consumer.objects.count, partial(_batches, partial(_of_consumers, column)))
+            Kind(noun, Consumer.objects.count, partial(batches, partial(_of_consumers, column)))
             for column, noun in _SEALED.items()
         ),
-        Kind("second factor", _factors().count, partial(_batches, _second_factors)),
-        Kind("schedule body", ScheduleBody.objects.count, partial(_batches, _schedules)),
-        Kind("message body", MessageBody.objects.count, partial(_batches, _bodies)),
+        Kind("second factor", _factors().count, partial(batches, _second_factors)),
+        Kind("schedule body", ScheduleBody.objects.count, partial(batches, _schedules)),
+        Kind("message body", MessageBody.objects.count, partial(batches, _bodies)),
     )
 
 
@@ -85,10 +86,11 @@ def used_keys(most_factors: int) -> set[str]:
     return used
 
 
-_Slice = tuple[int | None, Progress]
+Slice = tuple[int | None, Progress]
+"""Up to which key a batch came, None at the end, and what it did."""
 
 
-def _batches(work: Callable[[int], _Slice]) -> Iterator[Progress]:
+def batches(work: Callable[[int], Slice]) -> Iterator[Progress]:
     """Slices by primary key until there are none: memory does not grow with the tables."""
     cursor: int | None = 0
     while cursor is not None:
@@ -98,7 +100,7 @@ def _batches(work: Callable[[int], _Slice]) -> Iterator[Progress]:
             yield progress
 
 
-def _secrets(after: int) -> _Slice:
+def _secrets(after: int) -> Slice:
     rows = list(
         ConsumerSecret.objects.select_related("consumer")
         .filter(id__gt=after)
@@ -122,7 +124,7 @@ def _secrets(after: int) -> _Slice:
     return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
 
 
-def _of_consumers(column: str, after: int) -> _Slice:
+def _of_consumers(column: str, after: int) -> Slice:
     rows = list(
         Consumer.objects.only("channel_id", "client_id", column)
         .filter(id__gt=after)
@@ -152,7 +154,7 @@ def _factors() -> Manager[Any]:
     return objects
 
 
-def _second_factors(after: int) -> _Slice:
+def _second_factors(after: int) -> Slice:
     rows = list(_factors().filter(id__gt=after).order_by("id")[:BATCH])
     resealed, unreadable = 0, []
     for row in rows:
@@ -169,7 +171,7 @@ def _second_factors(after: int) -> _Slice:
     return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
 
 
-def _schedules(after: int) -> _Slice:
+def _schedules(after: int) -> Slice:
     rows = list(
         ScheduleBody.objects.select_related("schedule")
         .filter(schedule_id__gt=after)
@@ -191,7 +193,7 @@ def _schedules(after: int) -> _Slice:
     return _last(seen), Progress(len(rows), resealed, tuple(unreadable))
 
 
-def _bodies(after: int) -> _Slice:
+def _bodies(after: int) -> Slice:
     rows = list(
         MessageBody.objects.filter(message_id__gt=after)
         .order_by("message_id")
@@ -201,7 +203,9 @@ def _bodies(after: int) -> _Slice:
     old = [message_id for message_id, key_id in rows if key_id not in {"", keystore.sealing_id()}]
     resealed, unreadable = 0, []
     for start in range(0, len(old), BODIES_AT_ONCE):
-        for row in MessageBody.objects.filter(message_id__in=old[start : start + BODIES_AT_ONCE]):
+        for row in MessageBody.objects.select_related("message").filter(
+            message_id__in=old[start : start + BODIES_AT_ONCE]
+        ):
             try:
                 body = sealing.open_body(row.message_id, bytes(row.data))
             except Unreadable as error:
@@ -211,8 +215,17 @@ def _bodies(after: int) -> _Slice:
             data, key_id = sealing.seal_body(row.message_id, body, encrypt=True)
             unchanged = MessageBody.objects.filter(message_id=row.message_id, key_id=row.key_id)
             resealed += unchanged.update(data=data, key_id=key_id)
+            _forwarded(row.message)
     seen = [message_id for message_id, _ in rows]
     return _last(seen), Progress(len(rows), resealed, tuple(unreadable))
+
+
+def _forwarded(message: Message) -> None:
+    """The headers of a message whose body was sealed by an old key, as they were with it."""
+    if isinstance(message.headers, str):
+        headers = sealing.open_headers(message.id, message.headers)
+        text = sealing.store_headers(message.id, headers, encrypt=True)
+        Message.objects.filter(id=message.id).update(headers=json.loads(text))
 
 
 def _last(keys: list[int]) -> int | None:

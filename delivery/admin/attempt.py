@@ -56,19 +56,30 @@ class AttemptAdmin(base.BigList):
         ("number", "started"),
         ("ended", "status_code"),
         ("where", "remote_address"),
-        "error",
+        "said",
         "answer_headers",
         "answer",
         "worker",
     )
-    readonly_fields = ("name", "shown_delivery", "started", "ended", "where", "answer")
+    readonly_fields = (
+        "name",
+        "shown_delivery",
+        "started",
+        "ended",
+        "where",
+        "said",
+        "answer_headers",
+        "answer",
+    )
 
     def get_fields(self, request: HttpRequest, obj: Attempt | None = None) -> Any:
         """The answer's bytes only for who may see bodies."""
         fields = super().get_fields(request, obj)
         if obj is not None and body.may_see(request, obj.delivery.channel):
             return fields
-        return [name for name in fields if name not in ("answer", "answer_headers")]
+        # A worker's words about a sealed message are part of the answer.
+        shown = ["error" if name == "said" else name for name in fields]
+        return [name for name in shown if name not in ("answer", "answer_headers")]
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
         """The attempt's page; who sees its answer is written down."""
@@ -129,7 +140,17 @@ class AttemptAdmin(base.BigList):
         """Where the time went."""
         return timings(attempt)
 
+    @display(description="Error")
+    def said(self, attempt: Attempt) -> str:
+        """Why it failed."""
+        return attempt.answer.error or base.NONE
+
+    @display(description="Answer headers")
+    def answer_headers(self, attempt: Attempt) -> str:
+        """The answer's status line and headers."""
+        return base.mono(attempt.answer.headers)
+
     @display(description="Answer")
     def answer(self, attempt: Attempt) -> str:
         """The answer's first bytes as text."""
-        return base.mono(bytes(attempt.answer_excerpt).decode("utf-8", errors="replace"))
+        return base.mono(attempt.answer.body.decode("utf-8", errors="replace"))

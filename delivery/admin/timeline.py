@@ -41,9 +41,8 @@ def moments(delivery: Delivery, *, hidden: str) -> Sequence[Moment]:
 
 
 def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> Moment:
-    outcome = Outcome(attempt.outcome)
-    excerpt = bytes(attempt.answer_excerpt).decode("utf-8", errors="replace")
-    headers = attempt.answer_headers.strip()
+    outcome, said = Outcome(attempt.outcome), attempt.answer
+    excerpt, headers = said.body.decode("utf-8", errors="replace"), said.headers.strip()
     sent = request.text(delivery, delivery.message, delivery.consumer, attempt.started_at)
     if hidden:
         sent, headers = hidden, ""
@@ -52,7 +51,8 @@ def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> Moment:
         tone=outcome.tone,
         title=outcome.words,
         at=attempt.started_at,
-        detail=attempt.error,
+        # A worker's words about a sealed message are part of the answer.
+        detail=attempt.error if hidden else said.error,
         timings=timings(attempt),
         attempt=attempt,
         request=sent,

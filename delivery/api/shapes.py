@@ -5,6 +5,7 @@ import codecs
 from datetime import datetime
 from typing import Any
 
+from channels_app import sealing
 from channels_app.conf import conf
 from channels_app.directory import ConsumerView
 from channels_app.models import Consumer, Message
@@ -77,18 +78,20 @@ def state(row: Delivery) -> str:
 def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, Any]:
     """One attempt with the beginning of its answer for who may open it, as it may repeat the body;
     which process made it is the operator's."""
+    # A worker's words about a sealed message are part of the answer.
+    said = row.answer if may_open else sealing.Answer(row.error, "", b"")
     shown = {
         "id": ids.to_public(ids.ATTEMPT, row.id),
         "number": row.number,
         "started_at": times.text(row.started_at),
         "outcome": row.outcome,
         "status": row.status_code,
-        "error": row.error,
+        "error": said.error,
         "connect_ms": row.connect_ms,
         "first_byte_ms": row.first_byte_ms,
         "total_ms": row.total_ms,
         "remote_address": row.remote_address,
-        "answer": answer(row.answer_headers, bytes(row.answer_excerpt)) if may_open else None,
+        "answer": answer(said.headers, said.body) if may_open else None,
     }
     return shown | ({"worker": row.worker} if for_operator else {})
 

@@ -5,11 +5,14 @@ from datetime import datetime
 
 from django.db import models
 
+from channels_app import sealing
 from channels_app.models.base import ExactCharField, TimeOrderedKey
 from channels_app.models.channel import Channel
 from channels_app.models.consumer import Consumer
 from channels_app.models.message import Message
 from channels_app.rules import ids
+from channels_app.rules.encryption import Unreadable
+from channels_app.sealing import Answer
 from delivery.rules import roundtrip
 from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
@@ -125,6 +128,7 @@ class Attempt(models.Model):
     error = models.CharField(max_length=300, blank=True, default="")
     answer_headers = models.TextField(blank=True, default="")
     answer_excerpt = models.BinaryField(default=bytes)
+    """Where its channel's bodies are sealed: the whole answer in one envelope, see ``answer``."""
     connect_ms = models.PositiveIntegerField(null=True)
     first_byte_ms = models.PositiveIntegerField(null=True)
     total_ms = models.PositiveIntegerField(default=0)
@@ -138,3 +142,12 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return ids.to_public(ids.ATTEMPT, self.id)
+
+    @property
+    def answer(self) -> Answer:
+        """What the consumer said, opened; an error that says why where it cannot be."""
+        stored = Answer(self.error, self.answer_headers, bytes(self.answer_excerpt))
+        try:
+            return sealing.open_answer(self.delivery_id, self.number, stored)
+        except Unreadable as error:
+            return Answer(f"{self.error} The answer cannot be read: {error}".strip(), "", b"")

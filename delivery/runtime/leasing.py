@@ -69,6 +69,7 @@ def end(
                     started_at=lease.taken_at,
                     worker=lease.worker,
                     error=error,
+                    seals=view.encrypt_bodies,
                     total_ms=int((now - lease.taken_at) / timedelta(milliseconds=1)),
                 )
             )

@@ -83,6 +83,7 @@ class Recorder:
                 total_ms=answer.total_ms,
                 remote_address=answer.remote_address,
                 provider_id=correlation.named(line.view.ack, answer.excerpt) if mode else "",
+                seals=line.view.encrypt_bodies,
             )
         )
         self._roster.learn(line, answer, transition.due_in, row.priority)

@@ -127,12 +127,14 @@ def _read(message_ids: Collection[int], *, largest: int) -> Iterable[Row]:
 
 def _open(found: Row) -> Parcel:
     message_id, content_type, headers, _, size, data, has_body = found
-    forwarded = {} if headers == "{}" else json.loads(headers)
-    if has_body is None:
-        return Parcel(content_type, forwarded, None, size, "The stored body is missing.")
-    if data is None:
-        return Parcel(content_type, forwarded, None, size)
+    forwarded: dict[str, str] = {}
     try:
+        if headers != "{}":
+            forwarded = sealing.open_headers(message_id, json.loads(headers))
+        if has_body is None:
+            return Parcel(content_type, forwarded, None, size, "The stored body is missing.")
+        if data is None:
+            return Parcel(content_type, forwarded, None, size)
         body = sealing.open_body(message_id, bytes(data))
     except KeyMissing as error:
         return Parcel(content_type, forwarded, None, size, str(error), error.key_id)

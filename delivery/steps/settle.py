@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError
 
-from channels_app import failpoints, transactions
+from channels_app import failpoints, sealing, transactions
 from channels_app.directory import directory
 from channels_app.models import new_id, raw
+from channels_app.rules.encryption import KeyMissing
 from delivery import acks, lanes, metrics
 from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
@@ -21,6 +22,8 @@ from delivery.rules.outcome import Outcome
 Expect: TypeAlias = Callable[[int, datetime], object]
 """Hears of a consumer, and when it has something due."""
 TABLE = Delivery._meta.db_table
+MAX_ERROR = 300
+"""Characters of an error that are kept."""
 ATTEMPTS = raw.Insert(
     Attempt,
     numbers=("id", "delivery_id", "number", "total_ms"),
@@ -50,10 +53,27 @@ class Result(NamedTuple):
     remote_address: str = ""
     provider_id: str = ""
     """What the consumer calls the delivery, where it calls back about that."""
+    seals: bool = False
+    """Whether the bodies of its channel are sealed: what was answered may repeat one."""
 
 
 def _nobody(consumer_id: int, due_at: datetime) -> None:
     """Nobody waits to hear of it."""
+
+
+def _stored(result: Result) -> Result:
+    """The same with what the consumer said as it is stored."""
+    # Other errors are the broker's own words.
+    said = result.error[:MAX_ERROR] if result.outcome is Outcome.REJECTED else ""
+    if not (result.seals and (said or result.answer_headers or result.excerpt)):
+        return result._replace(excerpt=sealing.plain_answer(result.excerpt))
+    answer = sealing.Answer(said, result.answer_headers, result.excerpt)
+    claimed = result.claimed
+    try:
+        sealed = sealing.seal_answer(claimed.id, claimed.attempt, answer)
+    except KeyMissing:
+        return bare(result)
+    return result._replace(error="" if said else result.error, answer_headers="", excerpt=sealed)
 
 
 class _Overtaken(Exception):
@@ -82,6 +102,7 @@ def close(
     """As `settle`; those that still were ours."""
     if not results:
         return results
+    results = [_stored(result) for result in results]
     # Nearly always all are ours: the fence in each UPDATE and its row count say so, and no row
     # has to be read. Where a count differs, or an attempt of that number is there already, a
     # second try reads and locks first which ones are.
@@ -246,7 +267,7 @@ def _attempt(result: Result) -> raw.Row:
         (new_id(), claimed.id, claimed.attempt, result.total_ms),
         (
             *(raw.text(result.started_at), result.outcome.value, result.status),
-            *(result.error[:300], result.answer_headers, result.excerpt),
+            *(result.error[:MAX_ERROR], result.answer_headers, result.excerpt),
             *(result.connect_ms, result.first_byte_ms, result.remote_address),
             result.worker[:100],
         ),

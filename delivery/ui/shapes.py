@@ -95,19 +95,19 @@ def probed(found: Probed) -> dict[str, Any]:
 
 def attempt(row: Attempt) -> AnswerShown:
     """One attempt's answer."""
-    outcome = Outcome(row.outcome)
+    outcome, said = Outcome(row.outcome), row.answer
     return AnswerShown(
         is_success=outcome.is_success,
         outcome=outcome.value,
         status=row.status_code,
-        error=row.error,
+        error=said.error,
         hint=HINTS.get(outcome, ""),
         total_ms=row.total_ms,
         connect_ms=row.connect_ms,
         first_byte_ms=row.first_byte_ms,
         remote_address=row.remote_address,
-        headers=row.answer_headers.strip(),
-        body=payload.show(bytes(row.answer_excerpt)),
+        headers=said.headers.strip(),
+        body=payload.show(said.body),
     )
 
 
@@ -151,11 +151,10 @@ def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> lis
     moments = [Moment("calm", "Accepted", row.accepted_at)]
     for one in attempts:
         answer = None if hidden else attempt(one)
+        error = answer.error if answer else one.error
         outcome = Outcome(one.outcome)
         moments.append(
-            Moment(
-                outcome.tone, outcome.words, one.started_at, one.error, answer, number=one.number
-            )
+            Moment(outcome.tone, outcome.words, one.started_at, error, answer, number=one.number)
         )
     if row.state == DeliveryState.QUEUED:
         note = BEHIND if row.is_behind else "Not before this instant."

@@ -11,6 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pipeline.broker import tables
 from pipeline.lake.frames import Frames
 from pipeline.parts import shapes
+from pipeline.rules import sealed
 
 LONGEST_EXCERPT = 1000
 """Bytes of an answer that are read: more than a shape can hold."""
@@ -68,10 +69,14 @@ def _answers(frames: Frames, since: datetime, until: datetime) -> DataFrame:
     attempts = frames.attempts(
         since, until, ["delivery_id", "number", "started_at", "error", "answer_excerpt"]
     )
-    excerpt = f.substring("answer_excerpt", 1, LONGEST_EXCERPT)
-    attempts = attempts.withColumn("answer_excerpt", excerpt)
+    excerpt = f.col("answer_excerpt")
+    # Of a sealed one a part does not open.
+    whole = f.substring(excerpt, 1, 1) == f.lit(bytearray(sealed.SEALED))
+    cut = f.when(whole, excerpt).otherwise(f.substring(excerpt, 1, LONGEST_EXCERPT))
+    attempts = attempts.withColumn("answer_excerpt", cut)
     return attempts.groupBy(f.col("delivery_id").alias("id")).agg(
         f.min("started_at").alias("failed_at"),
+        f.max("number").alias("number"),
         f.max_by("error", "number").alias("error"),
         f.max_by("answer_excerpt", "number").alias("excerpt"),
     )

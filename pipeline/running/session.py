@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.broker import source, worker
 from pipeline.running import java
-from pipeline.settings import BASE_DIR, BULK, Settings, export, get
+from pipeline.settings import BASE_DIR, BULK, KEYS, Settings, export, get
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent
@@ -65,6 +65,7 @@ def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext
     export("PYSPARK_PYTHON", settings.python)
     export("PYTHONPATH", os.pathsep.join(filter(None, [str(BASE_DIR), get("PYTHONPATH")])))
     export(BULK, settings.bulk_url)
+    export(KEYS, settings.encryption_keys)
     conf = _conf(settings, {key.replace("__", "."): value for key, value in more.items()})
     conf.setAppName(f"hookstation {name}")
     with ExitStack() as stack:
@@ -102,7 +103,7 @@ def _environment(settings: Settings) -> dict[str, str]:
         return {}
     if _is_local(settings.master) and not _is_submitted():
         return {}
-    return {BULK: settings.bulk_url}
+    return {BULK: settings.bulk_url, KEYS: settings.encryption_keys}
 
 
 def _is_submitted() -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.conf import settings as django_settings
 from django.db import connection
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
@@ -20,6 +21,7 @@ from pipeline import commandline
 from pipeline.broker import fence, runs
 from pipeline.jobs import JOBS
 from pipeline.parts import segments
+from pipeline.rules import sealed
 from pipeline.running import session
 from pipeline.running.job import Context
 from pipeline.settings import Settings
@@ -150,4 +152,5 @@ def _settings(address: str, folder: Path) -> Settings:
         dead_retention_days=90,
         folder=folder,
         python=sys.executable,
+        encryption_keys=sealed.derived(django_settings.SECRET_KEY),
     )

@@ -2,17 +2,20 @@
 
 from collections import Counter as Tally
 from collections import defaultdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
 
+from channels_app import sealing
 from channels_app.models import AuditEntry, new_id
+from channels_app.sealing import Answer
 from delivery.admin import triage
 from delivery.admin.triage import Part
 from delivery.models import Attempt, DeadCluster, Delivery
 from pipeline.broker import tables
 from pipeline.jobs.triage import host
+from pipeline.parts import shapes
 from pipeline.rules import signature
 from pipeline.rules.beginning import span
 from pipeline.running.job import Refused
@@ -23,6 +26,7 @@ from tests.pipeline.month import Month
 from tests.pipeline.moving import move
 from tests.support import console
 from tests.support.books import make_deliveries
+from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -95,6 +99,37 @@ def test_clusters_of_a_month_are_those_of_plain_python(run_job: RunJob) -> None:
     assert sample.finished_at == broken.last_seen_at
     places = DeadCluster.objects.order_by("place").values_list("place", flat=True)
     assert list(places) == list(range(1, len(wanted) + 1))
+
+
+@pytest.mark.trap("an answer that repeats the body")
+def test_sealed_answers_are_told_apart_and_not_written_in_clear(run_job: RunJob) -> None:
+    consumer = ConsumerFactory.create()
+    now = datetime.now(UTC)
+    answers = (b"account 4711 is closed", b"account 4712 is closed", b"x" * 990 + b" is no name")
+    for row, answer in zip(
+        make_deliveries(consumer, 3, outcome="client_error"), answers, strict=True
+    ):
+        Delivery.objects.filter(pk=row.pk).update(finished_at=now)
+        said = Answer("", "HTTP/1.1 422 No", answer)
+        Attempt.objects.create(
+            id=new_id(),
+            delivery=row,
+            number=1,
+            started_at=now,
+            outcome="client_error",
+            status_code=422,
+            answer_excerpt=sealing.seal_answer(row.pk, 1, said),
+        )
+
+    run_job("triage", since=EVER)
+
+    clusters = DeadCluster.objects.order_by("-dead_count")
+    assert [row.dead_count for row in clusters] == [2, 1]
+    assert {row.shape for row in clusters} == {shapes.HIDDEN}
+    unkeyed = signature.signature(
+        "client_error", None, urlsplit(consumer.url).netloc, "account # is closed"
+    )
+    assert unkeyed not in {row.signature for row in clusters}
 
 
 def test_a_replay_takes_what_the_page_says(run_job: RunJob) -> None:

@@ -9,7 +9,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock
+from channels_app import clock, sealing
 from channels_app.api import etags
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
@@ -139,7 +139,7 @@ def _headers(caller: Caller, row: Message) -> dict[str, str] | None:
         return None
     if row.headers:
         _note(caller, row, "headers")
-    return dict(row.headers)
+    return sealing.headers_of(row)
 
 
 def _note(caller: Caller, row: Message, part: str) -> None:

@@ -10,7 +10,7 @@ from channels_app.conf import keyring
 from channels_app.steps import reseal
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted, refuse_wrong_keys
-from delivery.runtime import slots
+from delivery.runtime import reseal_answers, slots
 
 SHOWN = 20
 LOOK_S = 0.5
@@ -22,7 +22,8 @@ class Command(BaseCommand):
     help = (
         "Let the first key of HOOKSTATION_ENCRYPTION_KEYS seal, as soon as every living process\n"
         "of the installation has read it. Then seal again what the other keys sealed: signing\n"
-        "secrets, static headers, second factors and all bodies.\n\n"
+        "secrets, static headers, second factors, all bodies with their forwarded headers,\n"
+        "and answers.\n\n"
         "Runs beside the broker, in small transactions. It may be stopped at any time and run\n"
         "again: what is done stays done. When it ends without a complaint, the old keys can go."
     )
@@ -68,7 +69,7 @@ class Command(BaseCommand):
 
     def _reseal_all(self) -> None:
         unreadable: list[str] = []
-        for kind in reseal.kinds():
+        for kind in (*reseal.kinds(), reseal_answers.kind()):
             unreadable += self._reseal(kind)
         if unreadable:
             more = f"\n  ... and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""

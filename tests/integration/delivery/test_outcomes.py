@@ -117,7 +117,7 @@ def test_an_oversized_answer_is_cut_and_still_counts(receiver: Receiver) -> None
     delivery, (attempt,) = deliver(receiver.url("/oversized?bytes=5000000"), timeout_ms=5000)
     assert delivery.state == "delivered"
     assert attempt.outcome == "delivered_oversized"
-    assert len(attempt.answer_excerpt) == conf_module.conf().excerpt_bytes
+    assert len(attempt.answer.body) == conf_module.conf().excerpt_bytes
 
 
 @pytest.fixture

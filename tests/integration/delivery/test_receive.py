@@ -426,8 +426,10 @@ def test_rejected_messages_come_again_until_their_attempts_are_used_up() -> None
             assert (row.state, row.reason) == ("queued", "retry")
             Delivery.objects.update(due_at=clock.now() - timedelta(seconds=1))
     assert (row.state, row.reason, row.due_at) == ("dead", "exhausted", None)
-    errors = Attempt.objects.order_by("number").values_list("number", "outcome", "error")
-    assert list(errors) == [(n, "rejected", "no such customer") for n in (1, 2, 3)]
+    attempts = Attempt.objects.order_by("number")
+    assert [(one.number, one.outcome, one.answer.error) for one in attempts] == [
+        (n, "rejected", "no such customer") for n in (1, 2, 3)
+    ]
     assert_counters_are_true()
 
 

@@ -85,7 +85,7 @@ def test_a_due_schedule_becomes_a_message_and_moves_on() -> None:
     message = Message.objects.get()
     assert (message.channel_id, message.producer) == (schedule.channel_id, producer)
     assert (message.event_type, message.ordering_key) == ("report.due", "room-7")
-    assert (message.priority, message.headers) == (7, {"X-Report": "daily"})
+    assert (message.priority, sealing.headers_of(message)) == (7, {"X-Report": "daily"})
     occurrence_ms = round(schedule.start_at.timestamp() * 1000)
     assert message.idempotency_key == f"schedule:{schedule.name}:{occurrence_ms}"
     stored = MessageBody.objects.get()

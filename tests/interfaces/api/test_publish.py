@@ -180,7 +180,7 @@ def test_all_options_are_stored(producer: Api) -> None:
     assert message.expires_at == datetime(2030, 1, 2, tzinfo=UTC)
     assert (message.priority, message.ordering_key) == (9, "room-7")
     assert message.idempotency_key == "order 7/~!"
-    assert message.headers == {
+    assert sealing.headers_of(message) == {
         "X-Trace": "abc",
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "tracestate": "a=b",

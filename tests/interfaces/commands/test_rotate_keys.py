@@ -1,5 +1,6 @@
 """``manage.py generate_key`` and ``rotate_keys``: all know a key before it seals."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -18,7 +19,7 @@ from delivery.management.commands import worker
 from delivery.models import PumpSlot
 from delivery.runtime import slots
 from delivery.runtime.supervisor import Supervisor
-from tests.support.factories import ScheduleFactory
+from tests.support.factories import AttemptFactory, DeliveryFactory, ScheduleFactory
 from tests.support.keys import host
 
 pytestmark = pytest.mark.django_db
@@ -109,6 +110,30 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
         b"body 1",
         b"body 2",
     ]
+
+
+def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
+    install: Install,
+) -> None:
+    install(OLD)
+    delivery = DeliveryFactory.create(message__body=b"x")
+    said = sealing.Answer("its words", "HTTP/1.1 500 No", b"no")
+    sealed = AttemptFactory.create(
+        delivery=delivery, number=1, answer_excerpt=sealing.seal_answer(delivery.id, 1, said)
+    )
+    AttemptFactory.create(delivery=delivery, number=2, answer_excerpt=b"plain", error="reset")
+    headers = json.loads(sealing.store_headers(delivery.message_id, {"X-Trace": "1"}, encrypt=True))
+    Message.objects.filter(id=delivery.message_id).update(headers=headers)
+    install(NEW, OLD)
+
+    assert "2 answers: 1 sealed again" in rotate()
+    assert "2 answers: 0 sealed again" in rotate()
+
+    install(NEW)
+    sealed.refresh_from_db()
+    assert sealed.answer == said
+    message = Message.objects.get()
+    assert sealing.open_headers(message.id, message.headers) == {"X-Trace": "1"}
 
 
 def test_a_second_run_changes_nothing(install: Install) -> None:

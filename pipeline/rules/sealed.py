@@ -1,0 +1,52 @@
+"""Sealed: answers that the broker sealed at rest, opened with its keys.
+
+channels_app/rules/encryption.py and channels_app/sealing.py say how they are made.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+PLAIN, SEALED = b"\x00", b"\x01"
+"""How envelopes begin. Other answers are stored as they came."""
+_KEY_BYTES, _NONCE_AT, _CIPHERTEXT_AT = 32, 5, 17
+
+
+def derived(secret: str) -> str:
+    """The key of an installation that set none, from its SECRET_KEY."""
+    kdf = HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"hookstation: encryption at rest")
+    return base64.b64encode(kdf.derive(secret.encode())).decode()
+
+
+class Keys:
+    """The installation's encryption keys, as the settings hold them."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Raises ValueError for a text that is not base64."""
+        keys = [base64.b64decode(text, validate=True) for text in texts]
+        self._keys = {hashlib.sha256(key).digest()[:4]: key for key in keys}
+        self.mac_key = hashlib.sha256(b"signatures of dead letters:" + b"".join(keys[:1])).digest()
+        """For digests of what is sealed: without it nobody can try out what they stand for."""
+
+    def answer(
+        self, delivery_id: int, attempt: int, error: str, excerpt: bytes
+    ) -> tuple[str, bytes] | None:
+        """Error and body of a sealed answer; None when no key here opens it."""
+        key = self._keys.get(excerpt[1:_NONCE_AT])
+        if key is None:
+            return None
+        aad = f"answer:{delivery_id}:{attempt}".encode()
+        row_key = hmac.digest(key, b"hookstation row key:" + aad, "sha256")
+        nonce, ciphertext = excerpt[_NONCE_AT:_CIPHERTEXT_AT], excerpt[_CIPHERTEXT_AT:]
+        try:
+            head, _, body = AESGCM(row_key).decrypt(nonce, ciphertext, aad).partition(b"\n")
+        except (InvalidTag, ValueError):
+            return None
+        return json.loads(head)[0] or error, body

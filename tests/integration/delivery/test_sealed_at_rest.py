@@ -1,0 +1,109 @@
+"""Where bodies are sealed, no table says what they hold: neither answers nor forwarded headers."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+
+from channels_app import clock, sealing
+from channels_app.models import Message
+from delivery.admin import request
+from delivery.api import shapes
+from delivery.models import Attempt, Delivery
+from delivery.rules.outcome import Outcome
+from tests.support import pumping
+from tests.support.pulling import Worker, bring, waiting
+from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECRET = b"account 4711-0815"
+ECHO = (
+    Reply(500, body=b"cannot book: " + SECRET, headers=(("X-Echo", SECRET.decode()),)),
+    Reply(200, body=b"\x01booked: " + SECRET),
+)
+
+
+def stored_values() -> Iterator[tuple[str, bytes]]:
+    """Every value of every table, as bytes."""
+    with connection.cursor() as cursor:
+        for table in connection.introspection.table_names(cursor):
+            cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)}")  # noqa: S608 (ours)
+            for row in cursor.fetchall():
+                for value in row:
+                    yield table, value if isinstance(value, bytes) else str(value).encode()
+
+
+def tables_with(text: bytes) -> set[str]:
+    return {table for table, value in stored_values() if text in value}
+
+
+@pytest.mark.trap("an answer that repeats the body")
+def test_no_table_shows_a_sealed_body_that_the_consumer_repeated(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/echo"))
+    receiver.script("/echo", ECHO)
+    publish(channel, SECRET, headers={"X-Customer": SECRET.decode()})
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+
+    assert tables_with(SECRET) == set()
+
+    # Everybody who may see them still does.
+    first, last = receiver.requests("/echo")
+    assert first.header("X-Customer") == last.header("X-Customer") == SECRET.decode()
+    failed, booked = Attempt.objects.order_by("number")
+    assert f"X-Echo: {SECRET.decode()}" in failed.answer.headers
+    assert failed.answer.body == b"cannot book: " + SECRET
+    assert booked.answer.body == b"\x01booked: " + SECRET
+    assert shapes.attempt(failed, for_operator=False, may_open=True)["answer"] == {
+        "headers": failed.answer.headers,
+        "body": f"cannot book: {SECRET.decode()}",
+    }
+    message, delivery = Message.objects.get(), Delivery.objects.get()
+    assert sealing.headers_of(message) == {"X-Customer": SECRET.decode()}
+    sent = dict(request.headers(delivery, message, delivery.consumer, clock.now()))
+    assert sent["X-Customer"] == SECRET.decode()
+
+
+@pytest.mark.trap("an answer that repeats the body")
+def test_no_table_shows_a_sealed_body_that_a_worker_repeated() -> None:
+    consumer = waiting()
+    bring(consumer, SECRET)
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    worker.say("nack", one["lease"], error=f"cannot book: {SECRET.decode()}")
+
+    assert tables_with(SECRET) == set()
+    attempt = Attempt.objects.get()
+    assert (attempt.outcome, attempt.answer.error) == (
+        Outcome.REJECTED.value,
+        f"cannot book: {SECRET.decode()}",
+    )
+
+
+def test_where_bodies_are_plain_answers_and_headers_are(receiver: Receiver) -> None:
+    channel = make_channel(encrypt_bodies=False)
+    make_consumer(channel, receiver.url("/echo"))
+    receiver.script("/echo", ECHO)
+    publish(channel, SECRET, headers={"X-Customer": SECRET.decode()})
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+
+    assert Message.objects.get().headers == {"X-Customer": SECRET.decode()}
+    failed, booked = Attempt.objects.order_by("number")
+    assert bytes(failed.answer_excerpt) == failed.answer.body == b"cannot book: " + SECRET
+    # It begins as an envelope does, and is none.
+    assert booked.answer.body == b"\x01booked: " + SECRET
+
+
+def test_an_answer_that_was_moved_to_another_attempt_does_not_open() -> None:
+    answer = sealing.Answer("", "HTTP/1.1 200 OK", SECRET)
+    row = Attempt(
+        delivery_id=1, number=2, answer_excerpt=sealing.seal_answer(1, 1, answer), error="reset."
+    )
+    assert row.answer.body == b""
+    assert row.answer.error.startswith("reset. The answer cannot be read: ")
+    row.number = 1
+    assert row.answer == answer._replace(error="reset.")
