@@ -131,6 +131,10 @@ class Environment:
         secret=True,
     )
 
+    require_body_digests: bool = _hook(
+        "REQUIRE_BODY_DIGESTS", False, _boolean, "Refuse bodies that are stored without a digest."
+    )
+
     public_url: str = _hook(
         "PUBLIC_URL", "http://127.0.0.1:8000", str, "Address people reach us at."
     )

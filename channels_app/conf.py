@@ -33,6 +33,7 @@ class Conf:
     allowed_targets: Networks
     public_url: str
     data_dir: Path
+    require_body_digests: bool
     failpoint: str
 
 
@@ -69,6 +70,7 @@ def conf() -> Conf:
         allowed_targets=parse_networks(environment.allowed_targets),
         public_url=settings.PUBLIC_URL,
         data_dir=settings.DATA_DIR,
+        require_body_digests=environment.require_body_digests,
         failpoint=environment.failpoint,
     )
 

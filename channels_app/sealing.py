@@ -9,27 +9,28 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from channels_app import keystore
-from channels_app.conf import keyring
+from channels_app.conf import conf, keyring
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.models.message import Message
 from channels_app.rules import secrets
-from channels_app.rules.encryption import Keyring, Unreadable
+from channels_app.rules.encryption import Changed, Keyring, Unreadable
 
 _SECOND_FACTOR = b"second factor"
 """For all of them: who seals one is not told whose it is."""
 
 
 def seal_body(message_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
-    """A message's body as stored, and the id of the key that sealed it ('' when plain)."""
-    if not encrypt:
-        return keyring().plain(body), ""
-    keys = keystore.sealer()
-    return keys.seal(body, _body(message_id)), keys.primary_id
+    """A message's body as stored, and the id of the key that protects it."""
+    return _protect(body, _body(message_id), encrypt=encrypt)
 
 
-def open_body(message_id: int, data: bytes) -> bytes:
-    """The exact bytes the producer sent. Raises rules.encryption.Unreadable."""
-    return keyring().open(data, _body(message_id))
+def open_body(message_id: int, data: bytes, key_id: str = "") -> bytes:
+    """The exact bytes the producer sent.
+
+    ``key_id`` is the row's: where it names a key, what that key does not protect has been put there
+    by somebody else. Raises rules.encryption.Unreadable and Changed.
+    """
+    return _unprotect(data, _body(message_id), key_id)
 
 
 def store_headers(message_id: int, headers: Mapping[str, str], *, encrypt: bool) -> str:
@@ -45,7 +46,7 @@ def open_headers(message_id: int, stored: Mapping[str, str] | str) -> dict[str, 
 
     Raises rules.encryption.Unreadable.
     """
-    if not isinstance(stored, str):
+    if isinstance(stored, Mapping):
         return dict(stored)
     headers: dict[str, str] = json.loads(_out_of_letters(stored, _headers(message_id)))
     return headers
@@ -72,8 +73,9 @@ class Answer(NamedTuple):
 
 def seal_answer(delivery_id: int, attempt: int, answer: Answer) -> bytes:
     """All of an answer as one envelope, which stands in place of its body."""
-    head = json.dumps([answer.error, answer.headers]).encode()
-    return keystore.sealer().seal(head + b"\n" + answer.body, _answer(delivery_id, attempt))
+    error, headers = answer.error.encode(), answer.headers.encode()
+    plain = b"%d %d\n%b%b%b" % (len(error), len(headers), error, headers, answer.body)
+    return keystore.sealer().seal(plain, _answer(delivery_id, attempt))
 
 
 def plain_answer(body: bytes) -> bytes:
@@ -88,26 +90,25 @@ def open_answer(delivery_id: int, attempt: int, stored: Answer) -> Answer:
     opened = keyring().open(stored.body, _answer(delivery_id, attempt))
     if not Keyring.is_sealed(stored.body):
         return stored._replace(body=opened)
-    head, _, body = opened.partition(b"\n")
-    error, headers = json.loads(head)
-    return Answer(error or stored.error, headers, body)
+    sizes, _, rest = opened.partition(b"\n")
+    error_ends, header_bytes = map(int, sizes.split())
+    headers_end = error_ends + header_bytes
+    error, headers = rest[:error_ends].decode(), rest[error_ends:headers_end].decode()
+    return Answer(error or stored.error, headers, rest[headers_end:])
 
 
 def seal_schedule(schedule_id: int, body: bytes, *, encrypt: bool) -> tuple[bytes, str]:
-    """A schedule's body as stored, and the id of the key that sealed it ('' when plain)."""
-    if not encrypt:
-        return keyring().plain(body), ""
-    keys = keystore.sealer()
-    return keys.seal(body, _schedule(schedule_id)), keys.primary_id
+    """A schedule's body as stored, and the id of the key that protects it."""
+    return _protect(body, _schedule(schedule_id), encrypt=encrypt)
 
 
-def open_schedule(schedule_id: int, data: bytes) -> bytes:
-    """The exact bytes that it publishes. Raises rules.encryption.Unreadable."""
-    return keyring().open(data, _schedule(schedule_id))
+def open_schedule(schedule_id: int, data: bytes, key_id: str = "") -> bytes:
+    """The exact bytes that it publishes; as `open_body`."""
+    return _unprotect(data, _schedule(schedule_id), key_id)
 
 
 def knows_key(key_id: str) -> bool:
-    """Whether bodies that were sealed with that key can still be opened."""
+    """Whether bodies that are protected by that key can still be opened."""
     return keyring().knows(key_id)
 
 
@@ -119,7 +120,7 @@ def seal_for_consumer(channel_id: int, client_id: str, plain: bytes) -> tuple[by
 
 def open_for_consumer(channel_id: int, client_id: str, data: bytes) -> bytes:
     """What seal_for_consumer sealed. Raises rules.encryption.Unreadable."""
-    return keyring().open(data, _consumer(channel_id, client_id))
+    return _open_sealed(data, _consumer(channel_id, client_id))
 
 
 def seal_second_factor(plain: str) -> str:
@@ -171,12 +172,37 @@ def _sealed(consumer: Consumer, scheme: str, plain: bytes, public_key: str = "")
     )
 
 
+def _protect(body: bytes, aad: bytes, *, encrypt: bool) -> tuple[bytes, str]:
+    keys = keystore.sealer()
+    return (keys.seal if encrypt else keys.digested)(body, aad), keys.primary_id
+
+
+def _unprotect(data: bytes, aad: bytes, key_id: str) -> bytes:
+    keys = keyring()
+    if key_id and not keys.is_protected(data, key_id):
+        raise Changed
+    if Keyring.is_bare(data) and conf().require_body_digests:
+        raise Changed
+    return keys.open(data, aad)
+
+
+def _open_sealed(envelope: bytes, aad: bytes) -> bytes:
+    """Of what is never stored in clear: whoever put it there in clear is not us."""
+    if Keyring.is_envelope(envelope) and not Keyring.is_sealed(envelope):
+        raise Changed
+    return keyring().open(envelope, aad)
+
+
 def _in_letters(plain: bytes, aad: bytes) -> str:
     return b64encode(keystore.sealer().seal(plain, aad)).decode()
 
 
 def _out_of_letters(stored: str, aad: bytes) -> bytes:
-    return keyring().open(b64decode(stored), aad)
+    try:
+        envelope = b64decode(stored)
+    except (TypeError, ValueError):
+        raise Changed from None
+    return _open_sealed(envelope, aad)
 
 
 def _headers(message_id: int) -> bytes:

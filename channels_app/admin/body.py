@@ -1,14 +1,18 @@
 """How a body is shown to people: as JSON, form, text and byte by byte, never run or drawn."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
+from django.db.models import CharField, Func, QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html
 
 from channels_app import sealing
+from channels_app.admin import base
 from channels_app.models import Channel, Message, MessageBody
 from channels_app.rules import access, curl, payload
-from channels_app.rules.encryption import Unreadable
+from channels_app.rules.encryption import Keyring, Unreadable
 
 HIDDEN = "Only who may view messages sees it."
 SENSITIVE = "The channel is sensitive: only who may open its messages sees it."
@@ -29,7 +33,23 @@ def read(message: Message) -> bytes:
     row = MessageBody.objects.filter(message_id=message.id).first()
     if row is None:
         raise Unreadable("The body is not stored any more.")
-    return sealing.open_body(message.id, bytes(row.data))
+    return sealing.open_body(message.id, bytes(row.data), row.key_id)
+
+
+def without_bytes(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Stored bodies without what is in them, with the byte that says how they are stored."""
+    form = Func("data", template="HEX(SUBSTR(%(expressions)s, 1, 1))", output_field=CharField())
+    found: QuerySet[Any] = rows.defer("data").annotate(form=form)
+    return found
+
+
+def protection(row: Any) -> str:
+    """Which key protects one of ``without_bytes``, and how."""
+    if not row.key_id:
+        return "nothing: stored plain, without a digest"
+    key = base.mono(row.key_id)
+    is_sealed = Keyring.is_sealed(bytes.fromhex(row.form))
+    return key if is_sealed else format_html("{} (plain, with its digest)", key)
 
 
 def view(message: Message) -> BodyView:

@@ -244,7 +244,7 @@ class MessageBodyAdmin(base.BigList):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[MessageBody]:
         """Without the bytes."""
-        return super().get_queryset(request).defer("data")
+        return body.without_bytes(super().get_queryset(request))
 
     @display(description="Message")
     def name(self, row: MessageBody) -> str:
@@ -259,7 +259,7 @@ class MessageBodyAdmin(base.BigList):
     @display(description="Sealed by")
     def sealed_by(self, row: MessageBody) -> str:
         """The id of the encryption key."""
-        return base.mono(row.key_id) if row.key_id else "nothing: stored plain"
+        return body.protection(row)
 
 
 @admin.register(IdempotencyRecord)

@@ -141,14 +141,14 @@ def _has_open() -> Exists:
 
 
 class MessageBody(models.Model):
-    """The exact bytes, sealed or plain (rules/encryption.py); apart, so that no list reads it."""
+    """The exact bytes as rules/encryption.py protects them; apart, so that no list reads it."""
 
     message = models.OneToOneField(
         Message, models.CASCADE, primary_key=True, related_name="body", db_constraint=False
     )
     data = models.BinaryField()
     key_id = models.CharField(max_length=8, blank=True, default="")
-    """Which encryption key sealed it; empty when stored plain."""
+    """Which encryption key protects it; empty in rows that are older than digests."""
 
     class Meta:
         verbose_name_plural = "message bodies"

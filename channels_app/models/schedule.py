@@ -111,7 +111,7 @@ class ScheduleBody(models.Model):
     schedule = models.OneToOneField(Schedule, models.CASCADE, primary_key=True, related_name="body")
     data = models.BinaryField()
     key_id = models.CharField(max_length=8, blank=True, default="")
-    """Which encryption key sealed it; empty when stored plain."""
+    """Which encryption key protects it; empty in rows that are older than digests."""
 
     class Meta:
         verbose_name_plural = "schedule bodies"

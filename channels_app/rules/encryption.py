@@ -1,10 +1,13 @@
 """Bodies and secrets at rest: sealed for one row, opened only there, by keys that can be rotated.
 
-An envelope begins with its format: 0 is plain data; 1 is AES-256-GCM: 4 bytes of key id,
-12 bytes of nonce, the ciphertext and its tag. Each row has a key of its own, derived from the
-installation's key and what names the row: random nonces then never come near their limit of 2**32
-seals with one key. This keeps readers of the storage out, not writers: a plain envelope opens in
-any row.
+An envelope begins with its format.
+
+* 0: data alone. It opens in any row, and nobody notices a change.
+* 1: AES-256-GCM: 4 bytes of key id, 12 bytes of nonce, the ciphertext and its tag. Each row has a
+  key of its own, derived from the installation's key and what names the row: random nonces then
+  never come near their limit of 2**32 seals with one key.
+* 2: 4 bytes of key id, 16 bytes of digest, and data in clear. The digest is keyed BLAKE2b (RFC
+  7693) over what names the row and the data: it can be read without a key, and not be changed.
 """
 
 import base64
@@ -19,16 +22,24 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-_PLAIN, _SEALED = b"\x00", b"\x01"
-_FORMATS = (_PLAIN, _SEALED)
+_PLAIN, _SEALED, _DIGESTED = b"\x00", b"\x01", b"\x02"
+_FORMATS = (_PLAIN, _SEALED, _DIGESTED)
 _KEY_BYTES = 32
 KEY_ID_ENDS = _NONCE_AT = 5
 _CIPHERTEXT_AT = _NONCE_AT + 12
-_TAG_BYTES = 16
+_TAG_BYTES = _DIGEST_BYTES = 16
+_DATA_AT = KEY_ID_ENDS + _DIGEST_BYTES
 
 
 class Unreadable(Exception):
-    """No key opens the envelope, or it was damaged or moved from its row; says which."""
+    """No key opens the envelope, or it is none; says which."""
+
+
+class Changed(Unreadable):
+    """It is not what was written: it was changed, damaged, or moved from another row."""
+
+    def __init__(self) -> None:
+        super().__init__("The stored data was changed or damaged, or belongs to another row.")
 
 
 class KeyMissing(Unreadable):
@@ -52,6 +63,10 @@ class Keyring:
         if len(self._keys) < len(set(keys)):
             raise ValueError("Two encryption keys have the same id; generate another one.")
         self._primary = _id_of(keys[0])
+        self._digest_keys = {
+            key_id: hmac.digest(key, b"hookstation digest key", "sha256")
+            for key_id, key in self._keys.items()
+        }
 
     @classmethod
     def from_texts(cls, texts: Sequence[str], secrets: Sequence[str] = ()) -> Self:
@@ -95,22 +110,33 @@ class Keyring:
         """An envelope without encryption."""
         return _PLAIN + data
 
+    def digested(self, data: bytes, aad: bytes) -> bytes:
+        """An envelope in clear that opens only as it is, and with the same ``aad``."""
+        return _DIGESTED + self._primary + self._digest(self._primary, aad, data) + data
+
     def open(self, envelope: bytes, aad: bytes) -> bytes:
         """What was put into an envelope of either format.
 
-        Raises KeyMissing, or Unreadable when one bit of it or of ``aad`` changed.
+        Raises KeyMissing, and Changed when one bit of it or of ``aad`` is not
+        what it was.
         """
         if envelope[:1] == _PLAIN:
             return envelope[1:]
         key = self._keys.get(bytes.fromhex(self.key_id(envelope)))
         if key is None:
             raise KeyMissing(self.key_id(envelope))
+        if envelope[:1] == _DIGESTED:
+            data = envelope[_DATA_AT:]
+            digest = self._digest(envelope[1:KEY_ID_ENDS], aad, data)
+            if not hmac.compare_digest(digest, envelope[KEY_ID_ENDS:_DATA_AT]):
+                raise Changed
+            return data
         try:
             return _cipher(key, aad).decrypt(
                 envelope[_NONCE_AT:_CIPHERTEXT_AT], envelope[_CIPHERTEXT_AT:], aad
             )
         except InvalidTag:
-            raise Unreadable("The stored data was damaged, or belongs to another row.") from None
+            raise Changed from None
 
     @staticmethod
     def is_envelope(data: bytes) -> bool:
@@ -122,11 +148,30 @@ class Keyring:
         """Whether nobody can read it without its key."""
         return envelope[:1] == _SEALED
 
+    @staticmethod
+    def is_bare(envelope: bytes) -> bool:
+        """Whether no key protects it."""
+        return envelope[:1] == _PLAIN
+
+    def is_protected(self, envelope: bytes, key_id: str) -> bool:
+        """Whether it is one that this key protects, as far as its beginning tells."""
+        try:
+            return self.key_id(envelope) == key_id
+        except Unreadable:
+            return False
+
+    def _digest(self, key_id: bytes, aad: bytes, data: bytes) -> bytes:
+        found = hashlib.blake2b(aad, key=self._digest_keys[key_id], digest_size=_DIGEST_BYTES)
+        found.update(b"\0")  # no name of a row has one: none runs on into the data
+        found.update(data)
+        return found.digest()
+
     def key_id(self, envelope: bytes) -> str:
-        """The id of the key that sealed an envelope, '' if it is plain. Raises Unreadable."""
+        """The id of the key that protects an envelope, '' if none does. Raises Unreadable."""
         if envelope[:1] == _PLAIN:
             return ""
-        if envelope[:1] != _SEALED or len(envelope) < _CIPHERTEXT_AT + _TAG_BYTES:
+        shortest = {_SEALED: _CIPHERTEXT_AT + _TAG_BYTES, _DIGESTED: _DATA_AT}
+        if len(envelope) < shortest.get(envelope[:1], len(envelope) + 1):
             raise Unreadable("The stored data is not an envelope.")
         return envelope[1:_NONCE_AT].hex()
 

@@ -130,7 +130,7 @@ def find(order: Order) -> Schedule:
 
 def body_of(schedule: Schedule) -> bytes:
     """What it publishes. Raises rules.encryption.Unreadable."""
-    return sealing.open_schedule(schedule.pk, bytes(schedule.body.data))
+    return sealing.open_schedule(schedule.pk, bytes(schedule.body.data), schedule.body.key_id)
 
 
 def describe(schedule: Schedule) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reseal: after a key rotation, seal with the primary key what older keys sealed."""
+"""Reseal: after a key rotation, let the primary key protect what older keys did."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from channels_app import keystore, sealing
 from channels_app.conf import keyring
 from channels_app.models import Consumer, ConsumerSecret, Message, MessageBody, ScheduleBody
 from channels_app.rules import ids
-from channels_app.rules.encryption import Unreadable
+from channels_app.rules.encryption import Keyring, Unreadable
 
 BATCH = 500
 _SECRETS = {"secret", "seed"}
@@ -182,11 +182,12 @@ def _schedules(after: int) -> Slice:
         if row.key_id in {"", keystore.sealing_id()}:
             continue
         try:
-            body = sealing.open_schedule(row.schedule_id, bytes(row.data))
+            body = sealing.open_schedule(row.schedule_id, bytes(row.data), row.key_id)
         except Unreadable as error:
             unreadable.append(f"The body of schedule {row.schedule.name}: {error}")
             continue
-        data, key_id = sealing.seal_schedule(row.schedule_id, body, encrypt=True)
+        encrypt = Keyring.is_sealed(bytes(row.data))
+        data, key_id = sealing.seal_schedule(row.schedule_id, body, encrypt=encrypt)
         unchanged = ScheduleBody.objects.filter(schedule_id=row.schedule_id, data=row.data)
         resealed += unchanged.update(data=data, key_id=key_id)
     seen = [row.schedule_id for row in rows]
@@ -199,7 +200,7 @@ def _bodies(after: int) -> Slice:
         .order_by("message_id")
         .values_list("message_id", "key_id")[:BATCH]
     )
-    # Bodies of channels without encryption stay plain. What is current is not read at all.
+    # Plain bodies stay plain, with a digest of the new key. What is current is not read at all.
     old = [message_id for message_id, key_id in rows if key_id not in {"", keystore.sealing_id()}]
     resealed, unreadable = 0, []
     for start in range(0, len(old), BODIES_AT_ONCE):
@@ -207,12 +208,13 @@ def _bodies(after: int) -> Slice:
             message_id__in=old[start : start + BODIES_AT_ONCE]
         ):
             try:
-                body = sealing.open_body(row.message_id, bytes(row.data))
+                body = sealing.open_body(row.message_id, bytes(row.data), row.key_id)
             except Unreadable as error:
                 public = ids.to_public("msg", row.message_id)
                 unreadable.append(f"The body of message {public}: {error}")
                 continue
-            data, key_id = sealing.seal_body(row.message_id, body, encrypt=True)
+            encrypt = Keyring.is_sealed(bytes(row.data))
+            data, key_id = sealing.seal_body(row.message_id, body, encrypt=encrypt)
             unchanged = MessageBody.objects.filter(message_id=row.message_id, key_id=row.key_id)
             resealed += unchanged.update(data=data, key_id=key_id)
             _forwarded(row.message)

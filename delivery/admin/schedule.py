@@ -228,8 +228,7 @@ class ScheduleBodyAdmin(base.ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ScheduleBody]:
         """Without the bytes."""
-        rows: QuerySet[ScheduleBody] = super().get_queryset(request).defer("data")
-        return rows
+        return body.without_bytes(super().get_queryset(request))
 
     @display(description="Size")
     def size(self, row: ScheduleBody) -> str:
@@ -239,7 +238,7 @@ class ScheduleBodyAdmin(base.ReadOnly):
     @display(description="Sealed by")
     def sealed_by(self, row: ScheduleBody) -> str:
         """The id of the encryption key."""
-        return base.mono(row.key_id) if row.key_id else "nothing: stored plain"
+        return body.protection(row)
 
 
 def _shown(schedule: Schedule) -> dict[str, Any]:

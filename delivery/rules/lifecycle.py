@@ -57,6 +57,8 @@ class Reason(StrEnum):
     """Its consumer was removed."""
     UNREADABLE = "unreadable"
     """The stored body could not be read; queued: the process that took it lacks a key."""
+    INTEGRITY_ERROR = "integrity_error"
+    """The stored body was changed after it was accepted."""
     ACKNOWLEDGED = "acknowledged"
     """The consumer confirmed it."""
     AWAITING_ACK = "awaiting_ack"
@@ -85,6 +87,7 @@ ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
         (_S.IN_FLIGHT, _S.DEAD, _R.EXHAUSTED),
         (_S.IN_FLIGHT, _S.DEAD, _R.GONE),
         (_S.IN_FLIGHT, _S.DEAD, _R.UNREADABLE),
+        (_S.IN_FLIGHT, _S.DEAD, _R.INTEGRITY_ERROR),
         (_S.IN_FLIGHT, _S.CANCELLED, _R.EXPIRED),
         # A lapsed lease or acknowledgement timer is a due row like any other.
         (_S.IN_FLIGHT, _S.IN_FLIGHT, _R.CLAIMED),
@@ -133,6 +136,7 @@ _FINAL = {
         (Outcome.DELIVERED_OVERSIZED, _S.DELIVERED, _R.DELIVERED),
         (Outcome.GONE, _S.DEAD, _R.GONE),
         (Outcome.BODY_UNREADABLE, _S.DEAD, _R.UNREADABLE),
+        (Outcome.INTEGRITY_ERROR, _S.DEAD, _R.INTEGRITY_ERROR),
         (Outcome.EXPIRED, _S.CANCELLED, _R.EXPIRED),
     )
 }

@@ -60,6 +60,8 @@ class Outcome(StrEnum):
     """The pull consumer said that it could not handle it."""
     BODY_UNREADABLE = "body_unreadable"
     """The stored body cannot be decrypted or is missing; nothing was sent."""
+    INTEGRITY_ERROR = "integrity_error"
+    """The stored body is not what was accepted; nothing was sent."""
 
     @property
     def is_success(self) -> bool:
@@ -79,7 +81,9 @@ class Outcome(StrEnum):
     @property
     def tone(self) -> Literal["good", "bad", "wait"]:
         """The colour in which people see it: a failure of the broker's own only has to wait."""
-        return "good" if self.is_success else "bad" if self.charged else "wait"
+        if self.is_success:
+            return "good"
+        return "bad" if self.charged or self is Outcome.INTEGRITY_ERROR else "wait"
 
     @property
     def slows_down(self) -> bool:
@@ -88,7 +92,7 @@ class Outcome(StrEnum):
 
 
 _SUCCESSES = frozenset({Outcome.DELIVERED, Outcome.DELIVERED_OVERSIZED})
-_BROKERS_OWN = frozenset({Outcome.INTERRUPTED, Outcome.LEASE_EXPIRED})
+_BROKERS_OWN = frozenset({Outcome.INTERRUPTED, Outcome.LEASE_EXPIRED, Outcome.INTEGRITY_ERROR})
 _SLOWING = frozenset({Outcome.THROTTLED, Outcome.UNAVAILABLE})
 
 _NAMED_STATUSES = {

@@ -295,8 +295,8 @@ class Pump:
 
     def _send(self, ticket: int, signer: Signer, parcel: Parcel | None, now: datetime) -> None:
         if parcel is None or parcel.body is None:
-            error = parcel.error if parcel else "The stored message is missing."
-            self._finish(ticket, Outcome.BODY_UNREADABLE, error)
+            parcel = parcel or parcels.MISSING
+            self._finish(ticket, parcel.outcome, parcel.error)
             return
         row, line, *_ = self.open[ticket]
         mark = outgoing.stamp(row)

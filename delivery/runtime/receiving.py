@@ -82,8 +82,8 @@ def receive(view: ConsumerView, wish: Wish) -> list[Handed]:
     held = {row.id: _lease(row, wish.worker) for row in rows}
     broken = [row for row in rows if contents[row.message_id].error]
     for row in broken:
-        error = contents[row.message_id].error
-        leasing.end([held[row.id]], Outcome.BODY_UNREADABLE, error=error)
+        parcel = contents[row.message_id]
+        leasing.end([held[row.id]], parcel.outcome, error=parcel.error)
     whole = [row for row in rows if row not in broken]
     if wish.settled:
         leasing.end([held[row.id] for row in whole], Outcome.DELIVERED)
@@ -237,13 +237,14 @@ def _lease(row: Claimed, worker: str) -> Lease:
 
 def _contents(share: Share) -> dict[int, Parcel]:
     """What each message carries, large bodies as long as there is room."""
-    missing = Parcel("", {}, None, 0, "The stored message is missing.")
-    found = {row.message_id: share.parcels.get(row.message_id, missing) for row in share.rows}
+    found = {
+        row.message_id: share.parcels.get(row.message_id, parcels.MISSING) for row in share.rows
+    }
     room = MOST_BYTES - sum(parcel.size for parcel in found.values() if not parcel.is_left)
     for message_id, parcel in found.items():
         if parcel.is_left and (parcel.size <= room or len(found) == 1):
             room -= parcel.size
-            found[message_id] = parcels.load([message_id]).get(message_id, missing)
+            found[message_id] = parcels.load([message_id]).get(message_id, parcels.MISSING)
     return found
 
 

@@ -33,6 +33,10 @@ RECOUNT_S = 0.1
 """Between two looks at what former pumps still have on their way."""
 
 
+_NEVER_SENT = (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE, Outcome.INTEGRITY_ERROR)
+"""They say nothing about the consumer."""
+
+
 class Roster:
     """Lines of the consumers this pump owns; which those are follows from rules.sharding."""
 
@@ -198,7 +202,7 @@ class Roster:
         now = clock.now()
         if due_in is not None:
             line.expect(now + timedelta(seconds=due_in), priority)
-        if answer.outcome in (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE):
+        if answer.outcome in _NEVER_SENT:
             return
         line.answered(answer.total_ms / 1000, time.monotonic())
         instant = now.timestamp()

@@ -1,6 +1,7 @@
 """Parcels: read what claimed deliveries carry, once per message however many consumers."""
 
 import json
+import logging
 from collections import Counter as Tally
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
@@ -8,7 +9,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from channels_app import sealing
 from channels_app.models import Message, MessageBody, raw
-from channels_app.rules.encryption import KeyMissing, Unreadable
+from channels_app.rules import ids
+from channels_app.rules.encryption import Changed, KeyMissing, Unreadable
+from delivery.rules.outcome import Outcome
+
+logger = logging.getLogger(__name__)
 
 SMALL_BYTES = 64 * 1024
 """Bodies up to this size come with everything else; a larger one only when it is asked for."""
@@ -18,7 +23,7 @@ READ_AT_ONCE = 500
 
 _COLUMNS = f"""
 SELECT m.id, m.content_type, m.headers, m.consumer_count, m.body_bytes,
-    CASE WHEN m.body_bytes <= %s THEN b.data END, b.message_id
+    CASE WHEN m.body_bytes <= %s THEN b.data END, b.key_id
 FROM {Message._meta.db_table} m
 LEFT JOIN {MessageBody._meta.db_table} b ON b.message_id = m.id
 WHERE m.id IN """
@@ -40,11 +45,17 @@ class Parcel(NamedTuple):
     error: str = ""
     missing_key: str = ""
     """Id of the key that this process lacks, and another one may have."""
+    outcome: Outcome = Outcome.BODY_UNREADABLE
+    """How an attempt ends that has an ``error`` in place of a body."""
 
     @property
     def is_left(self) -> bool:
         """Whether the body can be had by asking for it."""
         return self.body is None and not self.error
+
+
+MISSING = Parcel("", {}, None, 0, "The stored message is missing.")
+"""Of a message without a row."""
 
 
 def asking(message_ids: Iterable[int], largest: int = SMALL_BYTES) -> raw.Statement:
@@ -120,22 +131,26 @@ class Shelf:
 
 
 def _read(message_ids: Collection[int], *, largest: int) -> Iterable[Row]:
-    ids = sorted(message_ids)
-    for start in range(0, len(ids), READ_AT_ONCE):
-        yield from raw.read(*asking(ids[start : start + READ_AT_ONCE], largest))
+    keys = sorted(message_ids)
+    for start in range(0, len(keys), READ_AT_ONCE):
+        yield from raw.read(*asking(keys[start : start + READ_AT_ONCE], largest))
 
 
 def _open(found: Row) -> Parcel:
-    message_id, content_type, headers, _, size, data, has_body = found
+    message_id, content_type, headers, _, size, data, key_id = found
     forwarded: dict[str, str] = {}
     try:
         if headers != "{}":
             forwarded = sealing.open_headers(message_id, json.loads(headers))
-        if has_body is None:
+        if key_id is None:
             return Parcel(content_type, forwarded, None, size, "The stored body is missing.")
         if data is None:
             return Parcel(content_type, forwarded, None, size)
-        body = sealing.open_body(message_id, bytes(data))
+        body = sealing.open_body(message_id, bytes(data), key_id)
+    except Changed as error:
+        logger.error("message %s: %s", ids.to_public(ids.MESSAGE, message_id), error)
+        outcome = Outcome.INTEGRITY_ERROR
+        return Parcel(content_type, forwarded, None, size, str(error), outcome=outcome)
     except KeyMissing as error:
         return Parcel(content_type, forwarded, None, size, str(error), error.key_id)
     except Unreadable as error:

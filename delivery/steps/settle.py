@@ -66,7 +66,8 @@ def _stored(result: Result) -> Result:
     # Other errors are the broker's own words.
     said = result.error[:MAX_ERROR] if result.outcome is Outcome.REJECTED else ""
     if not (result.seals and (said or result.answer_headers or result.excerpt)):
-        return result._replace(excerpt=sealing.plain_answer(result.excerpt))
+        plain = sealing.plain_answer(result.excerpt)
+        return result if plain is result.excerpt else result._replace(excerpt=plain)
     answer = sealing.Answer(said, result.answer_headers, result.excerpt)
     claimed = result.claimed
     try:

@@ -25,6 +25,7 @@ HINTS = {
     Outcome.REDIRECT: "Redirects are not followed: register the address that it leads to.",
     Outcome.NOT_FOUND: "The server is there, the path is not.",
     Outcome.GONE: "410 says that it wants no more messages: then we stop for good.",
+    Outcome.INTEGRITY_ERROR: "Nothing was sent. The operator has to find out who changed it.",
     Outcome.THROTTLED: "It asks us to slow down.",
 }
 BEHIND = "It waits for an earlier one of its ordering key."

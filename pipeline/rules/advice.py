@@ -100,6 +100,11 @@ _BY_OUTCOME = {
         "The stored bodies cannot be opened. Put the key that sealed them back into "
         "HOOKSTATION_ENCRYPTION_KEYS (`manage.py doctor` names it), then replay.",
     ),
+    "integrity_error": Advice(
+        Kind.NEVER,
+        "The stored bodies are not what was accepted: somebody changed them, or the disk did. Find "
+        "out who can write to the database. Restore the bodies from a backup before you replay.",
+    ),
     "interrupted": _LOST,
     "lease_expired": _LOST,
     "expired": Advice(

@@ -6,7 +6,6 @@ channels_app/rules/encryption.py and channels_app/sealing.py say how they are ma
 import base64
 import hashlib
 import hmac
-import json
 from collections.abc import Sequence
 
 from cryptography.exceptions import InvalidTag
@@ -46,7 +45,8 @@ class Keys:
         row_key = hmac.digest(key, b"hookstation row key:" + aad, "sha256")
         nonce, ciphertext = excerpt[_NONCE_AT:_CIPHERTEXT_AT], excerpt[_CIPHERTEXT_AT:]
         try:
-            head, _, body = AESGCM(row_key).decrypt(nonce, ciphertext, aad).partition(b"\n")
+            sizes, _, rest = AESGCM(row_key).decrypt(nonce, ciphertext, aad).partition(b"\n")
         except (InvalidTag, ValueError):
             return None
-        return json.loads(head)[0] or error, body
+        error_ends, header_bytes = map(int, sizes.split())
+        return rest[:error_ends].decode() or error, rest[error_ends + header_bytes :]

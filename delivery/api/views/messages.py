@@ -20,6 +20,7 @@ from channels_app.rules.encryption import KeyMissing
 from channels_app.steps import note_opening
 from delivery.api import bodies, documents, pages, reach, shapes
 from delivery.models import Delivery
+from delivery.rules.outcome import Outcome
 from delivery.runtime import wake
 from delivery.steps import cancel, parcels, reschedule
 
@@ -99,6 +100,8 @@ class MessageBodyView(ApiView):
             raise KeyMissing(parcel.missing_key)
         if parcel is None or parcel.body is None:
             sentence = parcel.error if parcel else "The message was deleted."
+            if parcel and parcel.outcome is Outcome.INTEGRITY_ERROR:
+                raise NotFound("integrity_error", sentence)
             raise NotFound("body_unreadable", sentence)
         name = ids.to_public(ids.MESSAGE, row.id)
         return HttpResponse(

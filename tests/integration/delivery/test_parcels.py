@@ -64,7 +64,7 @@ def test_what_cannot_be_had_says_why() -> None:
     found = Shelf().load([moved, bare, 12345])
 
     assert found.keys() == {moved, bare}
-    assert "damaged, or belongs to another row" in found[moved].error
+    assert "changed or damaged, or belongs to another row" in found[moved].error
     assert found[bare].error == "The stored body is missing."
     assert {parcel.body for parcel in found.values()} == {None}
     assert not any(parcel.is_left for parcel in found.values())

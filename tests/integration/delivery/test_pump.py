@@ -198,9 +198,7 @@ def test_an_unreadable_body_is_dead_and_says_so(receiver: Receiver) -> None:
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"))
     publish(channel, b"secret")
-    body = MessageBody.objects.get()
-    body.data = bytes(body.data)[:-1] + bytes([bytes(body.data)[-1] ^ 1])
-    body.save()
+    MessageBody.objects.all().delete()
     with pumping.pumping() as pump:
         pump_until(pump, all_finished)
     delivery = Delivery.objects.get()

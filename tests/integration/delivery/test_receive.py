@@ -164,7 +164,7 @@ def test_a_body_that_cannot_be_opened_makes_it_dead_and_does_not_stop_the_others
     (one,) = Worker(consumer).receive()
     assert one["body"] == "whole"
     row = Delivery.objects.get(message_id=broken)
-    assert (row.state, row.reason, row.outcome) == ("dead", "unreadable", "body_unreadable")
+    assert (row.state, row.reason, row.outcome) == ("dead", "integrity_error", "integrity_error")
     assert_counters_are_true()
 
 

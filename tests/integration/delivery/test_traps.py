@@ -138,7 +138,7 @@ def test_a_hundred_rows_that_cannot_be_sent_hold_up_nobody(receiver: Receiver) -
         pump_until(pump, all_finished, 20.0)
     assert set(fine.deliveries.values_list("state", flat=True)) == {"delivered"}
     ends = set(broken.deliveries.values_list("state", "reason", "attempt_count"))
-    assert ends == {("dead", "unreadable", 1)}
+    assert ends == {("dead", "integrity_error", 1)}
     assert receiver.requests("/never") == []
 
 

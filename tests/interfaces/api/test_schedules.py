@@ -162,7 +162,10 @@ def test_the_body_is_sealed_at_rest(publisher: Api) -> None:
     publisher.put("channels/open/schedules/daily", NINE)
     plain = ScheduleBody.objects.get(schedule__channel__slug="open")
     assert b"report" in bytes(plain.data)
-    assert plain.key_id == ""
+    assert plain.key_id == row.key_id  # of its digest
+    ScheduleBody.objects.update(data=bytes(plain.data).replace(b"report", b"REPORT"))
+    answer = publisher.patch("channels/open/schedules/daily", {"limit": 1})
+    assert answer.json["code"] == "body_unreadable"
 
 
 def test_bytes_that_are_no_text(publisher: Api) -> None:

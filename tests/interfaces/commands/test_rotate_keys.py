@@ -168,7 +168,23 @@ def test_plain_bodies_stay_plain(install: Install) -> None:
     MessageBody.objects.create(message=message, data=data, key_id=key_id)
 
     assert "1 message body: 0 sealed again" in rotate()
-    assert MessageBody.objects.get().key_id == ""
+    newest = install(generate_key(), NEW)
+    assert "1 message body: 1 sealed again" in rotate()
+    row = MessageBody.objects.get()
+    assert row.key_id == newest.primary_id
+    assert bytes(row.data).endswith(b"open")
+    assert sealing.open_body(row.message_id, bytes(row.data), row.key_id) == b"open"
+
+
+def test_plain_bodies_from_before_digests_stay_as_they_are(install: Install) -> None:
+    install(NEW)
+    message = make_message(Channel.objects.create(slug="orders"))
+    MessageBody.objects.create(message=message, data=b"\0open")
+
+    assert "1 message body: 0 sealed again" in rotate()
+    assert (bytes(MessageBody.objects.get().data), MessageBody.objects.get().key_id) == (
+        *(b"\0open", ""),
+    )
 
 
 def test_a_missing_old_key_is_named_and_the_rest_is_done(install: Install) -> None:

@@ -181,9 +181,11 @@ def test_a_body_is_shown_and_never_run(operator: Client, body: bytes, shown: str
 
 def test_a_body_that_cannot_be_opened_says_why(operator: Client) -> None:
     message = MessageFactory.create()
-    MessageBody.objects.update(data=bytes([1]) + b"x" * 60)
+    MessageBody.objects.update(data=bytes([1]) + b"x" * 60, key_id=b"xxxx".hex())
 
     assert "is not installed" in console.look(operator, console.page_url(message))
+    MessageBody.objects.update(data=b"another one")
+    assert "was changed or damaged" in console.look(operator, console.page_url(message))
 
 
 def test_a_body_is_downloaded_as_it_came(operator: Client) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.encryption import Keyring, Unreadable, generate_key
+from channels_app.rules.encryption import Changed, Keyring, Unreadable, generate_key
 from tests.support.properties import quick
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
@@ -33,11 +33,30 @@ def test_plain_envelopes_open_anywhere(data: bytes) -> None:
 
 
 @quick
-@given(st.binary(max_size=100), st.data())
-def test_one_changed_bit_is_noticed(plain: bytes, data: st.DataObject) -> None:
-    envelope = bytearray(RING.seal(plain, ROW))
-    # All but the format's lowest bit: that one makes it a plain envelope.
-    bit = data.draw(st.integers(1, len(envelope) * 8 - 1))
+@given(st.binary(max_size=2000), st.binary(max_size=50))
+def test_what_is_digested_is_in_clear_and_opens_in_its_row(data: bytes, aad: bytes) -> None:
+    envelope = RING.digested(data, aad)
+    assert RING.open(envelope, aad) == data
+    assert envelope.endswith(data)
+    assert RING.key_id(envelope) == RING.primary_id
+    with pytest.raises(Changed):
+        RING.open(envelope, aad + b"2")
+    with pytest.raises(Unreadable, match="is not installed"):
+        Keyring.from_texts([OLD]).open(envelope, aad)
+
+
+def test_what_names_a_row_does_not_run_on_into_the_data() -> None:
+    envelope = RING.digested(b"2 x", b"row:1")
+    with pytest.raises(Changed):
+        RING.open(envelope[:-3] + b" x", b"row:12")
+
+
+@quick
+@given(st.binary(max_size=100), st.booleans(), st.data())
+def test_one_changed_bit_is_noticed(plain: bytes, sealed: bool, data: st.DataObject) -> None:
+    envelope = bytearray((RING.seal if sealed else RING.digested)(plain, ROW))
+    # All but the one that makes it a plain envelope: of that the row's key id tells.
+    bit = data.draw(st.integers(0, len(envelope) * 8 - 1).filter(lambda bit: bit != 1 - sealed))
     envelope[bit // 8] ^= 1 << bit % 8
     with pytest.raises(Unreadable):
         RING.open(bytes(envelope), ROW)
@@ -46,7 +65,7 @@ def test_one_changed_bit_is_noticed(plain: bytes, data: st.DataObject) -> None:
 @quick
 @given(st.binary(max_size=100), st.data())
 def test_a_cut_envelope_is_noticed(plain: bytes, data: st.DataObject) -> None:
-    envelope = RING.seal(plain, ROW)
+    envelope = data.draw(st.sampled_from([RING.seal, RING.digested]))(plain, ROW)
     size = data.draw(st.integers(0, len(envelope) - 1))
     with pytest.raises(Unreadable):
         RING.open(envelope[:size], ROW)

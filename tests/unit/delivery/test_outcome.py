@@ -64,6 +64,7 @@ def test_only_the_consumers_failures_are_charged() -> None:
         Outcome.DELIVERED_OVERSIZED,
         Outcome.INTERRUPTED,
         Outcome.LEASE_EXPIRED,
+        Outcome.INTEGRITY_ERROR,
     }
 
 

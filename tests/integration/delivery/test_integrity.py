@@ -1,0 +1,226 @@
+"""A body that somebody changed in the database is not sent: pushed, pulled or replayed."""
+
+import html
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from channels_app import clock, sealing
+from channels_app import conf as conf_module
+from channels_app.models import ConsumerSecret, Message, MessageBody
+from channels_app.rules.encryption import Changed
+from channels_app.snapshot import load_signer
+from delivery.models import Attempt, Delivery
+from delivery.rules.asker import Asker
+from delivery.steps import parcels
+from delivery.steps import replay as steps
+from delivery.steps.replay import restore
+from tests.support import console, pumping
+from tests.support.books import assert_counters_are_true
+from tests.support.calling import Api, problem
+from tests.support.pulling import Worker, bring, waiting
+from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.support.receiver import Receiver
+from tests.support.restoring import bring as bring_back
+from tests.support.restoring import take_away
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ACCEPTED, EVIL = b'{"amount": 100}', b'{"amount": 900}'
+
+
+def one_letter(row: MessageBody) -> None:
+    row.data = bytes(row.data).replace(ACCEPTED, EVIL)
+
+
+def without_protection(row: MessageBody) -> None:
+    """As bodies were stored before there were digests."""
+    row.data = b"\0" + EVIL
+
+
+def without_an_envelope(row: MessageBody) -> None:
+    row.data = EVIL
+
+
+def from_another_row(row: MessageBody) -> None:
+    row.data, row.key_id = sealing.seal_body(row.message_id + 1, EVIL, encrypt=False)
+
+
+def sealed_elsewhere(row: MessageBody) -> None:
+    row.data, row.key_id = sealing.seal_body(row.message_id + 1, EVIL, encrypt=True)
+
+
+CHANGES = [
+    (False, one_letter),
+    (False, without_protection),
+    (False, without_an_envelope),
+    (False, from_another_row),
+    (True, without_an_envelope),
+    (True, without_protection),
+    (True, sealed_elsewhere),
+]
+
+
+def tamper(change: Callable[[MessageBody], None]) -> None:
+    for row in MessageBody.objects.all():
+        before = bytes(row.data)
+        change(row)
+        assert bytes(row.data) != before
+        row.save()
+
+
+def was_refused(delivery: Delivery) -> None:
+    ended = delivery.state, delivery.reason, delivery.outcome
+    assert ended == ("dead", "integrity_error", "integrity_error")
+    assert (delivery.failure_count, delivery.due_at) == (0, None)
+    attempt = Attempt.objects.filter(delivery=delivery).latest("number")
+    assert attempt.outcome == "integrity_error"
+    assert "changed" in attempt.error
+
+
+def refused_so_far() -> float:
+    labels = {"outcome": "integrity_error"}
+    return REGISTRY.get_sample_value("hookstation_attempts_total", labels) or 0.0
+
+
+@pytest.mark.trap("a changed row goes out with a fresh signature")
+@pytest.mark.parametrize(("encrypt", "change"), CHANGES)
+def test_a_changed_body_is_not_sent(
+    receiver: Receiver, encrypt: bool, change: Callable[[MessageBody], None]
+) -> None:
+    channel = make_channel(encrypt_bodies=encrypt)
+    make_consumer(channel, receiver.url())
+    publish(channel, ACCEPTED)
+    tamper(change)
+    before = refused_so_far()
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+
+    assert receiver.requests() == []
+    was_refused(Delivery.objects.get())
+    assert refused_so_far() == before + 1
+    assert_counters_are_true()
+
+
+@pytest.mark.trap("a changed row goes out with a fresh signature")
+def test_a_changed_body_is_not_handed_out() -> None:
+    consumer = waiting(channel=make_channel(encrypt_bodies=False))
+    bring(consumer, ACCEPTED)
+    tamper(one_letter)
+
+    assert Worker(consumer).receive() == []
+    was_refused(Delivery.objects.get())
+    assert_counters_are_true()
+
+
+@pytest.mark.trap("a changed row goes out with a fresh signature")
+def test_a_delivered_message_that_was_changed_is_not_replayed(receiver: Receiver) -> None:
+    channel = make_channel(encrypt_bodies=False)
+    make_consumer(channel, receiver.url())
+    publish(channel, ACCEPTED)
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+        tamper(one_letter)
+        row = Delivery.objects.get()
+        assert row.state == "delivered"
+        steps.replay_one(row.id, Asker("user:alice", "again"), now=clock.now())
+        pump_until(pump, all_finished)
+
+    assert [request.body for request in receiver.requests()] == [ACCEPTED]
+    was_refused(Delivery.objects.get())
+
+
+@pytest.mark.trap("a changed row goes out with a fresh signature")
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_body_that_comes_back_from_the_archive_brings_its_digest(
+    receiver: Receiver, is_changed: bool
+) -> None:
+    channel = make_channel(encrypt_bodies=False)
+    consumer = make_consumer(channel, receiver.url())
+    publish(channel, ACCEPTED)
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+        rows = take_away(list(Message.objects.values_list("id", flat=True)))
+        if is_changed:
+            rows[0]["body"] = rows[0]["body"].replace(ACCEPTED, EVIL)
+        bring_back(consumer, rows)
+        list(restore.run_each(clock.now(), 0))
+        pump_until(pump, all_finished)
+
+    sent = [request.body for request in receiver.requests()]
+    assert sent == [ACCEPTED] * (1 if is_changed else 2)
+    if is_changed:
+        was_refused(Delivery.objects.get())
+
+
+@pytest.mark.trap("a changed row goes out with a fresh signature")
+def test_console_and_api_say_that_a_body_was_changed(receiver: Receiver) -> None:
+    channel = make_channel(encrypt_bodies=False)
+    make_consumer(channel, receiver.url())
+    publish(channel, ACCEPTED)
+    tamper(one_letter)
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+    row, api = Delivery.objects.get(), Api(scopes=["admin"])
+    path = f"/channels/{channel.slug}/consumers/{row.consumer.client_id}/dead-letters"
+
+    shown = api.get(f"/deliveries/{row}").json()
+    assert (shown["outcome"], shown["attempts"][0]["outcome"]) == ("integrity_error",) * 2
+    (found,) = api.get(f"{path}?outcome=integrity_error").json()["items"]
+    assert found["id"] == str(row)
+    answer = api.get(f"/messages/{row.message}/body")
+    assert problem(answer) == (404, "integrity_error", "")
+    page = console.look(console.operator(), console.page_url(row))
+    assert "integrity error" in page
+    assert EVIL.decode() not in html.unescape(page)
+
+
+def test_rows_from_before_digests_are_sent_unless_that_is_forbidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = make_channel(encrypt_bodies=False)
+    (message_id,) = publish(channel, b"x")
+    MessageBody.objects.update(data=b"\0" + ACCEPTED, key_id="")
+    assert parcels.load([message_id])[message_id].body == ACCEPTED
+
+    strict = replace(conf_module.conf(), require_body_digests=True)
+    monkeypatch.setattr(sealing, "conf", lambda: strict)
+    parcel = parcels.load([message_id])[message_id]
+    assert (parcel.body, parcel.outcome.value) == (None, "integrity_error")
+
+
+def test_a_secret_in_clear_that_somebody_wrote_is_not_used() -> None:
+    consumer = make_consumer(make_channel(), "http://127.0.0.1:9/")
+    ConsumerSecret.objects.update(sealed=b"\0known to somebody else, 32 bytes")
+    with pytest.raises(Changed):
+        load_signer(consumer.id)
+
+
+@pytest.mark.parametrize("headers", ["no base64!", "", "QUJD", [1], 7])
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_changed_headers_end_one_delivery_and_no_pump(
+    receiver: Receiver, encrypt: bool, headers: Any
+) -> None:
+    channel = make_channel(encrypt_bodies=encrypt)
+    make_consumer(channel, receiver.url())
+    publish(channel, ACCEPTED, headers={"X-Trace": "1"})
+    Message.objects.update(headers=headers)
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+
+    assert receiver.requests() == []
+    assert Delivery.objects.get().state == "dead"
+    assert sealing.headers_of(Message.objects.get()) == {}
+
+
+def test_large_bodies_are_checked_too() -> None:
+    channel = make_channel(encrypt_bodies=False)
+    (message_id,) = publish(channel, b"x" * (parcels.SMALL_BYTES + 1))
+    row = MessageBody.objects.get()
+    row.data = bytes(row.data)[:-1] + b"y"
+    row.save()
+    assert parcels.Shelf().load([message_id])[message_id].is_left
+    assert parcels.load([message_id])[message_id].outcome.value == "integrity_error"
