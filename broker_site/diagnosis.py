@@ -275,8 +275,8 @@ def clocks() -> Iterable[Finding]:
             "warning" if drift_s > MOST_DRIFT_S else "info",
             "clock",
             f"The clocks of this host and of the database differ by {drift_s:.2f} s.",
-            "Synchronise both (chrony, systemd-timesyncd): signatures carry this host's time, and "
-            "consumers refuse those that are minutes off.",
+            "Synchronise both (chrony, systemd-timesyncd): keys of rows carry this host's, and "
+            "far from the database's its pumps take nothing (HOOKSTATION_MAX_CLOCK_OFFSET_S).",
         )
 
 

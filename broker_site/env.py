@@ -218,6 +218,12 @@ class Environment:
     poll_ms: int = _hook(
         "POLL_MS", 500, _positive, "How often the tables are asked without a hint."
     )
+    max_clock_offset_s: int = _hook(
+        "MAX_CLOCK_OFFSET_S",
+        60,
+        _not_negative,
+        "Farther from the database's clock a host takes no deliveries; 0 never.",
+    )
     wake: bool = _hook("WAKE", True, _boolean, "Send datagrams as a hint after each commit.")
     wake_bind: str = _hook("WAKE_BIND", "127.0.0.1", str, "Address that pumps hear datagrams on.")
     grace_s: int = _hook("GRACE_S", 20, _positive, "Seconds a stop waits for open requests.")

@@ -187,9 +187,17 @@ def keys() -> Check:
 
 def pumps() -> Check:
     """Whether anybody delivers."""
-    count = len(slots.living())
-    if count:
-        return Check(True, f"Pumps with a heartbeat: {count}.")
+    living = slots.living()
+    adrift = [slot for slot in living if slots.is_adrift(slot.clock_offset_ms / 1000)]
+    if len(adrift) < len(living):
+        return Check(True, f"Pumps with a heartbeat: {len(living)}.")
+    if adrift:
+        return Check(
+            False,
+            f"Pumps with a heartbeat: {len(living)}. None takes deliveries: their hosts' clocks "
+            "are too far from the database's.",
+            "Synchronise the clocks of hosts and database (HOOKSTATION_MAX_CLOCK_OFFSET_S).",
+        )
     return Check(
         False,
         f"No pump had a heartbeat in the last {slots.STALE_S:.0f} s: nothing is delivered.",

@@ -19,7 +19,7 @@ from channels_app.models import Consumer, Message
 from delivery.models.traffic import MINUTE_S
 from delivery.rules.latency import in_words, quantile_ms
 from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import audits, slots
+from delivery.runtime import audits, notices, slots
 from delivery.steps import hot_keys, traffic
 
 STATES = (
@@ -119,16 +119,21 @@ def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
 
 def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
     """Whether it is well."""
-    pumps = len(slots.living())
+    living = slots.living()
+    pumps, text = len(living), "deliver now"
+    offset_ms = max((slot.clock_offset_ms for slot in living), key=abs, default=0)
+    drifts = notices.is_drift(offset_ms)
+    if drifts:
+        text = f"A host's clock is {offset_ms / 1000:+.1f} s from the database's."
     late_s = backlog.oldest_due_s(waiting)
     queued = reverse("admin:delivery_delivery_changelist") + "?state=queued"
     return [
         _card(
             "Living pumps",
             pumps,
-            "deliver now" if pumps else "Nothing is delivered: start manage.py broker.",
+            text if pumps else "Nothing is delivered: start manage.py broker.",
             reverse("admin:delivery_pumpslot_changelist"),
-            alarm=pumps == 0,
+            alarm=pumps == 0 or drifts,
         ),
         _card(
             "Oldest due",

@@ -86,8 +86,14 @@ def _read() -> Iterator[Metric]:
         "Age of the oldest due delivery that nothing but the broker keeps waiting.",
         value=backlog.oldest_due_s(now),
     )
+    living = slots.living()
     yield GaugeMetricFamily(
-        "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(slots.living())
+        "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(living)
+    )
+    yield GaugeMetricFamily(
+        "hookstation_pump_clock_offset_seconds",
+        "How far the pumps' host that is farthest off is ahead of the database's clock.",
+        value=max((slot.clock_offset_ms for slot in living), key=abs, default=0) / 1000,
     )
     yield from _limits()
     sealing = keystore.sealing_id()

@@ -23,6 +23,8 @@ class DatabaseClock:
         self._known: tuple[datetime, float] | None = None
         """The last answer and when it came. One value: no thread sees half of a new pair."""
         self._ask_at = float("-inf")
+        self._took_s = 0.0
+        """How long the last answer was on its way."""
 
     def now(self) -> datetime:
         """The database's time in UTC; asks it at most every ``RESYNC_S`` seconds.
@@ -38,8 +40,22 @@ class DatabaseClock:
 
     def sync(self) -> None:
         """Ask the database. The answer was true before it arrived: late is safe, early is not."""
+        before = time.monotonic()
         self._known = _ask(), time.monotonic()
+        self._took_s = self._known[1] - before
         self._ask_at = time.monotonic() + RESYNC_S
+
+    def drift_s(self) -> float:
+        """How far this host's clock is ahead of the database's, without asking: seconds.
+
+        0.0 where they may agree, and for SQLite, which has no clock of its own. A step of the
+        database's clock shows ``RESYNC_S`` later at most, one of this host's at once.
+        """
+        if connection.vendor != "mysql":
+            return 0.0
+        ahead_s = (datetime.now(UTC) - self.now()).total_seconds()
+        # The estimate is late by up to the time that the answer took, and never early.
+        return ahead_s if ahead_s < 0 else max(0.0, ahead_s - self._took_s)
 
     def _asked(self, known: tuple[datetime, float] | None) -> tuple[datetime, float]:
         if known is not None:
@@ -90,3 +106,4 @@ def _ask() -> datetime:
 _clock = DatabaseClock()
 now = _clock.now
 sync = _clock.sync
+drift_s = _clock.drift_s

@@ -28,6 +28,8 @@ class Conf:
     pump_body_bytes: int
     pump_minutes: int
     poll_s: float
+    max_clock_offset_s: int
+    """Between this host's clock and the database's, above which pumps take nothing; 0: any."""
     wake: bool
     wake_bind: str
     grace_s: int
@@ -67,6 +69,7 @@ def conf() -> Conf:
         pump_body_bytes=environment.pump_body_bytes,
         pump_minutes=environment.pump_minutes,
         poll_s=environment.poll_ms / 1000,
+        max_clock_offset_s=environment.max_clock_offset_s,
         wake=environment.wake,
         wake_bind=environment.wake_bind,
         grace_s=environment.grace_s,

@@ -28,9 +28,9 @@ class PumpSlotAdmin(base.ReadOnly):
         ("host", "pid"),
         ("cluster", "generation"),
         ("in_flight", "wake_address"),
-        ("started", "beat"),
+        ("started", "beat", "clock_offset"),
     )
-    readonly_fields = ("name", "alive", "beat", "started")
+    readonly_fields = ("name", "alive", "beat", "started", "clock_offset")
 
     @display(description="Place")
     def name(self, slot: PumpSlot) -> str:
@@ -47,6 +47,13 @@ class PumpSlotAdmin(base.ReadOnly):
     def beat(self, slot: PumpSlot) -> str:
         """Its last sign of life."""
         return base.instant(slot.heartbeat_at)
+
+    @display(description="Clock")
+    def clock_offset(self, slot: PumpSlot) -> str:
+        """How far its host's clock is from the database's."""
+        if not slot.clock_offset_ms:
+            return "agrees with the database's"
+        return f"{slot.clock_offset_ms / 1000:+.1f} s from the database's"
 
     @display(description="Started")
     def started(self, slot: PumpSlot) -> str:

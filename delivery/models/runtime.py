@@ -39,6 +39,8 @@ class PumpSlot(models.Model):
     """Of those that it has not, and that something it had to open was sealed with."""
     followed = models.BigIntegerField(default=0)
     """Up to which number of the configuration (DirectoryVersion) its owner acts on changes."""
+    clock_offset_ms = models.BigIntegerField(default=0, db_default=0)
+    """How far its host's clock is ahead of the database's."""
 
     class Meta:
         constraints = [

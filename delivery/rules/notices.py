@@ -7,6 +7,8 @@ from typing import Any
 from delivery.rules.standing import Kind
 
 CONSUMER_PREFIX, LIMIT_PREFIX = "hookstation.consumer.", "hookstation.limit."
+DRIFT = "hookstation.clock.drifting"
+"""A host's clock and the database's disagree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,22 @@ def event(told: Told) -> dict[str, Any]:
     )
     return {
         "type": event_type(told.kind),
-        "timestamp": told.at.isoformat().replace("+00:00", "Z"),
+        "timestamp": _instant(told.at),
         "data": about | {"reason": told.reason, "url": told.page or None},
     }
+
+
+def drift(host: str, offset_ms: int, at: datetime) -> dict[str, Any]:
+    """The body of the event that tells how far a host's clock is ahead of the database's."""
+    return {
+        "type": DRIFT,
+        "timestamp": _instant(at),
+        "data": {"host": host, "offset_ms": offset_ms},
+    }
+
+
+def _instant(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def subject(told: Told) -> str:

@@ -53,7 +53,7 @@ class Membership:
         self.next_beat = began + slots.BEAT_S
         self._show(in_flight)
         if began - self._beaten_at > AWAY_S:
-            self._join()
+            self.join()
         self._is_behind = self._roster.refresh() or self._is_behind
         self._beaten_at = began
         if not self._is_behind:
@@ -66,6 +66,16 @@ class Membership:
         self._show(in_flight)
         self._is_behind = False
         self.fence_at = self._beaten_at + FENCE_S
+
+    def join(self) -> None:
+        """Let all others look who is here; alone, there is nobody to wait for."""
+        if all(slot.generation == self._held.generation for slot in slots.living()):
+            return
+        DirectoryVersion.bump()
+        self._joining = DirectoryVersion.current()
+        self._join_until = time.monotonic() + FENCE_S
+        if conf().wake:
+            bell.changed()
 
     def owns(self) -> bool:
         """Whether all others know what is ours by now, so that we may take of it."""
@@ -89,13 +99,3 @@ class Membership:
     def _show(self, in_flight: int) -> None:
         if not slots.beat(self._held, in_flight, self._followed):
             raise Replaced
-
-    def _join(self) -> None:
-        """Let all others look who is here; alone, there is nobody to wait for."""
-        if all(slot.generation == self._held.generation for slot in slots.living()):
-            return
-        DirectoryVersion.bump()
-        self._joining = DirectoryVersion.current()
-        self._join_until = time.monotonic() + FENCE_S
-        if conf().wake:
-            bell.changed()

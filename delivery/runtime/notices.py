@@ -17,7 +17,7 @@ from delivery.models import Notice
 from delivery.rules import notices
 from delivery.rules.notices import Told
 from delivery.rules.standing import Kind
-from delivery.runtime import task_queue
+from delivery.runtime import slots, task_queue
 from delivery.steps import outbox, watch
 
 logger = logging.getLogger(__name__)
@@ -26,8 +26,15 @@ CHANNEL = "hookstation"
 """Reserved: an operator who makes this channel, internal, hears there of every consumer."""
 MAIL_TIMEOUT_S = 10
 MAILS_AT_ONCE = 100
+DRIFT_MS = 1000
+"""Of a host's clock from the database's, from which on operators hear of it."""
+WARN_S = 3600.0
+"""The log repeats it so often."""
 MAILS_S = 120.0
 """Of one task: well below what django-q2 lets a task take."""
+
+
+_warned: dict[str, float] = {}
 
 
 def sweep() -> Iterator[int]:
@@ -36,10 +43,40 @@ def sweep() -> Iterator[int]:
     Steps, each with the number of notices that it made or published.
     """
     yield from watch.watch(clock.now())
+    yield from _clocks()
     for notice_id in outbox.unpublished():
         yield _publish(notice_id)
     if outbox.has_mail(clock.now()) and not task_queue.is_queued(task_queue.MAIL):
         task_queue.add(task_queue.MAIL)
+
+
+def is_drift(offset_ms: int) -> bool:
+    """Whether a host's clock is so far from the database's that operators hear of it."""
+    return abs(offset_ms) >= DRIFT_MS
+
+
+def _clocks() -> Iterator[int]:
+    """Publish which hosts' clocks have drifted, once an hour for each host."""
+    hosts = {slot.host: slot for slot in slots.living() if is_drift(slot.clock_offset_ms)}
+    channel = _operators() if hosts else None
+    for host, slot in hosts.items():
+        if time.monotonic() - _warned.get(host, float("-inf")) > WARN_S:
+            _warned[host] = time.monotonic()
+            logger.warning(
+                "the clock of %s is %+d ms from the database's", host, slot.clock_offset_ms
+            )
+        if channel is None:
+            continue
+        now = clock.now()
+        body = notices.drift(host, slot.clock_offset_ms, now)
+        publication = Publication(
+            json.dumps(body).encode(),
+            content_type="application/json",
+            event_type=notices.DRIFT,
+            idempotency_key=f"clock of {host[:200]} {now:%Y-%m-%d %H}",
+        )
+        if accept.known(channel, None, publication) is None:
+            yield len(accept.accept(channel, None, [publication], within_quota=False))
 
 
 def mail() -> int:
@@ -88,10 +125,12 @@ def _channel(told: Told) -> ChannelView | None:
     It is everybody's, so that no team may register there; and what happens to its own consumers is
     not published to them.
     """
+    return None if told.channel == CHANNEL else _operators()
+
+
+def _operators() -> ChannelView | None:
     channel = directory.channel(CHANNEL)
-    if channel is None or channel.exposure != "internal" or told.channel == CHANNEL:
-        return None
-    return channel
+    return channel if channel is not None and channel.exposure == "internal" else None
 
 
 def _mail(notice: Notice) -> int:

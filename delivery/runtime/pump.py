@@ -70,6 +70,8 @@ class Pump:
         self.unopened: dict[str, list[Claimed]] = {}
         """Taken, and sealed with a key that this process lacks, by that key; to be given back."""
         self.recorder = Recorder(held, self.roster)
+        self.is_hushed = False
+        """Whether it takes nothing because of its clock."""
         self.accepted_hint = True
         self.told: set[int] = set()
         """Messages of whose acceptance somebody told."""
@@ -113,12 +115,36 @@ class Pump:
 
     def _look(self, now: datetime) -> None:
         """Fan out and take. Where much is found, rest as long as it took: then more is."""
+        if self._is_adrift():
+            self.next_look = self.next_poll = time.monotonic() + slots.BEAT_S
+            return
         began = time.monotonic()
         self.roster.recount()
         found = self._fan_out(now) + self._take(now)
         ended = time.monotonic()
         if found >= MUCH:
             self.next_look = ended + min(ended - began, REST_S)
+
+    def _is_adrift(self) -> bool:
+        """Whether this host's clock and the database's are so far apart that one must be wrong.
+
+        Pumps of other hosts are given the consumers meanwhile.
+        """
+        offset_s = clock.drift_s()
+        adrift = slots.is_adrift(offset_s)
+        if adrift and not self.is_hushed:
+            logger.error(
+                "pump takes nothing: this host's clock is %+.1f s from the database's", offset_s
+            )
+            slots.hush(self.held)
+        elif self.is_hushed and not adrift:
+            logger.warning("pump takes deliveries again: the clocks agree")
+            slots.unhush(self.held, self.listener.address)
+            self.membership.join()
+            self.is_hushed = False
+            return True  # not before those know that look after its consumers now
+        self.is_hushed = adrift
+        return adrift
 
     def _may_leave(self, end: float) -> bool:
         """At ``end``, or soon after it when nothing is open: a pump that drains takes nothing."""

@@ -43,8 +43,8 @@ ELSEWHERE_S, NOWHERE_S = 1.0, 60.0
 its consumer over, or, where none has the key, until somebody may have brought it."""
 # Both twice a second in each pump: the ORM would take most of the time.
 BEAT = (
-    f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s, followed = %s"  # noqa: S608 (name of ours)
-    " WHERE id = %s AND generation = %s"
+    f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s, followed = %s,"  # noqa: S608 (ours)
+    " clock_offset_ms = %s WHERE id = %s AND generation = %s"
 )
 TAKERS = (
     f"SELECT generation, key_ids, missing_key_ids FROM {PumpSlot._meta.db_table}"  # noqa: S608 (a name of ours)
@@ -92,13 +92,25 @@ def beat(held: Held, in_flight: int, followed: int = 0) -> bool:
 
     False when somebody else was given the slot: stop at once.
     """
-    now = raw.text(clock.now())
-    return bool(raw.execute(BEAT, [now, in_flight, followed, held.id, held.generation]))
+    values = raw.text(clock.now()), in_flight, followed, int(clock.drift_s() * 1000)
+    return bool(raw.execute(BEAT, [*values, held.id, held.generation]))
 
 
 def hush(held: Held) -> None:
     """Take nothing more: from now on the other pumps look after its consumers."""
-    PumpSlot.objects.filter(id=held.id, generation=held.generation).update(wake_address="")
+    unhush(held, "")
+
+
+def unhush(held: Held, wake_address: str) -> None:
+    """Take deliveries again, woken at this address."""
+    mine = PumpSlot.objects.filter(id=held.id, generation=held.generation)
+    mine.update(wake_address=wake_address)
+
+
+def is_adrift(offset_s: float) -> bool:
+    """Whether a host whose clock is so far from the database's takes no deliveries."""
+    limit_s = conf().max_clock_offset_s
+    return bool(limit_s) and abs(offset_s) > limit_s
 
 
 def lack(generation: int, key_ids: Collection[str]) -> None:

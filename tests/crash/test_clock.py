@@ -39,6 +39,8 @@ class Clock:
             "FAKETIME_TIMESTAMP_FILE": str(self._path),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            # An hour is too much for pumps to go on by themselves: here they are made to.
+            "HOOKSTATION_MAX_CLOCK_OFFSET_S": "0",
         }
 
     def step(self, seconds: int) -> None:

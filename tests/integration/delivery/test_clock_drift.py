@@ -1,0 +1,134 @@
+"""A host whose clock is far from the database's takes no deliveries, and operators hear of it."""
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+from django.db import connection
+from django.urls import reverse
+
+from broker_site import health
+from channels_app import clock
+from channels_app.models import Channel, Message
+from delivery.models import Delivery, PumpSlot
+from delivery.runtime import notices, slots
+from delivery.steps import parcels
+from tests.support import console, pumping
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_rounds,
+    pump_until,
+)
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Drift = Callable[[float], None]
+
+
+@pytest.fixture
+def drift(monkeypatch: pytest.MonkeyPatch) -> Drift:
+    """This host's clock is so many seconds ahead of the database's from now on."""
+
+    def drift(seconds: float) -> None:
+        monkeypatch.setattr(clock, "drift_s", lambda: seconds)
+
+    return drift
+
+
+@pytest.mark.trap("a host whose clock is wrong")
+@pytest.mark.parametrize("seconds", [61.0, -61.0])
+def test_a_pump_takes_nothing_while_its_clock_is_too_far_off(
+    receiver: Receiver, drift: Drift, caplog: pytest.LogCaptureFixture, seconds: float
+) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url())
+    with pumping.pumping() as pump:
+        publish(channel, b"1")
+        pump_until(pump, all_finished)
+        address = PumpSlot.objects.get().wake_address
+        drift(seconds)
+        publish(channel, b"2")
+        pump_rounds(pump, 20)
+        pump.membership.next_beat = 0.0
+        pump_rounds(pump, 2)
+
+        assert [request.body for request in receiver.requests()] == [b"1"]
+        assert set(Message.objects.values_list("state", flat=True)) == {"accepted", "dispatched"}
+        slot = PumpSlot.objects.get()
+        assert (slot.wake_address, slot.clock_offset_ms) == ("", seconds * 1000)
+        ready = health.pumps()
+        assert (ready.ok, "None takes deliveries" in ready.detail) == (False, True)
+        assert caplog.text.count("pump takes nothing") == 1
+
+        drift(0.0)
+        pump_until(pump, lambda: Delivery.objects.filter(state="delivered").count() == 2)
+        assert PumpSlot.objects.get().wake_address == address
+        pump.membership.next_beat = 0.0
+        pump_rounds(pump, 2)
+        assert health.pumps().ok
+
+
+def test_a_pump_goes_on_below_the_limit(receiver: Receiver, drift: Drift) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url())
+    drift(59.0)
+    with pumping.pumping() as pump:
+        publish(channel, b"1")
+        pump_until(pump, all_finished)
+        assert health.pumps().ok
+
+
+@pytest.mark.mariadb
+@pytest.mark.trap("a host whose clock is wrong")
+def test_a_database_whose_clock_is_wrong_is_noticed_at_the_next_look(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url())
+    try:
+        with pumping.pumping() as pump, connection.cursor() as cursor:
+            publish(channel, b"1")
+            assert abs(clock.drift_s()) < 1
+            # This session's UTC_TIMESTAMP from now on.
+            cursor.execute("SET timestamp = %s", [time.time() + 3600])
+            clock.sync()
+            assert -3602 < clock.drift_s() < -3598
+            pump_rounds(pump, 20)
+            assert receiver.requests() == []
+            cursor.execute("SET timestamp = DEFAULT")
+            clock.sync()
+            pump_until(pump, all_finished)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("SET timestamp = DEFAULT")
+        clock.sync()
+    assert len(receiver.requests()) == 1
+
+
+@pytest.mark.trap("a host whose clock is wrong")
+def test_operators_hear_of_a_drift_once_an_hour(
+    drift: Drift, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices._warned.clear()
+    Channel.objects.create(slug="hookstation")
+    with pumping.pumping() as pump:
+        for seconds in (0.9, 1.5, 1.6):
+            drift(seconds)
+            assert slots.beat(pump.held, 0)
+            list(notices.sweep())
+
+        (message,) = Message.objects.all()
+        assert message.event_type == "hookstation.clock.drifting"
+        body = parcels.load([message.id])[message.id].body
+        assert body is not None
+        told = json.loads(body)
+        host = PumpSlot.objects.get().host
+        assert (told["type"], told["data"]) == (
+            message.event_type,
+            {"host": host, "offset_ms": 1500},
+        )
+        assert f"the clock of {host} is +1500 ms from the database's" in caplog.text
+        page = console.look(console.operator(), reverse("admin:index"))
+        assert "clock is +1.6 s from the database" in page
