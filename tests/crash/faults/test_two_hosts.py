@@ -112,10 +112,24 @@ def has_begun(hosts: Hosts, consumer: str) -> bool:
     return begun(hosts, consumer, "<=", datetime.now(UTC)) > 0
 
 
-def settled(hosts: Hosts) -> None:
-    """Wait until no delivery is on its way: then every attempt is in the books."""
-    open_count = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'in_flight'"
-    wait_until(lambda: not Books(hosts.one).number(open_count), PATIENCE_S, "not settled")
+def settled(hosts: Hosts, channel: str) -> None:
+    """Wait until no delivery of a channel is on its way: then every attempt is in the books."""
+    under_way = f"""
+        FROM delivery_delivery AS delivery
+        JOIN channels_app_consumer AS consumer ON consumer.id = delivery.consumer_id
+        WHERE delivery.state = 'in_flight' AND consumer.client_id LIKE '{channel}-%'
+    """
+
+    def more() -> str:
+        books = Books(hosts.one)
+        columns = "consumer.client_id, consumer.state, delivery.due_at, delivery.lease_owner"
+        held = books.read(f"SELECT {columns} {under_way} LIMIT 10")
+        pumps = books.read("SELECT generation, pid, heartbeat_at, followed FROM delivery_pumpslot")
+        logs = [broker.log()[-1000:] for broker in (hosts.one, hosts.other)]
+        return "\n".join([str(datetime.now(UTC)), str(held), str(pumps), *logs])
+
+    open_count = f"SELECT COUNT(*) {under_way}"
+    wait_until(lambda: not Books(hosts.one).number(open_count), PATIENCE_S, "not settled", more)
 
 
 @pytest.mark.trap("a pause that is answered before it is true")
@@ -126,10 +140,11 @@ def test_after_a_pause_was_answered_no_request_begins(hosts: Hosts) -> None:
         flows(accepted, hosts.one)
         for number, name in enumerate(names):
             there = (hosts.one, hosts.other)[number % 2]
+            wait_until(partial(has_begun, hosts, name), PATIENCE_S, f"nothing went to {name}")
             there.call("POST", f"/channels/paused/consumers/{name}/pause", 200)
             paused[name] = datetime.now(UTC)
             flows(accepted, hosts.one, 2)
-    settled(hosts)
+    settled(hosts, "paused")
     assert all(begun(hosts, name, "<=", at) for name, at in paused.items())
     assert {name: begun(hosts, name, ">", at) for name, at in paused.items()} == dict.fromkeys(
         names, 0
@@ -149,10 +164,11 @@ def test_after_a_new_address_was_answered_none_begins_to_the_old_one(hosts: Host
             moved[name] = datetime.now(UTC)
             flows(accepted, hosts.one, 2)
         for name in names:
+            new = partial(hosts.consumer.requests, f"/{name}/new")
+            wait_until(lambda new=new: bool(new()), PATIENCE_S, f"nothing went to {name}/new")
             hosts.one.call("POST", f"/channels/moved/consumers/{name}/pause", 200)
-    settled(hosts)
+    settled(hosts, "moved")
     for name, at in moved.items():
-        assert hosts.consumer.requests(f"/{name}/new")
         assert len(hosts.consumer.requests(f"/{name}")) <= begun(hosts, name, "<=", at)
 
 
@@ -181,15 +197,13 @@ def test_after_a_key_was_parked_nothing_of_it_begins(hosts: Hosts) -> None:
                 park(hosts, lanes, f"key-{number}")
             parked[name] = datetime.now(UTC)
             flows(accepted, hosts.one, 2)
-    settled(hosts)
+    settled(hosts, "keyed")
     assert all(begun(hosts, name, "<=", at) for name, at in parked.items())
     assert not any(begun(hosts, name, ">", at) for name, at in parked.items())
 
 
 @pytest.mark.trap("a pause that is answered before it is true")
-def test_a_frozen_pump_begins_nothing_when_it_wakes(
-    hosts: Hosts,
-) -> None:
+def test_a_frozen_pump_begins_nothing_when_it_wakes(hosts: Hosts) -> None:
     names = register(hosts, "frozen")
     with load(hosts.one, "frozen") as accepted:
         flows(accepted, hosts.one)
@@ -204,7 +218,7 @@ def test_a_frozen_pump_begins_nothing_when_it_wakes(
             with suppress(ProcessLookupError):  # its supervisor has replaced it
                 os.kill(pid, signal.SIGCONT)
         flows(accepted, hosts.one)
-    settled(hosts)
+    settled(hosts, "frozen")
     assert not any(begun(hosts, name, ">", at) for name in names)
 
 
@@ -262,5 +276,5 @@ def test_caps_hold_while_a_host_leaves_and_joins(hosts: Hosts, end: signal.Signa
         wait_until(is_more_answered, PATIENCE_S, "nothing is delivered", hosts.other.log)
         for name in names:
             hosts.one.call("POST", f"/channels/{channel}/consumers/{name}/pause", 200)
-    settled(hosts)
+    settled(hosts, channel)
     assert {name: most_at_once(hosts, name) for name in names} == dict.fromkeys(names, 3)
