@@ -184,6 +184,7 @@ TODAY = datetime(2026, 1, 10, tzinfo=UTC)
         ([(-1, None)], 0),
         ([(3, None), (-1, None)], 3),
         ([(9, 8), (7, 2)], 0),
+        ([(3, None), (3, 2)], 3),
     ],
 )
 def test_a_right_counts_from_when_it_was_held_without_a_break(
