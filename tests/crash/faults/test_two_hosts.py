@@ -21,7 +21,7 @@ CONSUMERS = 8
 """Of one channel: both pumps have some of them."""
 BATCH = 40
 WAITING = 10 * BATCH
-"""So many messages may wait for their fan-out: with more, a slow machine would be behind by minutes,
+"""So many messages may wait for their fan-out: with more, a slow machine would be minutes behind,
 and each test would wait for what those before it have left."""
 PATIENCE_S = 60.0
 REQUESTS = """
@@ -119,6 +119,11 @@ def has_begun(hosts: Hosts, consumer: str) -> bool:
     return begun(hosts, consumer, "<=", datetime.now(UTC)) > 0
 
 
+def got(hosts: Hosts, consumer: str) -> bool:
+    """Whether the receiver had a request at that path."""
+    return bool(hosts.consumer.requests(f"/{consumer}"))
+
+
 def settled(hosts: Hosts, channel: str) -> None:
     """Wait until no delivery of a channel is on its way: then every attempt is in the books."""
     under_way = f"""
@@ -171,8 +176,7 @@ def test_after_a_new_address_was_answered_none_begins_to_the_old_one(hosts: Host
             moved[name] = datetime.now(UTC)
             flows(accepted, hosts.one, 2)
         for name in names:
-            new = partial(hosts.consumer.requests, f"/{name}/new")
-            wait_until(lambda new=new: bool(new()), PATIENCE_S, f"nothing went to {name}/new")
+            wait_until(partial(got, hosts, f"{name}/new"), PATIENCE_S, f"{name}/new got nothing")
             hosts.one.call("POST", f"/channels/moved/consumers/{name}/pause", 200)
     settled(hosts, "moved")
     for name, at in moved.items():
