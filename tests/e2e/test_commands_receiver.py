@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, Queue
+from statistics import median
 from threading import Thread
 
 import pytest
@@ -163,13 +164,15 @@ def test_slow_waits_and_hang_never_answers(running: Running) -> None:
 
 
 def test_one_connection_serves_many_requests(running: Running) -> None:
+    seconds = []
     with requests.Session() as session:
-        started = time.monotonic()
         for _ in range(50):
+            started = time.monotonic()
             assert session.post(running.url + "/many", data=b"x", timeout=5).text == "ok\n"
             running.line()
-    # Held back by Nagle's algorithm and delayed acknowledgements it would be 40 ms each.
-    assert time.monotonic() - started < 1.0
+            seconds.append(time.monotonic() - started)
+    # Held back by Nagle's algorithm and delayed acknowledgements each would take 40 ms.
+    assert median(seconds) < 0.04
 
 
 def test_stats_count_by_path(running: Running) -> None:

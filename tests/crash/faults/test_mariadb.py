@@ -135,7 +135,6 @@ def test_on_a_slow_way_that_is_cut_again_and_again_nothing_is_lost_and_nothing_s
     url = f"{server.database('broker_far')}?read_timeout=6"
     with Proxy(url) as way:
         for broker in installed(tmp_path, way.url, consumer, path="/far"):
-            before = processes(broker)
             way.delay_s = 0.01
             with Traffic(broker, "far") as traffic:
                 for _ in range(5):
@@ -148,4 +147,7 @@ def test_on_a_slow_way_that_is_cut_again_and_again_nothing_is_lost_and_nothing_s
             all_arrived(consumer, "/far", traffic, broker)
             ((stored,),) = server.run("SELECT COUNT(*) FROM broker_far.channels_app_message")
             assert stored == len(traffic.acknowledged) == traffic.keys
-            assert processes(broker) == before
+            # Of two workers the one that hears last may have been taken for dead: it ends by
+            # itself. Nothing is killed for it.
+            assert broker.log().count("web started") == broker.log().count("worker started") == 1
+            assert "stands still" not in broker.log()
