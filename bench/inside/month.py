@@ -15,6 +15,7 @@ from bench.bodies import body
 from bench.flow import Tell
 from bench.inside import piles, sql
 from channels_app import clock, sealing
+from channels_app.conf import keyring
 from channels_app.models import Channel, Consumer, Message, MessageBody, Producer
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
@@ -101,7 +102,7 @@ class Month:
             "consumer_count": "2",
         }
         sql.insert(Message, common | message, source)
-        stored = sql.binary(sealing.seal_body(0, BODY, encrypt=False)[0])
+        stored = sql.binary(keyring().plain(BODY))
         sql.insert(MessageBody, {"message_id": message_id, "data": stored}, source)
         for place in (0, 1):
             at_ms = f"({accepted_ms} + {place + 1})"

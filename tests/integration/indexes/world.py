@@ -64,10 +64,9 @@ def make() -> World:
     MessageBody.objects.bulk_create(
         [MessageBody(message_id=message.id, data=b"x") for message in made_by_nobody]
     )
-    MessageBody.objects.create(
-        message_id=made.rows["dead"][0].message_id,
-        data=sealing.seal_body(1, b"x", encrypt=False)[0],
-    )
+    opened = made.rows["dead"][0].message_id
+    stored, key_id = sealing.seal_body(opened, b"x", encrypt=False)
+    MessageBody.objects.create(message_id=opened, data=stored, key_id=key_id)
     everything = [row for rows in made.rows.values() for row in rows]
     Attempt.objects.bulk_create(
         [_attempt(row, 1) for row in everything]

@@ -71,7 +71,7 @@ def test_an_array_is_stored_in_order(producer: Api) -> None:
     rows = list(Message.objects.order_by("id"))
     assert numbers == [row.id for row in rows]
     assert [row.priority for row in rows] == [4, 9, 4, 4]
-    assert rows[2].headers == {"X-A": "1"}
+    assert sealing.headers_of(rows[2]) == {"X-A": "1"}
     assert [item["matched_consumers"] for item in shown["items"]] == [0, 0, 1, 0]
     assert shown["items"][3]["due_at"] == "2030-01-01T00:00:00.000Z"
 
