@@ -169,6 +169,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         head_of_line=consumer.head_of_line,
         ack=consumer.ack,
         encrypt_bodies=channel.encrypt_bodies,
+        max_pumps=consumer.max_pumps,
     )
 
 

@@ -16,6 +16,7 @@ from bench.rows import (
     rest,
     scale,
     scheduled,
+    shared,
     throughput,
     urgent,
 )
@@ -30,6 +31,7 @@ ROWS: tuple[Row, ...] = (
     *isolation.ROWS,
     *neighbours.ROWS,
     *urgent.ROWS,
+    *shared.ROWS,
     *lanes.ROWS,
     *rest.ROWS,
     *floor.ROWS,

@@ -111,7 +111,7 @@ class ConsumerAdmin(Acting, base.Stepped):
                     ("timeout_ms", "max_attempts"),
                     "retry",
                     ("rate_per_second", "rate_burst"),
-                    "max_in_flight",
+                    ("max_in_flight", "max_pumps"),
                     ("ordering", "head_of_line"),
                     "ack",
                     "inbound_address",

@@ -54,6 +54,8 @@ class Consumer(Versioned):
     rate_per_second = models.FloatField(null=True, blank=True)
     rate_burst = models.PositiveIntegerField(default=1)
     max_in_flight = models.PositiveIntegerField(null=True, blank=True)
+    max_pumps = models.PositiveSmallIntegerField(default=1)
+    """How many pumps may send to it at the same time; each has its part of the limits."""
     ordering = models.BooleanField(default=False)
     """Whether deliveries with the same ordering key are sent one after the other."""
     head_of_line = models.CharField(

@@ -1,6 +1,6 @@
 """Consumers as delivery uses them: settings resolved, and what their requests carry."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +36,19 @@ class ConsumerView:
     """How it acknowledges, where its answer alone does not."""
     encrypt_bodies: bool = False
     """Whether its channel's bodies are sealed at rest, and its answers with them."""
+    max_pumps: int = 1
+    """How many pumps may send to it at the same time."""
+
+    @property
+    def pump_count(self) -> int:
+        """How many pumps share it: no more than each can have a part of each of its limits."""
+        burst = self.rate.burst if self.rate else self.max_pumps
+        return max(1, min(self.max_pumps, self.max_in_flight, burst))
+
+    def within(self, max_in_flight: int, burst: int, pumps: int) -> "ConsumerView":
+        """The same as one of several pumps sees it: with that pump's part of the limits."""
+        rate = self.rate and Rate(self.rate.per_second / pumps, burst)
+        return replace(self, max_in_flight=max_in_flight, rate=rate)
 
     def wants(self, event_type: str) -> bool:
         """Whether its filter lets this event type through."""

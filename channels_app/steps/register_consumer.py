@@ -19,6 +19,7 @@ from channels_app.rules.tenants import OPERATOR, Tenant
 MIN_TIMEOUT_MS = 100
 MOST_ATTEMPTS = 100
 MOST_IN_FLIGHT = 1000
+MOST_PUMPS = 16
 
 
 def _url(value: str) -> str | None:
@@ -68,6 +69,11 @@ FIELDS: dict[str, Field] = {
     "rate_limit": Field(settings.rate_limit, help="Requests per second, and how many at once."),
     "max_in_flight": Field(
         fields.nullable(fields.whole(1, MOST_IN_FLIGHT)), help="Requests open at the same time."
+    ),
+    "max_pumps": Field(
+        fields.whole(1, MOST_PUMPS),
+        default=1,
+        help="Pumps that may send to it at the same time, where one is not fast enough.",
     ),
     "ordering": Field(
         fields.boolean,
@@ -185,6 +191,7 @@ def _settings(consumer: Consumer) -> dict[str, Any]:
         "retry": consumer.retry,
         "rate_limit": rate,
         "max_in_flight": consumer.max_in_flight,
+        "max_pumps": consumer.max_pumps,
         "ordering": consumer.ordering,
         "head_of_line": consumer.head_of_line,
         "ack": consumer.ack,

@@ -1,5 +1,6 @@
-"""Sharding: which of the live pumps looks after a consumer (rendezvous hashing)."""
+"""Sharding: which of the live pumps look after a consumer (rendezvous hashing)."""
 
+import heapq
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, Self
 
@@ -50,9 +51,52 @@ def owner(consumer_id: int, generations: Collection[int]) -> int | None:
     Every process computes the same answer from the same set, and when one pump leaves, only its
     own consumers move.
     """
+    return next(iter(owners(consumer_id, generations, 1)), None)
+
+
+def owners(consumer_id: int, generations: Collection[int], most: int) -> tuple[int, ...]:
+    """The ``most`` pumps that serve the consumer together, in an order that all agree on.
+
+    When one leaves, the others stay; fewer where there are not so many.
+    """
     if not generations:
-        return None
-    return max(generations, key=lambda generation: (_mix(consumer_id, generation), generation))
+        return ()
+    if most == 1:
+        return (max(generations, key=lambda pump: (_mix(consumer_id, pump), pump)),)
+    ranked = heapq.nlargest(most, generations, key=lambda pump: (_mix(consumer_id, pump), pump))
+    return tuple(ranked)
+
+
+class Share(NamedTuple):
+    """What one of several owners has of a consumer."""
+
+    place: int
+    owners: tuple[int, ...]
+    """Generations; ours is at ``place``."""
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nobody else serves the consumer."""
+        return len(self.owners) == 1
+
+    def of(self, total: int, owner: int) -> int:
+        """The owner's part of a limit; all parts together are the limit. 0 for whoever is none."""
+        if owner not in self.owners:
+            return 0
+        return part(total, self.owners.index(owner), len(self.owners))
+
+    def prefers(self, delivery_id: int) -> bool:
+        """Whether the delivery is ours rather than another owner's."""
+        return delivery_id % len(self.owners) == self.place
+
+
+ALONE = Share(0, (0,))
+"""Of whoever serves a consumer alone."""
+
+
+def part(total: int, index: int, count: int) -> int:
+    """The ``index``-th of ``count`` parts of a number, as equal as whole numbers can be."""
+    return total // count + (index < total % count)
 
 
 def _mix(left: int, right: int) -> int:

@@ -99,6 +99,7 @@ class Allotment:
                 oldest_first,
                 levels=line.due_levels(now),
                 may_take_more=more,
+                share=line.share,
             )
             for line, limit, more in shares(picks, free, self.batch)
         ]

@@ -11,6 +11,7 @@ from channels_app.rules.limits import decide
 from delivery.conf import conf
 from delivery.rules import breaker
 from delivery.rules.breaker import Circuit
+from delivery.rules.sharding import ALONE, Share
 from delivery.steps.claim import LEVELS
 
 LEAD, AHEAD = timedelta(milliseconds=15), timedelta(milliseconds=30)
@@ -47,14 +48,17 @@ STANDINGS = tuple(Standing)
 
 @dataclass(slots=True)
 class Line:
-    """State of one consumer in the memory of the one pump that owns it."""
+    """State of one consumer in the memory of a pump that owns it, or a share of it."""
 
     view: ConsumerView
+    """With this pump's part of the limits, where several serve it."""
     circuit: Circuit
     policy: Policy
+    share: Share = ALONE
     in_flight: int = 0
     elsewhere: int = 0
-    """Requests that a former pump of it still has on their way."""
+    """Requests that others have on their way and that are not within their parts: a former pump's,
+    or those of one that has just had all of it."""
     body_bytes: int = 0
     """Of bodies on their way to it."""
     usual_bytes: float = 0.0

@@ -12,7 +12,7 @@ from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
 from channels_app import clock, failpoints
-from channels_app.directory import ConsumerView, Signer, directory
+from channels_app.directory import ConsumerView, Signer
 from channels_app.rules.encryption import KeyMissing, Unreadable
 from delivery import lanes, metrics
 from delivery.conf import conf
@@ -182,12 +182,12 @@ class Pump:
 
     def _recall(self) -> None:
         """Give back what has not begun yet and may not begin any more, or not as it is."""
-        views = directory.consumers()
         rows = [row for row, _ in self.claimed] + [row for row, *_ in self.open.values()]
+        views = {key: self.roster.view(key) for key in {row.consumer_id for row in rows}}
         held = lanes.parked((row.consumer_id, row.ordering_key) for row in rows)
 
         def may_go(row: Claimed) -> bool:
-            view = views.get(row.consumer_id)
+            view = views[row.consumer_id]
             is_held = (row.consumer_id, row.ordering_key) in held
             return not (view is None or view.halted or is_held)
 
@@ -238,10 +238,10 @@ class Pump:
             key
             for key, due in made.due.items()
             for priority, due_at in due.items()
-            if not self.roster.expect(key, due_at, priority)
+            if not self.roster.expect(key, due_at, priority) or self.roster.is_shared(key)
         }
         if others and conf().wake:
-            bell.due(others)
+            bell.due(others, but=self.held.generation)
         if poll:
             self.next_poll = time.monotonic() + self.roster.discover(conf().poll_s)
         return made.message_count

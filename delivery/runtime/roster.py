@@ -1,8 +1,8 @@
-"""Roster: the consumers that one pump owns, kept true as pumps and configuration come and go."""
+"""Roster: the consumers that one pump serves, kept true as pumps and configuration come and go."""
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from channels_app import clock, keystore
@@ -14,7 +14,7 @@ from delivery.conf import conf
 from delivery.rules import breaker, sharding
 from delivery.rules.breaker import Circuit
 from delivery.rules.outcome import Outcome
-from delivery.rules.sharding import KeyHolder
+from delivery.rules.sharding import KeyHolder, Share
 from delivery.runtime import confirmation, slots
 from delivery.runtime.agenda import Agenda
 from delivery.runtime.line import Line
@@ -31,6 +31,8 @@ DISCOVER_SHARE = 20
 DISCOVER_AT_ONCE = horizon.CONSUMERS_PER_QUERY
 RECOUNT_S = 0.1
 """Between two looks at what former pumps still have on their way."""
+FOLLOW_LOOK_S = 0.02
+"""Between two looks at whether the others follow the configuration."""
 
 
 _NEVER_SENT = (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE, Outcome.INTEGRITY_ERROR)
@@ -51,8 +53,10 @@ class Roster:
         self._moved: set[int] = set()
         """Consumers of which another pump may still have requests on their way."""
         self._recount_at = 0.0
-        self._known: frozenset[int] = frozenset()
-        """All consumers there were at the last refresh."""
+        self._awaited_until = 0.0
+        """Until when (`time.monotonic`) the count waits for pumps that do not follow yet."""
+        self._known: Mapping[int, ConsumerView] = {}
+        """All consumers there were at the last refresh, with all of their limits."""
         self._basis: object = None
         self._members: set[int] = set()
         self._news: dict[int, tuple[Line, Answer]] = {}
@@ -85,11 +89,8 @@ class Roster:
         if basis == self._basis:
             return False
         everybody = directory.consumers()
-        views = {
-            view.id: view
-            for view in everybody.values()
-            if view.mode == "push" and sharding.owner(view.id, members) == self.generation
-        }
+        shares = _shares(everybody.values(), members, self.generation)
+        views = {key: _part(everybody[key], share) for key, share in shares.items()}
         for consumer_id in self.lines.keys() - views.keys():
             self._former[consumer_id] = self.lines.pop(consumer_id)
             self.agenda.forget(consumer_id)
@@ -99,14 +100,19 @@ class Roster:
         fresh = [key for key in views if key not in self.lines or self.lines[key].view.halted]
         self._unasked = [*fresh, *self._unasked]
         ours = views.keys() - self.lines.keys()
+        moved = ours | {key for key, line in self.lines.items() if line.share != shares[key]}
         circuits = health.load(ours)
         for consumer_id, view in views.items():
-            self._adopt(view, circuits.get(consumer_id, Circuit()))
-        # Whoever registered since the last refresh had no pump before us.
-        self._moves(ours if members != self._members else ours & self._known)
-        self._known, self._members = frozenset(everybody), members
-        self.recount()
+            self._adopt(view, shares[consumer_id], circuits.get(consumer_id, Circuit()))
+        if members == self._members:
+            # Whoever registered since the last refresh had no pump before us.
+            moved &= self._known.keys()
+            if moved:
+                self._awaited_until = time.monotonic() + confirmation.FENCE_S
+        self._moves(moved)
+        self._known, self._members = everybody, members
         self._basis, self.number = basis, number
+        self.recount()
         return True
 
     def miss(self, key_id: str) -> float:
@@ -141,11 +147,21 @@ class Roster:
         return max(0.0, self._recount_at - time.monotonic()) if self._moved else None
 
     def recount(self) -> None:
-        """Count what former pumps still have on their way, until nothing is left."""
+        """Count what others have on their way beyond their parts, until nothing is left.
+
+        A former pump's part is nothing. Where the configuration gave somebody less, it is counted
+        once that one knows: until then it may take more.
+        """
         if not self._moved or time.monotonic() < self._recount_at:
             return
+        if time.monotonic() < self._awaited_until:
+            if slots.behind(self.number).keys() - {self.generation}:
+                self._recount_at = time.monotonic() + FOLLOW_LOOK_S
+                return
+            self._awaited_until = 0.0
         mine = self._moved & self.lines.keys()
-        counts = leases.elsewhere(mine, self.generation, clock.now())
+        held = leases.elsewhere(mine, self.generation, clock.now())
+        counts = {key: beyond for key in held if (beyond := self._beyond(key, held[key]))}
         circuits = health.load(mine)
         for consumer_id in mine:
             line = self.lines[consumer_id]
@@ -156,8 +172,21 @@ class Roster:
         self._moved = set(counts)
         self._recount_at = time.monotonic() + RECOUNT_S
 
+    def _beyond(self, consumer_id: int, held: Mapping[int, int]) -> int:
+        share, total = self.lines[consumer_id].share, self._known[consumer_id].max_in_flight
+        return sum(max(0, count - share.of(total, pump)) for pump, count in held.items())
+
+    def is_shared(self, consumer_id: int) -> bool:
+        """Whether other pumps, too, serve one of our consumers."""
+        return not self.lines[consumer_id].share.is_all
+
+    def view(self, consumer_id: int) -> ConsumerView | None:
+        """The consumer as requests to it are to be now; None: there is none of that id."""
+        line = self.lines.get(consumer_id)
+        return line.view if line else directory.consumers().get(consumer_id)
+
     def expect(self, consumer_id: int, due_at: datetime, level: int | None = None) -> bool:
-        """Note that a consumer has something due; False when another pump owns it.
+        """Note that a consumer has something due; False when only other pumps serve it.
 
         ``level`` is its priority; None: nobody told.
         """
@@ -246,15 +275,15 @@ class Roster:
                 reason = f"Every attempt failed for {days} days."
                 health.disable(line.view.id, reason=reason, now=now, active_since=horizon)
 
-    def _adopt(self, view: ConsumerView, circuit: Circuit) -> None:
+    def _adopt(self, view: ConsumerView, share: Share, circuit: Circuit) -> None:
         line = self.lines.get(view.id)
         if line is None:
             policy, arrival = backoff.parse_policy(view.retry), _arrival(view)
-            line = Line(view, circuit, policy, arrival=arrival)
+            line = Line(view, circuit, policy, share, arrival=arrival)
             if former := self._former.pop(view.id, None):
                 # The same object: its open requests will be booked out of it.
                 former.view, former.circuit, former.policy = view, circuit, policy
-                former.arrival, former.due = arrival, {}
+                former.share, former.arrival, former.due = share, arrival, {}
                 line = former
             self.lines[view.id] = line
             return
@@ -262,9 +291,30 @@ class Roster:
             # A person switched it on again: what was held against it is forgotten.
             line.circuit = Circuit()
             line.ready_at = 0.0
-        line.view = view
+        line.view, line.share = view, share
         self.agenda.note(line)
         line.policy = backoff.parse_policy(view.retry)
+
+
+def _shares(views: Iterable[ConsumerView], members: set[int], generation: int) -> dict[int, Share]:
+    """What one of the pumps has of each push consumer that it serves."""
+    shares = {}
+    for view in views:
+        if view.mode != "push":
+            continue
+        owners = sharding.owners(view.id, members, view.pump_count)
+        if generation in owners:
+            shares[view.id] = Share(owners.index(generation), owners)
+    return shares
+
+
+def _part(view: ConsumerView, share: Share) -> ConsumerView:
+    """The consumer with our part of its limits."""
+    if share.is_all:
+        return view
+    place, count = share.place, len(share.owners)
+    burst = sharding.part(view.rate.burst, place, count) if view.rate else 0
+    return view.within(sharding.part(view.max_in_flight, place, count), burst, count)
 
 
 def _judged(circuit: Circuit, answer: Answer, instant: float) -> Circuit:

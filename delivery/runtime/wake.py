@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from channels_app.directory import directory
 from delivery.conf import conf
 from delivery.rules import sharding
 from delivery.runtime import slots
@@ -81,13 +82,21 @@ class Bell:
         if generation is not None:
             self._send(generation, ACCEPTED, message_ids)
 
-    def due(self, consumer_ids: Iterable[int]) -> None:
-        """These consumers have something to be sent now: tell the pumps that own them."""
+    def due(self, consumer_ids: Iterable[int], *, but: int = 0) -> None:
+        """These consumers have something to be sent now: tell the pumps that serve them.
+
+        Without the pump of the generation ``but``, which knows.
+        """
         addresses = self._pumps()
+        views = directory.consumers()
         by_pump: dict[int, list[int]] = {}
         for consumer_id in consumer_ids:
-            if (generation := sharding.owner(consumer_id, addresses)) is not None:
-                by_pump.setdefault(generation, []).append(consumer_id)
+            view = views.get(consumer_id)
+            for generation in sharding.owners(
+                consumer_id, addresses, view.pump_count if view else 1
+            ):
+                if generation != but:
+                    by_pump.setdefault(generation, []).append(consumer_id)
         for generation, ids in by_pump.items():
             self._send(generation, DUE, ids)
 

@@ -49,10 +49,10 @@ def held(consumer_id: int, owner: int, most: int, now: datetime) -> list[int]:
     return list(rows.order_by("id").values_list("id", flat=True)[:most])
 
 
-def elsewhere(consumer_ids: Iterable[int], owner: int, now: datetime) -> dict[int, int]:
-    """How many deliveries pumps other than ``owner`` hold of each consumer; without is absent."""
+def elsewhere(consumer_ids: Iterable[int], owner: int, now: datetime) -> dict[int, dict[int, int]]:
+    """How many deliveries each pump other than ``owner`` holds, by consumer; without is absent."""
     wanted = sorted(consumer_ids)
-    counts: dict[int, int] = {}
+    counts: dict[int, dict[int, int]] = {}
     for start in range(0, len(wanted), BATCH):
         rows = Delivery.objects.filter(
             consumer_id__in=wanted[start : start + BATCH],
@@ -60,8 +60,9 @@ def elsewhere(consumer_ids: Iterable[int], owner: int, now: datetime) -> dict[in
             lease_owner__gt=0,  # a pull worker's is negative
             due_at__gt=now,
         ).exclude(lease_owner=owner)
-        found = by_index(rows, "delivery_list").values_list("consumer_id")
-        counts |= dict(found.annotate(Count("id")))
+        found = by_index(rows, "delivery_list").values_list("consumer_id", "lease_owner")
+        for consumer_id, pump, count in found.annotate(Count("id")):
+            counts.setdefault(consumer_id, {})[pump] = count
     return counts
 
 

@@ -1,12 +1,13 @@
 """Choosing: which rows are due, one short range per consumer and level, without locking any."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from channels_app.models import raw
 from delivery.models import Delivery
+from delivery.rules.sharding import ALONE, Share
 from delivery.rules.turns import Row, by_age, share_out
 
 LEVELS = range(9, -1, -1)
@@ -30,6 +31,14 @@ class Want:
     """Priorities to look at, where it is known which have something due."""
     may_take_more: bool = False
     """Whether the limit is a share, and more might be taken now."""
+    share: Share = ALONE
+    """Which rows are rather taken by other pumps. A preference and no lock: where nothing better is
+    due, they are taken, too, and a pump that does not keep up is helped."""
+
+    @property
+    def look(self) -> int:
+        """How many rows of each priority to look at: one more than are wanted of all owners'."""
+        return (self.limit + self.spare) * len(self.share.owners) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +55,7 @@ class Choice:
 
 def candidates_sql(wants: Sequence[Want], now: datetime) -> tuple[str, list[Any]]:
     """The query that finds what is due: one range per consumer and level, each in index order."""
-    terms = [
-        (want.consumer_id, level, want.limit + want.spare + 1)
-        for want in wants
-        for level in want.levels
-    ]
+    terms = [(want.consumer_id, level, want.look) for want in wants for level in want.levels]
     sql = raw.union(
         f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
         f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
@@ -68,7 +73,10 @@ def choose(wants: Sequence[Want], now: datetime, most: int | None = None) -> Cho
     found: dict[int, list[Row]] = {want.consumer_id: [] for want in wants}
     for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(wants, now)):
         found[consumer_id].append((-priority, due_at, delivery_id))
+    due = dict(found)
     for want in wants:
+        if not want.share.is_all:
+            found[want.consumer_id] = list(_preferred(want, due[want.consumer_id]))
         found[want.consumer_id].sort(key=by_age if want.oldest_first else None)
     if most is None:
         chosen = {want.consumer_id: found[want.consumer_id][: want.limit] for want in wants}
@@ -88,9 +96,19 @@ def choose(wants: Sequence[Want], now: datetime, most: int | None = None) -> Cho
         if mine:
             first[want.consumer_id] = [row[2] for row in mine]
             spare[want.consumer_id] = [row[2] for row in rows[want.limit :][: want.spare]]
-        if len(mine) < len(rows):
-            left[want.consumer_id] = _earliest(set(rows).difference(mine))
+        if len(mine) < len(due[want.consumer_id]):
+            left[want.consumer_id] = _earliest(set(due[want.consumer_id]).difference(mine))
     return Choice(first, spare, frozenset(found.keys() - left.keys()), left)
+
+
+def _preferred(want: Want, rows: Sequence[Row]) -> Iterator[Row]:
+    """As many of each priority as are wanted; others' only where our own are not enough."""
+    by_level: dict[int, list[Row]] = {}
+    for row in rows:
+        by_level.setdefault(row[0], []).append(row)
+    for level in by_level.values():
+        level.sort(key=lambda row: (not want.share.prefers(row[2]), row))
+        yield from level[: want.limit + want.spare + 1]
 
 
 def _earliest(rows: set[Row]) -> dict[int, datetime]:

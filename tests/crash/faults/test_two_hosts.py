@@ -271,6 +271,9 @@ def most_at_once(hosts: Hosts, consumer: str) -> int:
 def test_caps_hold_while_a_host_leaves_and_joins(hosts: Hosts, end: signal.Signals) -> None:
     channel = f"capped-{end.name.lower()}"
     names = register(hosts, channel, max_in_flight=3)
+    for name in names[::2]:  # the others have one pump
+        target = f"/channels/{channel}/consumers/{name}"
+        hosts.one.call("PATCH", target, 200, json={"max_pumps": 2})
     for name in names:
         hosts.consumer.script(f"/{name}", [Reply(200, delay_ms=200)])
     with load(hosts.one, channel) as accepted:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules.sharding import KeyHolder, able
+from delivery.rules.sharding import KeyHolder, Share, able, owner, owners
 
 KEYS = st.frozensets(st.sampled_from("abcd"))
 PUMPS = st.lists(st.tuples(KEYS, KEYS), min_size=1, max_size=6).map(
@@ -37,3 +37,24 @@ def test_somebody_is_always_left_and_everybody_agrees(pumps: list[KeyHolder]) ->
     assert left
     assert left == able(reversed(pumps), "a")
     assert left <= {one.generation for one in pumps}
+
+
+@given(st.sets(st.integers(0, 1 << 62), min_size=1, max_size=8), st.integers(1, 4), st.data())
+def test_owners_stay_when_another_pump_leaves(
+    pumps: set[int], most: int, data: st.DataObject
+) -> None:
+    before = owners(17, pumps, most)
+    gone = data.draw(st.sampled_from(sorted(pumps)))
+    after = owners(17, pumps - {gone}, most)
+    assert len(before) == len(set(before)) == min(most, len(pumps))
+    assert [one for one in before if one != gone] == list(after)[: len(before) - (gone in before)]
+    assert before[0] == owner(17, pumps)
+
+
+@given(st.integers(1, 1000), st.integers(1, 16))
+def test_parts_are_equal_and_together_all(total: int, count: int) -> None:
+    share = Share(0, tuple(range(count)))
+    parts = [share.of(total, pump) for pump in range(count)]
+    assert sum(parts) == total
+    assert max(parts) - min(parts) <= 1
+    assert share.of(total, count) == 0

@@ -1,0 +1,186 @@
+"""One consumer that several pumps serve: all of them work, and its limits hold in total."""
+
+import select
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from channels_app import clock
+from channels_app.models import Consumer
+from channels_app.steps import register_consumer
+from delivery.models import Delivery
+from delivery.rules.sharding import Share
+from delivery.runtime import confirmation
+from delivery.runtime.pump import Pump
+from delivery.steps import claim
+from delivery.steps.claim import Want
+from delivery.steps.dispatch import dispatch
+from tests.support import pumping
+from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SHARED = {"max_pumps": 2, "max_in_flight": 5}
+
+
+@contextmanager
+def two_pumps() -> Iterator[tuple[Pump, Pump]]:
+    """Both know of each other, and each serves what is its own."""
+    with pumping.pumping() as one, pumping.pumping() as other:
+        for _ in range(3):
+            rounds(one, other)
+        assert one.membership.owns()
+        assert other.membership.owns()
+        yield one, other
+
+
+def rounds(*pumps: Pump) -> None:
+    """One round of each, which polls and follows the configuration."""
+    for pump in pumps:
+        pumping.pump_rounds(pump, 1)
+
+
+def until(done: Callable[[], bool], *pumps: Pump) -> None:
+    """Rounds of all pumps in turns."""
+    for _ in range(500):
+        if done():
+            return
+        rounds(*pumps)
+    pytest.fail("not reached")
+
+
+def shared_consumer(receiver: Receiver, **values: object) -> Consumer:
+    return make_consumer(make_channel(), receiver.url("/"), **(SHARED | values))
+
+
+def has_sent(pump: Pump) -> bool:
+    return next(pump.tickets) > 1
+
+
+def open_requests(*pumps: Pump) -> list[int]:
+    return [len(pump.open) for pump in pumps]
+
+
+def test_each_pump_has_its_part_of_the_cap(receiver: Receiver) -> None:
+    receiver.script("/", [Reply(hang=True)])
+    consumer = shared_consumer(receiver)
+    publish(consumer.channel, *[b"x"] * 40)
+    with two_pumps() as pumps:
+        until(lambda: sum(open_requests(*pumps)) >= 5, *pumps)
+        rounds(*pumps, *pumps)
+        assert sorted(open_requests(*pumps)) == [2, 3]
+
+
+def test_a_rate_holds_over_all_of_them(receiver: Receiver) -> None:
+    limits = {"rate_per_second": 0.1, "rate_burst": 5, "max_in_flight": 50}
+    consumer = shared_consumer(receiver, **limits)
+    with two_pumps() as pumps:
+        for pump in pumps:
+            pump.roster.lines[consumer.id].arrival = 0.0  # as after a time without requests
+        publish(consumer.channel, *[b"x"] * 40)
+        until(lambda: len(receiver.requests()) >= 5, *pumps)
+        rounds(*pumps, *pumps)
+        assert len(receiver.requests()) == 5
+        assert all(map(has_sent, pumps))
+
+
+@pytest.mark.parametrize("values", [{"max_in_flight": 1}, {"rate_per_second": 1, "rate_burst": 1}])
+def test_what_cannot_be_shared_stays_with_one(
+    receiver: Receiver, values: dict[str, object]
+) -> None:
+    shared_consumer(receiver, **values)
+    with two_pumps() as pumps:
+        assert sorted(len(pump.roster.lines) for pump in pumps) == [0, 1]
+
+
+@pytest.mark.trap("a cap that two owners share")
+def test_the_cap_holds_when_a_pump_joins_and_leaves(receiver: Receiver) -> None:
+    receiver.script("/", [Reply(hang=True)])
+    consumer = shared_consumer(receiver)
+    publish(consumer.channel, *[b"x"] * 40)
+    with pumping.pumping() as first:
+        pump_until(first, lambda: open_requests(first) == [5])
+        with pumping.pumping() as second:
+            for _ in range(10):
+                rounds(first, second)
+            assert second.roster.lines
+            assert open_requests(first, second) == [5, 0]
+        rounds(first, first)
+        assert len(receiver.requests()) == 5
+
+
+@pytest.mark.trap("a cap that two owners share")
+def test_a_new_share_waits_until_the_other_pump_knows(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.script("/", [Reply(hang=True)])
+    consumer = shared_consumer(receiver, max_pumps=1)
+    with two_pumps() as pumps:
+        publish(consumer.channel, *[b"x"] * 3)
+        until(lambda: sum(open_requests(*pumps)) == 3, *pumps)
+        former, second = sorted(pumps, key=lambda pump: not pump.roster.lines)
+        monkeypatch.setattr(confirmation, "FENCE_S", 60.0)
+        with confirmation.unconfirmed():
+            slug, client_id = consumer.channel.slug, consumer.client_id
+            register_consumer.patch(slug, client_id, {"max_pumps": 2}, actor="user:alice")
+        publish(consumer.channel, *[b"x"] * 20)
+        rounds(second, second)
+        assert second.roster.lines
+        assert open_requests(former, second) == [3, 0]
+        until(lambda: sum(open_requests(*pumps)) >= 5, *pumps)
+        rounds(*pumps, *pumps)
+        assert open_requests(former, second) in ([3, 2], [2, 3])
+
+
+def test_a_pump_that_stands_still_is_helped(receiver: Receiver) -> None:
+    consumer = shared_consumer(receiver)
+    with two_pumps() as (one, other):
+        rounds(one, other)
+        publish(consumer.channel, *[b"x"] * 40)
+        pump_until(one, all_finished)
+    assert len(receiver.requests()) == 40
+
+
+def test_each_claims_its_own_and_others_only_where_it_has_none(receiver: Receiver) -> None:
+    consumer = shared_consumer(receiver)
+    publish(consumer.channel, *[b"x"] * 40)
+    dispatch(100, 0)
+    want = Want(consumer.id, 10, 60_000, owner=7, share=Share(1, (6, 7)))
+    looked_at = Delivery.objects.order_by("due_at", "id").values_list("id", flat=True)[:21]
+    own = {key for key in looked_at if key % 2 == 1}
+    claimed = claim.claim([want], now=clock.now(), slot=0)
+    assert len(claimed.rows) == 10
+    # One row more than is wanted is compared with them, and may be older than the last.
+    assert len(own.intersection(row.id for row in claimed.rows)) >= min(10, len(own)) - 1
+    assert claimed.left
+    rest = claim.claim([replace(want, limit=40)], now=clock.now(), slot=0)
+    assert len(rest.rows) == 30
+
+
+@pytest.mark.parametrize("keys", [1, 8])
+def test_the_order_of_a_key_holds_whoever_sends(receiver: Receiver, keys: int) -> None:
+    consumer = shared_consumer(receiver, ordering=True)
+    for number in range(24):
+        publish(consumer.channel, b"%d" % number, ordering_key=f"key-{number % keys}")
+    with two_pumps() as pumps:
+        until(all_finished, *pumps)
+        assert keys == 1 or all(map(has_sent, pumps))
+    came: dict[int, list[int]] = defaultdict(list)
+    for request in receiver.requests():
+        came[int(request.body) % keys].append(int(request.body))
+    assert all(numbers == sorted(numbers) for numbers in came.values())
+    assert sum(map(len, came.values())) == 24
+
+
+def test_what_one_pump_queues_wakes_the_others(receiver: Receiver) -> None:
+    receiver.script("/", [Reply(hang=True)])
+    consumer = shared_consumer(receiver)
+    with two_pumps() as (one, other):
+        other.listener.hear()
+        publish(consumer.channel, *[b"x"] * 40)
+        until(lambda: len(one.open) >= 2, one)
+        assert select.select([other.listener.socket], [], [], 5.0)[0]
+        assert other.listener.hear().consumer_ids == {consumer.id}
