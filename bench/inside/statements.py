@@ -21,6 +21,7 @@ from channels_app import clock
 from channels_app.models import Channel, Consumer, Message, MessageBody, new_id, raw
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.rules.turns import LEVELS
 
 NAME = "floor"
 BODY_BYTES = 1_061
@@ -29,7 +30,6 @@ MESSAGES = 8_000
 PILE = 4
 """The slot of its keys."""
 BATCH = 100
-LEVELS = range(9, -1, -1)
 TABLE = Delivery._meta.db_table
 LEASE = timedelta(minutes=10)
 SLOT = 11

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 Row: TypeAlias = tuple[int, Any, int]
 """Priority, negative, instant and id of a delivery that is due: so they sort."""
+LEVELS = range(9, -1, -1)
+"""All priorities, the highest first."""
 
 
 def by_age(row: Row) -> tuple[Any, int]:

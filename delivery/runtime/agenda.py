@@ -6,8 +6,8 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
+from delivery.rules.turns import LEVELS
 from delivery.runtime.line import LEAD, STANDINGS, Line, Standing
-from delivery.steps.claim import LEVELS
 
 FEW = 1000
 """Instants that may be kept in vain: a line that sleeps until late may be woken again and again."""

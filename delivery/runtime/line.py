@@ -12,7 +12,7 @@ from delivery.conf import conf
 from delivery.rules import breaker
 from delivery.rules.breaker import Circuit
 from delivery.rules.sharding import ALONE, Share
-from delivery.steps.claim import LEVELS
+from delivery.rules.turns import LEVELS
 
 LEAD, AHEAD = timedelta(milliseconds=15), timedelta(milliseconds=30)
 """So long before its time a delivery is claimed and its body read: when it comes nothing is left

@@ -13,8 +13,8 @@ from channels_app.models import raw
 from delivery.models import Delivery, PullWorker
 from delivery.rules import sharding
 from delivery.rules.lanes import lane_id
+from delivery.rules.turns import LEVELS
 
-LEVELS = range(9, -1, -1)
 LOOK = 1000
 """Due rows of each priority that are looked at. Whoever finds so many and none of a key of its own
 takes others': it helps those who do not keep up, and what stands behind is never forgotten."""

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from channels_app import failpoints, transactions
 from channels_app.models import new_id
-from delivery.steps.claim.choosing import LEVELS, TABLE, Choice, Want, candidates_sql, choose
+from delivery.rules.turns import LEVELS
+from delivery.steps.claim.choosing import TABLE, Choice, Want, candidates_sql, choose
 from delivery.steps.claim.taking import Claim, Holding, shared, take
 
 __all__ = [
     "CONSUMERS_PER_QUERY",
-    "LEVELS",
     "TABLE",
     "Claim",
     "Want",

@@ -8,9 +8,8 @@ from typing import Any
 from channels_app.models import raw
 from delivery.models import Delivery
 from delivery.rules.sharding import ALONE, Share
-from delivery.rules.turns import Row, by_age, share_out
+from delivery.rules.turns import LEVELS, Row, by_age, share_out
 
-LEVELS = range(9, -1, -1)
 TABLE = Delivery._meta.db_table
 
 

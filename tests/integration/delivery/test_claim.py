@@ -12,6 +12,7 @@ from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
+from delivery.rules.turns import LEVELS
 from delivery.steps import claim, dispatch, release, settle
 from delivery.steps.claim import Want
 from delivery.steps.settle import Result
@@ -212,7 +213,7 @@ def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> No
         names = [column[0] for column in cursor.description]
         plan = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     reads = [row for row in plan if row["table"] == claim.TABLE]
-    assert len(reads) == len(claim.LEVELS)
+    assert len(reads) == len(LEVELS)
     assert {row["key"] for row in reads} == {"delivery_claim"}
     assert {row["type"] for row in reads} <= {"range", "ref"}
     assert not any("filesort" in (row["Extra"] or "") for row in reads)
