@@ -1,7 +1,7 @@
 """Lists, newest first, page by page: an opaque signed cursor holds the place and the filters."""
 
 import heapq
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
@@ -80,18 +80,15 @@ class Page:
         return _signer(self.list_name).sign_object([lookup, place, self.limit, dict(self.filters)])
 
 
-def read(request: Request, *, filters: Collection[str] = ()) -> Page:
-    """The page that a request asks for with ``limit``, ``cursor`` and these filters.
+def read(request: Request) -> Page:
+    """The page that a request asks for with ``limit`` and ``cursor``; all else filters the list.
 
-    A cursor brings its own filters along; others beside it are refused, as is every parameter
-    that the list does not know: a misspelt filter must not look like an answer. Raises Invalid.
+    What its operation does not know has been refused (options.py). A cursor brings its own filters
+    along; others beside it are refused. Raises Invalid.
     """
     given = {name: request.query_params[name] for name in request.query_params}
     limit, cursor = given.pop("limit", None), given.pop("cursor", None)
     for name, value in given.items():
-        if name not in filters:
-            known = ", ".join(["limit", "cursor", *sorted(filters)])
-            raise _refuse(name[:100], f"There is no such parameter; choose from {known}.")
         if len(value) > LONGEST_FILTER or "\x00" in value:
             raise _refuse(name, f"At most {LONGEST_FILTER} characters, and no NUL.")
     if cursor is None:

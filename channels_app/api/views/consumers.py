@@ -80,7 +80,7 @@ class ConsumerListView(ApiView):
     def get(self, request: Request, channel: str) -> Response:
         """The consumers of the channel, newest first."""
         view = publishing.channel_of(channel)
-        page = cursor.read(request, filters=("state",))
+        page = cursor.read(request)
         mine = _visible(self.caller, view.id)
         state = page.filters.get("state")
         if state is None:

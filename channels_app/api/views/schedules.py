@@ -78,7 +78,7 @@ class ScheduleListView(ApiView):
     def get(self, request: Request, channel: str) -> Response:
         """The schedules of the channel, newest first, without their bodies."""
         view = publishing.channel_of(channel)
-        page = cursor.read(request, filters=("state",))
+        page = cursor.read(request)
         mine = _visible(self.caller, view.id)
         state = page.filters.get("state")
         if state is not None and state not in STATES:

@@ -15,7 +15,6 @@ from channels_app.models.hints import by_index
 from delivery.api import documents, pages, reach, shapes
 from delivery.steps.replay.filters import LARGEST_ID, SKEW, id_at
 
-MESSAGE_FILTERS = ("event_type", "from", "state", "to")
 STATES: dict[str, Q] = {
     **{state.value: Q(state=state.value) for state in Message.State},
     **{shown.value: Message.in_state(shown) for shown in Message.Shown},
@@ -36,7 +35,7 @@ class ChannelMessagesView(PublishView):
         each request looks at a bounded number of rows.
         """
         view = reach.channel_of(channel)
-        page = cursor.read(request, filters=MESSAGE_FILTERS)
+        page = cursor.read(request)
         now = clock.now()
         wanted = pages.common(page) & reach.messages_on(self.caller, view.id)
         if "state" in page.filters:

@@ -25,7 +25,6 @@ from delivery.steps.replay.filters import SKEW, id_at
 
 MOST_ATTEMPTS = 200
 """Shown with one delivery, the newest ones."""
-FILTERS = ("event_type", "from", "outcome", "to")
 SETTLED_S = 2.0
 """Rows younger than this may still be joined by older ones, whose transaction is longer."""
 
@@ -102,7 +101,7 @@ class ConsumerDeliveriesView(ApiView):
         while `next` is set: each request looks at a bounded number of rows.
         """
         consumer = reach.consumer_of(self.caller, channel, client_id)
-        page = cursor.read(request, filters=(*FILTERS, "state"))
+        page = cursor.read(request)
         return Response(_listed(page, consumer, *pages.states_of(page)))
 
 
@@ -118,7 +117,7 @@ class DeadLettersView(ApiView):
         With a filter a page may hold fewer items than asked for, even none, while `next` is set.
         """
         consumer = reach.consumer_of(self.caller, channel, client_id)
-        page = cursor.read(request, filters=FILTERS)
+        page = cursor.read(request)
         return Response(_listed(page, consumer, [DeliveryState.DEAD.value], Q()))
 
 
@@ -135,7 +134,7 @@ class ConsumerMessagesView(ApiView):
         send it as `after` the next time.
         """
         consumer = reach.consumer_of(self.caller, channel, client_id)
-        page = cursor.read(request, filters=("after",))
+        page = cursor.read(request)
         place = page.place if page.place is not None else _place(page, consumer)
         settled = id_at(clock.now() - timedelta(seconds=SETTLED_S))
         ranges = [

@@ -38,7 +38,7 @@ class LanesView(ApiView):
         There are no pages: whoever stands longest is what matters. `ordering_key` finds one.
         """
         consumer = reach.consumer_of(self.caller, channel, client_id)
-        page = cursor.read(request, filters=("ordering_key", "state"))
+        page = cursor.read(request)
         rows = Lane.objects.filter(consumer_id=consumer.id).order_by("head_at")
         if "ordering_key" in page.filters:
             rows = rows.filter(id=lane_id_of(consumer.id, page.filters["ordering_key"]))

@@ -27,7 +27,7 @@ class ReplaysView(ApiView):
     @documents.list_replays
     def get(self, request: Request) -> Response:
         """Replays and backfills, newest first."""
-        page = cursor.read(request, filters=("state",))
+        page = cursor.read(request)
         wanted = _visible(self.caller)
         if "state" in page.filters:
             known = {state.value: Q(state=state.value) for state in Replay.State}

@@ -40,7 +40,7 @@ class TimelineView(ApiView):
         cancelled is not on it; what is past stands in the list of messages.
         """
         view = reach.channel_of(channel)
-        page = cursor.read(request, filters=("from", "to"))
+        page = cursor.read(request)
         now = clock.now()
         begin, end = _span(page, now)
         wanted = reach.messages_on(self.caller, view.id)
@@ -68,7 +68,7 @@ class HistogramView(ApiView):
         does not see all of them; `complete` says whether there are no more.
         """
         view = reach.channel_of(channel)
-        page = cursor.read(request, filters=("from", "to", "width_s"))
+        page = cursor.read(request)
         width_s = _width_s(page)
         begin, end = _span(page, clock.now(), timedelta(seconds=60 * width_s))
         if end - begin > timedelta(seconds=timeline.MOST_BUCKETS * width_s):

@@ -18,11 +18,9 @@ requests = APIRequestFactory()
 pytestmark = pytest.mark.django_db
 
 
-def page(
-    query: str = "", *, path: str = "/list", parts: int = 1, filters: Any = ("colour",)
-) -> Any:
+def page(query: str = "", *, path: str = "/list", parts: int = 1) -> Any:
     """One page of the channels, in ``parts`` disjoint slices."""
-    read = cursor.read(Request(requests.get(f"{path}?{query}")), filters=filters)
+    read = cursor.read(Request(requests.get(f"{path}?{query}")))
     slices = [Channel.objects.filter(retention_days=part) for part in range(1, parts + 1)]
     return read.answer(slices, lambda row: {"slug": row.slug})
 
@@ -76,7 +74,7 @@ def test_the_cursor_keeps_filters_and_limit() -> None:
     for _ in range(5):
         ChannelFactory.create(retention_days=1)
     first = page("limit=2&colour=red")
-    read = cursor.read(Request(requests.get(f"/list?cursor={first['next']}")), filters=("colour",))
+    read = cursor.read(Request(requests.get(f"/list?cursor={first['next']}")))
     assert (dict(read.filters), read.limit) == ({"colour": "red"}, 2)
     assert len(slugs(page(f"cursor={first['next']}&limit=1&colour=red"))) == 1
     with pytest.raises(Invalid, match="keeps its own filters"):
@@ -105,11 +103,8 @@ def test_a_limit_that_is_none_is_refused(limit: str) -> None:
     assert refusal.value.field == "limit"
 
 
-def test_a_misspelt_filter_is_no_answer() -> None:
-    with pytest.raises(Invalid, match="There is no such parameter") as refusal:
-        page("color=red")
-    assert refusal.value.field == "color"
-    with pytest.raises(Invalid):
-        page(f"colour={'x' * 501}")
-    with pytest.raises(Invalid):
-        page("colour=%00")
+@pytest.mark.parametrize("value", ["x" * 501, "%00"])
+def test_a_filter_that_cannot_be_one_is_refused(value: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        page(f"colour={value}")
+    assert refusal.value.field == "colour"
