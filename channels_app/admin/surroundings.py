@@ -24,10 +24,22 @@ class Surrounded(ModelAdmin):
         row = self.get_object(request, object_id)
         may = row is not None and self.has_view_permission(request, row)
         more = self.around_row(request, row) if may else {}
+        if request.method != "POST":  # a form changes its row, and asks for it anew
+            request.looked_at = row  # type: ignore[attr-defined]  # a note of ours
         page: HttpResponse = super().change_view(
             request, object_id, form_url, more | (extra_context or {})
         )
         return page
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        """The row; the one that was just read for what stands around it is not read twice."""
+        known = getattr(request, "looked_at", None)
+        if known is None:
+            return super().get_object(request, object_id, from_field)
+        request.looked_at = None  # type: ignore[attr-defined]  # a note of ours
+        return known
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """The list, and what stands over it."""

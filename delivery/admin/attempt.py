@@ -3,17 +3,18 @@
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Prefetch, QuerySet, prefetch_related_objects
 from django.http import HttpRequest
 from django.urls import reverse
 
 from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.choices import DropdownFilter, Since
+from channels_app.admin.surroundings import Surrounded
 from channels_app.rules import ids
 from channels_app.steps import note_opening
 from delivery.admin.timeline import timings
-from delivery.models import Attempt
+from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
 
 
@@ -34,7 +35,7 @@ class OutcomeFilter(DropdownFilter):
 
 
 @admin.register(Attempt)
-class AttemptAdmin(base.BigList):
+class AttemptAdmin(Surrounded, base.BigList):
     """Attempts, newest first."""
 
     id_prefix = ids.ATTEMPT
@@ -81,18 +82,20 @@ class AttemptAdmin(base.BigList):
         shown = ["error" if name == "said" else name for name in fields]
         return [name for name in shown if name not in ("answer", "answer_headers")]
 
-    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
-        """The attempt's page; who sees its answer is written down."""
-        found = self.get_object(request, object_id)
-        may = found is not None and self.has_view_permission(request, found)
-        if may and body.may_see(request, found.delivery.channel):
+    def around_row(self, request: HttpRequest, row: Attempt) -> dict[str, Any]:
+        """Nothing; who sees its answer is written down."""
+        # One query for what decides about it and what the audit log names.
+        prefetch_related_objects(
+            [row], Prefetch("delivery", Delivery.objects.select_related("channel", "consumer"))
+        )
+        if body.may_see(request, row.delivery.channel):
             note_opening.note(
                 base.actor(request),
-                f"delivery:{found.delivery}",
+                f"delivery:{row.delivery}",
                 "answers",
-                team_id=found.delivery.consumer.team_id,
+                team_id=row.delivery.consumer.team_id,
             )
-        return super().change_view(request, object_id, *args, **kwargs)
+        return {}
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
