@@ -1,14 +1,41 @@
 """Answers for what no view answers: problems for programs, pages for people."""
 
+from collections.abc import Callable
+
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.views import csrf, defaults
 
 from channels_app.api import problems
+from channels_app.errors import KeyUnavailable
 
 API = "/api/"
 PORTAL = ("/portal/", "/accounts/")
 CONSOLE = "/admin/"
+
+
+class Keys:
+    """Middleware: a page that needs an encryption key which this process lacks says so.
+
+    Forms show the refusal themselves; this is for what has none, and for the pages of others, as
+    those of second factors are.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """The answer of the view."""
+        return self._get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """503 for a missing key; what the view wrote was taken back with its transaction."""
+        if not isinstance(error, KeyUnavailable):
+            return None
+        answer = _page(request, error.status, "An encryption key is missing", error.detail)
+        answer["Retry-After"] = str(error.retry_after_s)
+        return answer
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -71,6 +71,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "broker_site.errors.Keys",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 # Programs' requests take a shorter way, without any (broker_site/lean.py).

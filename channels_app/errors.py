@@ -9,11 +9,13 @@ BrokerError
  +- Busy           not now, because of what others do   429
  +- OverQuota      too many messages wait already       429
  +- StorageFull    there is no room on the disk         507
+ +- KeyUnavailable this process lacks an encryption key 503
  +- Refused        what only people ask for, on pages   409
 """
 
 from collections.abc import Sequence
 
+from channels_app.rules.encryption import KeyMissing
 from channels_app.rules.fields import BadValues, Fault
 
 
@@ -94,6 +96,22 @@ class StorageFull(BrokerError):
 
     status = 507
     retry_after_s = 30
+
+
+class KeyUnavailable(BrokerError, KeyMissing):
+    """This process lacks an encryption key; another one may have it."""
+
+    status = 503
+    retry_after_s = 10
+
+    def __init__(self, key_id: str) -> None:
+        detail = (
+            f"This process does not have the encryption key {key_id}. Nothing was saved. Try "
+            "again: another process may have the key. Otherwise an operator has to add it; "
+            "manage.py doctor names the process."
+        )
+        super().__init__("key_missing", detail)
+        KeyMissing.__init__(self, key_id)  # where something is only shown, these words stand
 
 
 class Refused(BrokerError):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from channels_app import sealing
 from channels_app.conf import conf
-from channels_app.errors import Invalid, NotFound
+from channels_app.errors import Invalid, KeyUnavailable, NotFound
 from channels_app.models import Consumer
 from channels_app.rules import correlation
 from channels_app.rules.encryption import Unreadable
@@ -30,20 +30,28 @@ class Opened(NamedTuple):
 
 
 def opened(consumer: Consumer) -> Opened | None:
-    """What is sealed; None without, or when the key that sealed it is missing."""
+    """What is sealed; None without, or when it is damaged.
+
+    Raises KeyUnavailable: without the key nobody knows what is there, and must not replace it.
+    """
     sealed = bytes(consumer.inbound_sealed)
     if not sealed:
         return None
     try:
         text = sealing.open_for_consumer(consumer.channel_id, consumer.client_id, sealed)
+    except KeyUnavailable:
+        raise
     except Unreadable:
         return None
     return Opened(**json.loads(text))
 
 
 def address(consumer: Consumer) -> str | None:
-    """Where its provider calls back; None where it does not."""
-    known = opened(consumer)
+    """Where its provider calls back; None where it does not, or where the key is missing."""
+    try:
+        known = opened(consumer)
+    except KeyUnavailable:
+        return None
     return f"{conf().public_url}/inbound/{known.token}" if known else None
 
 
@@ -60,7 +68,7 @@ def seal(consumer: Consumer, known: Opened | None) -> bool:
     """Keep what was just set: an address for who needs one, no secret in the clear.
 
     ``known`` is what was sealed before. Returns whether anything has changed. Raises Invalid for a
-    masked secret that is not stored.
+    masked secret that is not stored, and KeyUnavailable.
     """
     setting = correlation.of(consumer.ack)
     if setting is None:
@@ -83,7 +91,10 @@ def seal(consumer: Consumer, known: Opened | None) -> bool:
 
 
 def renew(consumer: Consumer) -> None:
-    """Another address: nobody is heard at the former one any more. The caller saves."""
+    """Another address: nobody is heard at the former one any more. The caller saves.
+
+    Raises KeyUnavailable.
+    """
     known = opened(consumer)
     _keep(consumer, Opened(secrets.token_urlsafe(_TOKEN_BYTES), known.secret if known else ""))
 

@@ -18,8 +18,9 @@ from django.db import IntegrityError, connection, transaction
 
 from channels_app import clock
 from channels_app.conf import keyring
+from channels_app.errors import KeyUnavailable
 from channels_app.models import SigningKey
-from channels_app.rules.encryption import KeyMissing, Keyring, Unreadable
+from channels_app.rules.encryption import Keyring, Unreadable
 
 FRESH_S = 2.0
 """How old what a process knows may be: it seals so long with the former key at most."""
@@ -74,21 +75,21 @@ def refusal() -> str:
 
 
 def sealer() -> Keyring:
-    """All keys, of which the installation's current one seals. Raises KeyMissing."""
+    """All keys, of which the installation's current one seals. Raises KeyUnavailable."""
     known = _read_or_begin()
     if known.sealing is None:
-        raise KeyMissing(known.sealing_id)
+        raise KeyUnavailable(known.sealing_id)
     return known.sealing
 
 
 def signing_key(purpose: bytes) -> bytes:
-    """What signs now. Raises KeyMissing.
+    """What signs now. Raises KeyUnavailable.
 
     Asks the database only where nothing is known yet: a pump signs between two requests.
     """
     known = _known or _read_or_begin()
     if not known.keys:
-        raise KeyMissing(known.sealing_id)
+        raise KeyUnavailable(known.sealing_id)
     newest = clock.now() - SIGNS_AFTER
     # The oldest one is there from the start, and signs at once.
     key = next((key for made_at, key in known.keys if made_at <= newest), known.keys[-1][1])
@@ -96,15 +97,15 @@ def signing_key(purpose: bytes) -> bytes:
 
 
 def signing_keys(purpose: bytes) -> list[bytes]:
-    """What may have signed something that still counts. Raises KeyMissing."""
+    """What may have signed something that still counts. Raises KeyUnavailable."""
     known = _read_or_begin()
     if not known.keys:
-        raise KeyMissing(known.sealing_id)
+        raise KeyUnavailable(known.sealing_id)
     return [_derived(key, purpose) for _, key in known.keys]
 
 
 def activate(key_id: str) -> None:
-    """Let this key seal from now on, and a new one sign. Raises KeyMissing.
+    """Let this key seal from now on, and a new one sign. Raises rules.encryption.KeyMissing.
 
     For rotations alone: every process must have the key already. Signing keys stay valid; those
     whose overlap is over are deleted.

@@ -1,6 +1,7 @@
 """What is sealed at rest, and what each seal is tied to: copied to another row it does not open.
 
-Sealing raises rules.encryption.KeyMissing in a process without the installation's current key.
+Sealing raises errors.KeyUnavailable in a process without the installation's current key, opening
+in one without the key that sealed. It is a refusal, which forms and the API show, and Unreadable.
 """
 
 import json
@@ -10,10 +11,11 @@ from typing import NamedTuple
 
 from channels_app import keystore
 from channels_app.conf import conf, keyring
+from channels_app.errors import KeyUnavailable
 from channels_app.models.consumer import Consumer, ConsumerSecret
 from channels_app.models.message import Message
 from channels_app.rules import secrets
-from channels_app.rules.encryption import Changed, Keyring, Unreadable
+from channels_app.rules.encryption import Changed, KeyMissing, Keyring, Unreadable
 
 _SECOND_FACTOR = b"second factor"
 """For all of them: who seals one is not told whose it is."""
@@ -87,7 +89,7 @@ def open_answer(delivery_id: int, attempt: int, stored: Answer) -> Answer:
     """An answer out of its columns, sealed or not. Raises rules.encryption.Unreadable."""
     if not Keyring.is_envelope(stored.body):
         return stored
-    opened = keyring().open(stored.body, _answer(delivery_id, attempt))
+    opened = _open(stored.body, _answer(delivery_id, attempt))
     if not Keyring.is_sealed(stored.body):
         return stored._replace(body=opened)
     sizes, _, rest = opened.partition(b"\n")
@@ -183,14 +185,21 @@ def _unprotect(data: bytes, aad: bytes, key_id: str) -> bytes:
         raise Changed
     if Keyring.is_bare(data) and conf().require_body_digests:
         raise Changed
-    return keys.open(data, aad)
+    return _open(data, aad)
 
 
 def _open_sealed(envelope: bytes, aad: bytes) -> bytes:
     """Of what is never stored in clear: whoever put it there in clear is not us."""
     if Keyring.is_envelope(envelope) and not Keyring.is_sealed(envelope):
         raise Changed
-    return keyring().open(envelope, aad)
+    return _open(envelope, aad)
+
+
+def _open(envelope: bytes, aad: bytes) -> bytes:
+    try:
+        return keyring().open(envelope, aad)
+    except KeyMissing as missing:
+        raise KeyUnavailable(missing.key_id) from None
 
 
 def _in_letters(plain: bytes, aad: bytes) -> str:

@@ -19,18 +19,11 @@ from rest_framework.views import set_rollback
 
 from channels_app import storage
 from channels_app.errors import BrokerError, StorageFull
-from channels_app.rules.encryption import KeyMissing
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
 """What a caller waits while storage is unavailable, or others are before him."""
 UNAVAILABLE = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.INSUFFICIENT_STORAGE}
-NO_KEY_RETRY_S = 10
-"""What a caller waits whose request met a process without the key that it needs."""
-KEY_MISSING = (
-    "Nothing was done: this process lacks the encryption key that the request needs. Send it "
-    "again: another process may have the key. The operator has to bring it here."
-)
 LINE_S = 1.0
 """How often a process says that storage is unavailable."""
 log = logging.getLogger(__name__)
@@ -137,8 +130,6 @@ def _translate(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]
         _outage.tell(error)
         detail = "Nothing was stored: the database is unavailable. Send the request again."
         return document(503, "storage_unavailable", detail), {"Retry-After": str(RETRY_AFTER_S)}
-    if isinstance(error, KeyMissing):
-        return document(503, "key_missing", KEY_MISSING), {"Retry-After": str(NO_KEY_RETRY_S)}
     if isinstance(error, RequestDataTooBig):
         return document(413, "body_too_large", "The request is too large."), {}
     if isinstance(error, SuspiciousOperation):

@@ -11,7 +11,7 @@ from channels_app.api.authentication import Caller
 from channels_app.api.base import stamps
 from channels_app.api.problems import ApiProblem
 from channels_app.directory import ChannelView
-from channels_app.errors import Invalid, NotFound
+from channels_app.errors import Invalid, KeyUnavailable, NotFound
 from channels_app.models import Producer, Schedule
 from channels_app.rules import recurrence, times
 from channels_app.rules.encryption import Unreadable
@@ -46,7 +46,7 @@ def patch(order: Order, values: Mapping[str, Any]) -> Registered[Schedule]:
     """Change the given settings of a schedule; its messages are judged anew, as by ``put``.
 
     Of ``cron`` and ``every_ms`` the one that is given takes the other's place. Raises what ``put``
-    raises, and NotFound for a stored body that cannot be opened and is not given either.
+    raises. Where the stored body is not given either: NotFound if it is damaged, KeyUnavailable.
     """
     view = publishing.channel_of(order.channel)
 
@@ -100,6 +100,8 @@ def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
     if not {"body", "body_base64"} & values.keys():
         try:
             kept["body_base64"] = b64encode(register_schedule.body_of(schedule)).decode()
+        except KeyUnavailable:
+            raise
         except Unreadable as error:
             raise NotFound("body_unreadable", f"{error} Send the body along.") from None
     return kept | dict(values)

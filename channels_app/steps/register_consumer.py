@@ -169,13 +169,17 @@ def describe(consumer: Consumer) -> dict[str, Any]:
 
 def static_headers(consumer: Consumer) -> dict[str, str] | None:
     """The consumer's own headers in clear; None when the key that sealed them is missing."""
+    try:
+        return _opened_headers(consumer)
+    except Unreadable:
+        return None
+
+
+def _opened_headers(consumer: Consumer) -> dict[str, str]:
     sealed = bytes(consumer.headers_sealed)
     if not sealed:
         return {}
-    try:
-        text = sealing.open_for_consumer(consumer.channel_id, consumer.client_id, sealed)
-    except Unreadable:
-        return None
+    text = sealing.open_for_consumer(consumer.channel_id, consumer.client_id, sealed)
     return dict(json.loads(text))
 
 
@@ -282,7 +286,9 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
     before = describe(consumer) if live else None
     former_team_id = consumer.team_id
     stored = given = static_headers(consumer) if live else {}
-    address = inbound.opened(consumer) if live else None
+    address = inbound.opened(consumer) if live and "ack" in order.values else None
+    if stored is None and MASK in order.values.get("headers", {}).values():
+        _opened_headers(consumer)  # says which key is missing: what is masked must be known
     _set(consumer, order, known)
     moved = "ack" in order.values and inbound.seal(consumer, address)
     if "headers" in order.values:

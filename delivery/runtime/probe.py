@@ -12,7 +12,7 @@ from typing import Any
 from channels_app import clock
 from channels_app.conf import conf
 from channels_app.directory import ChannelView, ConsumerView, Signer, directory
-from channels_app.errors import Busy, Conflict
+from channels_app.errors import Busy, Conflict, KeyUnavailable
 from channels_app.models import EventType, new_id
 from channels_app.rules import filters, ids, names, times
 from channels_app.rules.encryption import Unreadable
@@ -45,15 +45,17 @@ def probe(view: ConsumerView, *, team_id: int | None) -> Probed:
     """Send a sample now, whether or not the consumer is paused; takes up to `LONGEST_MS`.
 
     Neither limits nor circuit know of it, and nothing is stored. ``team_id`` is whose person or
-    key asks. Raises Conflict for a pull consumer, and when its secrets cannot be opened; Busy when
-    `AT_ONCE` others, or one of the same team, wait for an answer.
+    key asks. Raises Conflict for a pull consumer, and when its secrets are damaged; KeyUnavailable;
+    Busy when `AT_ONCE` others, or one of the same team, wait for an answer.
     """
     if not view.url:
         raise Conflict("not_push", "The consumer pulls: there is no address to send a sample to.")
     try:
         signer = directory.signer(view.id)
+    except KeyUnavailable:
+        raise
     except Unreadable:
-        sentence = "No key opens the consumer's secrets; the operator has to bring it back."
+        sentence = "The consumer's secrets are damaged; make a new one."
         raise Conflict("secrets_unreadable", sentence) from None
     with _turns.take(team_id):
         return _probe(view, signer)

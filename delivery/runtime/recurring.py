@@ -82,7 +82,7 @@ def fire_overdue() -> int:
 def run_now(order: Order) -> dict[str, Any]:
     """Publish its message once more, now, whatever its state; the answer to a publication.
 
-    Raises NotFound, Stale, and Conflict for what the channel does not take (any more).
+    Raises NotFound, Stale, KeyUnavailable, and Conflict for what the channel does not take.
     """
     return transactions.run(lambda: _run_now(order), on_collision=new_id.reseed)
 
@@ -195,7 +195,7 @@ def _run_now(order: Order) -> dict[str, Any]:
     schedule, now = register_schedule.find(order), clock.now()
     try:
         view, publication = _publication(schedule, firings.run_key(order.name, new_id()), now)
-    except (_Refused, KeyMissing) as refused:
+    except _Refused as refused:
         raise Conflict("schedule_refused", str(refused)) from None
     (accepted,) = accept.accept(view, schedule.producer_id, [publication])
     shown = publishing.show(view, publication, accepted)

@@ -13,10 +13,9 @@ from channels_app import clock, sealing
 from channels_app.api import etags
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
-from channels_app.errors import NotFound
+from channels_app.errors import KeyUnavailable, NotFound
 from channels_app.models import Message
 from channels_app.rules import ids
-from channels_app.rules.encryption import KeyMissing
 from channels_app.steps import note_opening
 from delivery.api import bodies, documents, pages, reach, shapes
 from delivery.models import Delivery
@@ -97,7 +96,7 @@ class MessageBodyView(ApiView):
             _note(self.caller, row, "body")
         parcel = parcels.load([row.id]).get(row.id)
         if parcel is not None and parcel.missing_key:
-            raise KeyMissing(parcel.missing_key)
+            raise KeyUnavailable(parcel.missing_key)
         if parcel is None or parcel.body is None:
             sentence = parcel.error if parcel else "The message was deleted."
             if parcel and parcel.outcome is Outcome.INTEGRITY_ERROR:
