@@ -1,6 +1,7 @@
 """A web process that stands still is replaced, and its siblings go on answering meanwhile."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import requests
 from delivery.runtime import children, web_watch
 from delivery.runtime.children import Bind
 from delivery.runtime.web_watch import LOOKS, WebWatch
-from tests.support.broker import descendants, running, wait_until
+from tests.support.broker import Broker, descendants, running, wait_until
 
 SERVER = """
 import os, sys, time
@@ -132,26 +133,126 @@ def test_the_supervisor_asks_the_watch() -> None:
     assert isinstance(children.web(Bind.parse("127.0.0.1:8000")).is_alive, WebWatch)
 
 
+def test_folders_of_hosts_that_are_gone_are_removed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_watch, "folder", lambda: tmp_path / "here")
+    long_ago = time.time() - web_watch.GONE_S - 60
+    for host, names, touched in (
+        ("gone", ["supervisor", "1.2", "1.3"], long_ago),
+        ("alive", ["supervisor", "1.2"], time.time()),
+        ("suspended", ["supervisor", "1.2"], long_ago + 120),
+        ("other", ["supervisor", "README.md"], long_ago),
+        ("here", ["supervisor", f"1.{os.getpid()}"], long_ago),
+    ):
+        (tmp_path / host).mkdir()
+        for name in names:
+            (tmp_path / host / name).touch()
+            os.utime(tmp_path / host / name, (touched, touched))
+    # One file that is touched is enough: the other processes of that host may be gone.
+    os.utime(tmp_path / "alive" / "1.2", (long_ago, long_ago))
+
+    look(WebWatch(), 2)
+
+    left = {path.name: {file.name for file in path.iterdir()} for path in tmp_path.iterdir()}
+    assert left == {
+        "alive": {"supervisor", "1.2"},
+        "suspended": {"supervisor", "1.2"},
+        "other": {"README.md"},
+        "here": {"supervisor", f"1.{os.getpid()}"},
+    }
+
+
+HOLD = """
+import ctypes, os, threading, time
+
+def hold():
+    named = ""
+    while named != str(os.getpid()):
+        time.sleep(0.2)
+        try:
+            named = open(os.environ["HOLD"]).read()
+        except OSError:
+            pass
+    ctypes.PyDLL(None).sleep(3600)
+
+os.register_at_fork(after_in_child=lambda: threading.Thread(target=hold, daemon=True).start())
+"""
+"""A ``sitecustomize`` for web processes: the one that a file names is caught in C code that gives
+no other thread a turn, as an engine is that matches a pattern for years."""
+STOPPED_S, STUCK_S = 15.0, 60.0
+"""A second or two, and half a minute; on a machine that has much else to do."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """With two web processes, of which the file ``hold`` in its folder stops one."""
+    folder = tmp_path_factory.mktemp("broker")
+    (folder / "own").mkdir()
+    (folder / "own" / "sitecustomize.py").write_text(HOLD)
+    settings = {"PYTHONPATH": str(folder / "own"), "HOLD": str(folder / "hold")}
+    with running(folder, HOOKSTATION_WEB_WORKERS="2", **settings) as broker:
+        yield broker
+
+
+def two_beat(broker: Broker) -> set[int]:
+    """Both web processes, once they live and have begun to beat."""
+
+    def beating() -> set[int]:
+        files = (broker.folder / "web").glob("*/*.*")
+        return {pid for path in files if runs(pid := int(path.name.partition(".")[2]))}
+
+    wait_until(lambda: len(beating()) == 2, 60, "two web processes do not beat", broker.log)
+    return beating()
+
+
+def is_answered(broker: Broker) -> bool:
+    try:
+        return requests.get(f"http://127.0.0.1:{broker.port}/readyz", timeout=1).ok
+    except requests.RequestException:
+        return False  # the kernel gave it to the one that stands still
+
+
+def end_of(broker: Broker, pid: int, seconds: float) -> int:
+    """Wait until the process is killed; how many requests were answered meanwhile."""
+    end, answered = time.monotonic() + seconds, 0
+    while runs(pid):
+        assert time.monotonic() < end, f"it is still there after {seconds} s\n{broker.log()}"
+        answered += is_answered(broker)
+        time.sleep(0.2)
+    return answered
+
+
 @pytest.mark.e2e
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.trap("a pattern that backtracks")
-def test_a_frozen_web_process_is_replaced(tmp_path: Path) -> None:
-    with running(tmp_path, HOOKSTATION_WEB_WORKERS="2") as broker:
+def test_a_frozen_web_process_is_replaced(broker: Broker) -> None:
+    before = two_beat(broker)
+    assert broker.process is not None
+    assert before <= set(descendants(broker.process.pid))
+    frozen = min(before)
+    os.kill(frozen, signal.SIGSTOP)
+    end_of(broker, frozen, STOPPED_S)
+    # The supervisor sees the signal before the watch misses the file.
+    assert f"process {frozen} is stopped" in broker.log()
+    assert two_beat(broker) & before == before - {frozen}
 
-        def web() -> set[int]:
-            files = (tmp_path / "web").glob("*/*.*")
-            return {int(path.name.partition(".")[2]) for path in files}
 
-        wait_until(lambda: len(web()) == 2, 30, "two web processes do not beat", broker.log)
-        before = web()
-        assert broker.process is not None
-        assert before <= set(descendants(broker.process.pid))
-        frozen = min(before)
-        os.kill(frozen, signal.SIGSTOP)
-        wait_until(lambda: not runs(frozen), 90, "it is still there", broker.log)
-        wait_until(lambda: len(web() - {frozen}) == 2, 60, "none takes its place", broker.log)
-        # The supervisor sees the signal before the watch misses the file.
-        assert f"process {frozen} is stopped" in broker.log()
-        assert max(before) in web()
-        for _ in range(20):
-            assert requests.get(f"http://127.0.0.1:{broker.port}/readyz", timeout=10).ok
+@pytest.mark.e2e
+@pytest.mark.trap("a pattern that backtracks")
+def test_a_web_process_that_is_stuck_is_replaced_while_the_other_answers(broker: Broker) -> None:
+    before = two_beat(broker)
+    stuck = min(before)
+    (broker.folder / "hold").write_text(str(stuck))
+    assert end_of(broker, stuck, STUCK_S) > 5
+    assert f"web process {stuck} stands still; killing it" in broker.log()
+    assert two_beat(broker) & before == before - {stuck}
+    for _ in range(20):
+        assert requests.get(f"http://127.0.0.1:{broker.port}/readyz", timeout=10).ok
+
+
+@pytest.mark.e2e
+def test_a_host_that_lives_makes_its_folder_anew(broker: Broker) -> None:
+    before = two_beat(broker)
+    # Ours may be writing there just now.
+    shutil.rmtree(broker.folder / "web", ignore_errors=True)
+    assert two_beat(broker) == before
