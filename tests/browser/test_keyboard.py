@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Dialog, expect
 
 from tests.browser.person import Person
@@ -34,6 +35,7 @@ def test_r_replays_the_row_that_has_the_focus(operator: Person, consumer: Receiv
     consumer.wait_for(1, path="/crm", timeout=20)
 
 
+@pytest.mark.trap("a key that sends twice")
 def test_r_asks_before_it_sends_again_what_arrived(operator: Person) -> None:
     page = operator.open("/admin/delivery/delivery/?state=delivered")
     asked: list[str] = []

@@ -190,6 +190,7 @@ def _summary(lines: list[str]) -> Iterator[re.Match[str]]:
             yield match
 
 
+@pytest.mark.trap("a repair that comes late or never")
 @pytest.mark.e2e
 def test_what_it_prints_works_and_ctrl_c_ends_it(
     start: Callable[..., Demo], tmp_path: Path

@@ -176,6 +176,7 @@ def portal_addresses(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 # -- The table -------------------------------------------------------------------------------------
 
 
+@pytest.mark.trap("a permission that opens the others")
 def test_who_may_what(same: Same) -> None:
     people = staff()
     console.fill()

@@ -110,6 +110,7 @@ def test_debug_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids(checks.debug()) == ["hookstation.W001"]
 
 
+@pytest.mark.trap("a database with a known fault")
 @pytest.mark.parametrize(("version", "bad"), [((3, 51, 2), 1), ((3, 51, 3), 0), ((3, 52, 0), 0)])
 def test_sqlite_with_the_fault(
     version: tuple[int, int, int], bad: int, monkeypatch: pytest.MonkeyPatch

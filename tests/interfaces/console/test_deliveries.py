@@ -457,6 +457,7 @@ def test_a_page_that_does_not_say_how_far_it_is_cannot_be_registered() -> None:
         Silent(Replay, admin.site)
 
 
+@pytest.mark.trap("a repair that comes late or never")
 def test_what_people_send_again_is_told_to_its_pump(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,6 +472,7 @@ def test_what_people_send_again_is_told_to_its_pump(
     assert told == 2 * [delivery.consumer_id]
 
 
+@pytest.mark.trap("a key that sends twice")
 def test_what_was_delivered_is_sent_again_after_a_question(operator: Client) -> None:
     delivered, dead = DeliveryFactory.create(delivered=True), DeliveryFactory.create(dead=True)
     question = 'data-asks="This was delivered. Send it again?"'

@@ -135,6 +135,7 @@ print(sent.get("Strict-Transport-Security"), settings.SECURE_PROXY_SSL_HEADER, o
 """
 
 
+@pytest.mark.trap("an installation that is open until somebody shuts it")
 @pytest.mark.slow("starts a process")
 @pytest.mark.parametrize(
     ("chosen", "told"),

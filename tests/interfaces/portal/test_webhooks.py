@@ -420,6 +420,7 @@ def test_the_pages_of_a_webhook_that_never_answered_say_so(
     assert "None is failing" not in text(owner.get("/portal/acme/"))
 
 
+@pytest.mark.trap("a page that shows the program's own objects")
 def test_health_without_an_attempt_counts_none(owner: Client, team: Team, orders: Channel) -> None:
     webhook = ConsumerFactory.create(channel=orders, team=team, client_id="billing")
     DeliveryFactory.create(consumer=webhook)

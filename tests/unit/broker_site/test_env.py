@@ -1,0 +1,29 @@
+"""The environment: what an installation may choose, and how the README's own one begins."""
+
+import re
+
+import pytest
+from django.conf import settings
+
+from broker_site import env
+
+
+@pytest.mark.trap("bodies without a limit")
+@pytest.mark.parametrize("name", ["HOOKSTATION_MAX_BODY_BYTES", "HOOKSTATION_MAX_BATCH_BYTES"])
+def test_bodies_that_cost_a_process_its_memory_cannot_be_allowed(name: str) -> None:
+    env.read({name: str(env.MOST_BODY_BYTES)})
+    with pytest.raises(env.BadEnvironment, match=f"{name}=.* cannot be used.*67108864"):
+        env.read({name: "200000000"})
+
+
+@pytest.mark.trap("an installation that is open until somebody shuts it")
+def test_the_readmes_installation_opens_nothing_and_has_a_key_for_each_purpose() -> None:
+    page = (settings.BASE_DIR / "README.md").read_text()
+    part = page.partition("## An installation of your own")[2]
+    commands = part.partition("```sh\n")[2].partition("```")[0]
+    chosen = dict(re.findall(r"^(\w+)=(.*)$", commands, re.MULTILINE))
+    assert "umask 077" in commands
+    assert {"SECRET_KEY", "HOOKSTATION_ENCRYPTION_KEYS"} <= chosen.keys()
+    assert not {"HOOKSTATION_ALLOWED_TARGETS", "HOOKSTATION_PROXIES"} & chosen.keys()
+    untouched = env.read({})
+    assert (untouched.allowed_targets, untouched.proxies, untouched.metrics_token) == ("", 0, "")
