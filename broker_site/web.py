@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -33,6 +34,9 @@ spare_what_is_loaded()
 __all__ = ["application"]
 
 USES_EVERY_S = 1.0
+SWITCH_S = 0.0005
+"""A thread that stores a large batch lets others go on after so long, not after Python's 5 ms: a
+single message beside it waits at each of its steps, of which accepting it takes a dozen."""
 SILENT_S = 60
 """After so long without a word the kernel asks a caller's host whether it is still there."""
 
@@ -89,6 +93,7 @@ def write_uses() -> None:
 read_end, write_end = socket.socketpair()
 write_end.setblocking(False)  # as the interpreter demands
 signal.set_wakeup_fd(write_end.fileno())
+sys.setswitchinterval(SWITCH_S)
 threading.Thread(target=write_uses, name="uses", daemon=True).start()
 threading.Thread(target=notice_the_vanished, name="keepalive", daemon=True).start()
 threading.Thread(target=release_on_stop, args=[read_end], name="release", daemon=True).start()

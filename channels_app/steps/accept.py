@@ -179,14 +179,18 @@ def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -
     stored = sum(not (result.duplicate or result.conflict) for result in flat)
     metrics.ACCEPTED.inc(stored)
     metrics.DUPLICATES.inc(sum(result.duplicate for result in flat))
-    new: dict[int, list[int]] = {}
+    new: dict[tuple[int, int], list[int]] = {}
     for order, some in zip(orders, results, strict=True):
-        if ids := [it.message_id for it in some if not (it.duplicate or it.conflict)]:
-            new.setdefault(order.channel.id, []).extend(ids)
+        for publication, it in zip(order.publications, some, strict=True):
+            if not (it.duplicate or it.conflict):
+                kind = order.channel.id, publication.priority
+                new.setdefault(kind, []).append(it.message_id)
 
     def wake() -> None:
-        for channel_id, ids in new.items():
-            message_accepted.send(sender=None, channel_id=channel_id, message_ids=ids)
+        for (channel_id, priority), ids in new.items():
+            message_accepted.send(
+                sender=None, channel_id=channel_id, priority=priority, message_ids=ids
+            )
 
     transaction.on_commit(wake, robust=True)
 

@@ -21,9 +21,9 @@ class Taker:
     """Its generation."""
     now: datetime
     leave: Callable[[Mapping[int, int]], Mapping[int, Leave]]
-    """Given how many each consumer would get, what may be taken. Consumers that have something
-    due already must not be in the answer: it might be of higher priority. May be asked again
-    when the transaction is."""
+    """Given how many each consumer would get, what may be taken. Consumers that have something of
+    the priority ``least`` or more due already must not be in the answer: it might be more urgent.
+    May be asked again when the transaction is."""
     least: int = 0
     """Of lower priority it takes nothing: something more urgent waits for the same requests."""
 

@@ -104,15 +104,21 @@ class Allotment:
             for line, limit, more in shares(picks, free, self.batch)
         ]
 
-    def taker(self, owner: int, now: datetime, free: Callable[[], int]) -> Taker:
-        """Who takes what a fan-out makes, within the room that there is then."""
-        least = self._roster.agenda.top()
-        return Taker(owner, now, lambda counts: self.leave(counts, now, free()), least)
+    def taker(self, owner: int, now: datetime, free: Callable[[], int], least: int = 0) -> Taker:
+        """Who takes what a fan-out makes, within the room that there is then.
 
-    def leave(self, counts: Mapping[int, int], now: datetime, free: int) -> dict[int, Leave]:
+        Nothing below the priority ``least``, nor below anything that waits.
+        """
+        least = max(least, self._roster.agenda.top())
+        return Taker(owner, now, lambda counts: self.leave(counts, now, free(), least), least)
+
+    def leave(
+        self, counts: Mapping[int, int], now: datetime, free: int, least: int = 0
+    ) -> dict[int, Leave]:
         """What to take of new deliveries as they are made; ``counts`` says how many there are.
 
-        A consumer that has something due already gets none: its claim goes by priority.
+        They have the priority ``least`` or more. A consumer that has something so urgent due
+        already gets none: its claim goes by priority.
         """
         self._eaters = list(counts)
         self._free = free
@@ -120,7 +126,7 @@ class Allotment:
         mine = [lines[consumer_id] for consumer_id in counts if consumer_id in lines]
         picks = []
         for line in mine:
-            if line.has_due(now) or not isinstance(self.signer(line), Signer):
+            if line.top_due(now) >= least or not isinstance(self.signer(line), Signer):
                 continue
             standing = line.standing(ticks)
             room = min(line.capacity(now), self._admits(standing, line.in_flight))

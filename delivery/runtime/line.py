@@ -88,6 +88,11 @@ class Line:
         horizon = now + LEAD
         return any(due_at <= horizon for due_at in self.due.values())
 
+    def top_due(self, now: datetime) -> int:
+        """The highest priority of what is due, or will be in a moment; -1 when nothing is."""
+        horizon = now + LEAD
+        return max((level for level, at in self.due.items() if at <= horizon), default=-1)
+
     def due_levels(self, now: datetime) -> list[int]:
         """Priorities of which something may be due, the highest first."""
         horizon = now + AHEAD

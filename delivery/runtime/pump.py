@@ -28,6 +28,7 @@ from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held
 from delivery.runtime.wake import Listener, bell
 from delivery.steps import claim, dispatch, parcels, release
+from delivery.steps.dispatch import Dispatched
 from delivery.steps.parcels import Parcel
 from delivery.steps.send import Answer
 
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 MUCH, REST_S = 4, 0.005
 """From so many messages and deliveries in one look on, the next one waits, so long at most."""
+FEW = 8
+"""Messages of one fan-out between two steps."""
 FAN_OUT_GUARD = 20
 """One fan-out of a backlog in so many takes the oldest messages, whatever their priority."""
 SPARE_S = 300.0
@@ -73,8 +76,10 @@ class Pump:
         self.is_hushed = False
         """Whether it takes nothing because of its clock."""
         self.accepted_hint = True
-        self.told: set[int] = set()
-        """Messages of whose acceptance somebody told."""
+        self.told: dict[int, int] = {}
+        """Messages of whose acceptance somebody told, with their priorities."""
+        self.least = 0
+        """The lowest priority that this round is busy with."""
         self.next_poll = self.next_look = 0.0
         self.fan_outs = 0
 
@@ -106,8 +111,10 @@ class Pump:
         if time.monotonic() >= self.next_look and self.membership.owns():
             self._look(now)
         self._send_claimed()
+        self._send_urgent()
         # After the sending: consumers work while the database writes.
         self._record()
+        self._send_urgent()
         if self.hold.seconds(clock.now()) <= 0:
             self._send_claimed()  # what became due while it wrote
         self._wait(self._patience())
@@ -120,7 +127,9 @@ class Pump:
             return
         began = time.monotonic()
         self.roster.recount()
-        found = self._fan_out(now) + self._take(now)
+        found = self._fan_out(now)
+        self._send_urgent()
+        found += self._take(now)
         ended = time.monotonic()
         if found >= MUCH:
             self.next_look = ended + min(ended - began, REST_S)
@@ -213,7 +222,7 @@ class Pump:
         if not (poll or self.accepted_hint) or not (limit := self.allotment.appetite(now)):
             return 0
         hinted, self.accepted_hint = self.accepted_hint, False
-        told, self.told = self.told, set()
+        told, self.told = self.told, {}
         taker = self.allotment.taker(self.held.generation, now, self._free)
         self.fan_outs += 1
         made = dispatch.dispatch(
@@ -224,14 +233,22 @@ class Pump:
             parcels.asking,
             oldest_first=self.fan_outs % FAN_OUT_GUARD == 0,
         )
-        self._took(made.claimed, now)
-        self.hold.stock(made.along, made.claimed)
+        self._made(made, now)
+        self.least = min((row.priority for row in made.claimed), default=self.least)
         if made.more:
             self.accepted_hint = True
         if made.oldest_accepted_at is not None and not hinted:
             late = (now - made.oldest_accepted_at).total_seconds() * 1000
             if late > conf().rational_delay_ms:
                 metrics.SWEPT.labels("message").inc(made.message_count)
+        if poll:
+            self.next_poll = time.monotonic() + self.roster.discover(conf().poll_s)
+        return made.message_count
+
+    def _made(self, made: Dispatched, now: datetime) -> None:
+        """Keep what was taken of a fan-out; note the rest, and tell those that serve it."""
+        self._took(made.claimed, now)
+        self.hold.stock(made.along, made.claimed)
         if not made.due.keys() <= self.roster.lines.keys() and self.roster.is_behind():
             self._beat()  # who registered a moment ago does not wait for the next beat
         others = {
@@ -242,9 +259,23 @@ class Pump:
         }
         if others and conf().wake:
             bell.due(others, but=self.held.generation)
-        if poll:
-            self.next_poll = time.monotonic() + self.roster.discover(conf().poll_s)
-        return made.message_count
+
+    def _send_urgent(self) -> None:
+        """Between two steps: send what was just accepted and is more urgent than what they handle.
+
+        A step of a bulk load takes up to 20 ms, and a round has four. What is more than a few goes
+        with the next fan-out, which knows priorities, too.
+        """
+        self._hear()
+        urgent = {key for key, level in self.told.items() if level > self.least}
+        if not 0 < len(urgent) <= FEW or self.is_hushed or not self.membership.owns():
+            return
+        for key in urgent:
+            del self.told[key]
+        now = clock.now()
+        taker = self.allotment.taker(self.held.generation, now, self._free, self.least + 1)
+        self._made(dispatch.dispatch(FEW, self.held.ordinal, taker, urgent, parcels.asking), now)
+        self._send_claimed()
 
     def _take(self, now: datetime) -> int:
         """Returns how many deliveries were claimed."""
@@ -256,6 +287,7 @@ class Pump:
         )
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
         counts = self._took(taken.rows, now)
+        self.least = min((row.priority for row in taken.rows), default=self.least)
         self.hold.prepare(taken.rows, now)
         for want in wants:
             line = self.roster.lines[want.consumer_id]

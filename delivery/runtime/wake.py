@@ -15,7 +15,7 @@ from delivery.rules import sharding
 from delivery.runtime import slots
 
 ACCEPTED, DUE, CHANGED = b"accepted", b"due", b"changed"
-"""Words; the first two are followed by ids."""
+"""Words; the first two are followed by ids, and the first one by a digit: their priority."""
 REFRESH_S = 1.0
 MAX_DATAGRAM = 1400
 """Bytes; fits one Ethernet frame. Longer lists are cut: looking finds the rest."""
@@ -26,8 +26,8 @@ class Hints:
     """What the datagrams since the last look said."""
 
     accepted: bool = False
-    message_ids: set[int] = field(default_factory=set)
-    """Those that were accepted, as far as they were named."""
+    message_ids: dict[int, int] = field(default_factory=dict)
+    """Those that were accepted, as far as they were named, with their priorities."""
     consumer_ids: set[int] = field(default_factory=set)
     changed: bool = False
     """Somebody waits for pumps to follow the configuration."""
@@ -54,9 +54,9 @@ class Listener:
                 return hints
             word, _, numbers = datagram.partition(b" ")
             ids = {int(number) for number in numbers.split() if number.isdigit()}
-            if word == ACCEPTED:
+            if word[:-1] == ACCEPTED and word[-1:].isdigit():
                 hints.accepted = True
-                hints.message_ids |= ids
+                hints.message_ids |= dict.fromkeys(ids, int(word[-1:]))
             elif word == DUE:
                 hints.consumer_ids |= ids
             elif word == CHANGED:
@@ -76,11 +76,11 @@ class Bell:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._sockets: dict[int, socket.socket] = {}
 
-    def accepted(self, channel_id: int, message_ids: Iterable[int]) -> None:
+    def accepted(self, channel_id: int, priority: int, message_ids: Iterable[int]) -> None:
         """Messages of this channel were stored: one pump should fan them out."""
         generation = sharding.owner(channel_id, self._pumps())
         if generation is not None:
-            self._send(generation, ACCEPTED, message_ids)
+            self._send(generation, b"%b%d" % (ACCEPTED, priority), message_ids)
 
     def due(self, consumer_ids: Iterable[int], *, but: int = 0) -> None:
         """These consumers have something to be sent now: tell the pumps that serve them.
@@ -162,12 +162,12 @@ def hurry(consumer_ids: Iterable[int]) -> None:
 
 
 def on_message_accepted(
-    sender: Any, *, channel_id: int, message_ids: Sequence[int], **_: Any
+    sender: Any, *, channel_id: int, priority: int, message_ids: Sequence[int], **_: Any
 ) -> None:
     """Receiver of channels_app.signals.message_accepted."""
     if not conf().wake:
         return
     try:
-        bell.accepted(channel_id, message_ids)
+        bell.accepted(channel_id, priority, message_ids)
     except DatabaseError:
         return  # the message is stored; a hint is not worth an error to its producer

@@ -211,11 +211,11 @@ def test_while_one_reads_the_pumps_the_others_ring_those_that_are_known(
     slow = Slow([])
     monkeypatch.setattr(slots, "living", slow)
     bell = Bell()
-    reading = slow.asked_by(lambda: bell.accepted(1, [7]))
+    reading = slow.asked_by(lambda: bell.accepted(1, 4, [7]))
 
-    bell.accepted(1, [7])
+    bell.accepted(1, 4, [7])
     bell._read_at -= 10
-    bell.accepted(1, [7])
+    bell.accepted(1, 4, [7])
     assert slow.asked == 1
     slow.go.set()
     reading.join(PATIENCE_S)

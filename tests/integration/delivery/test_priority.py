@@ -1,5 +1,6 @@
 """Of all deliveries that may be sent now the highest priority goes first, across consumers."""
 
+import select
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from delivery.runtime import allotment
 from delivery.runtime import pump as pump_module
 from delivery.runtime.allotment import CLAIM_BATCH
 from delivery.runtime.pump import FAN_OUT_GUARD
+from delivery.runtime.wake import bell
 from delivery.steps import dispatch
 from delivery.steps.dispatch.waiting import MOST_SEEN
 from tests.support import pumping
@@ -55,6 +57,44 @@ def test_the_highest_priority_goes_first_across_consumers(receiver: Receiver) ->
         pump_until(pump, all_finished)
     names = [request.body.decode() for request in receiver.requests()]
     assert names[:8] == ["high"] * 4 + ["middle"] * 4
+
+
+@pytest.mark.trap("a bulk load that holds up what is urgent")
+@pytest.mark.parametrize(
+    ("step", "priority", "is_sent"),
+    [
+        ("_take", 9, True),
+        ("_send_claimed", 9, True),
+        ("_record", 9, True),
+        ("_record", 0, False),
+    ],
+)
+def test_what_is_urgent_goes_between_two_steps(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, step: str, priority: int, is_sent: bool
+) -> None:
+    """In the round in which it was accepted, also to a consumer that has a backlog."""
+    channel = make_channel()
+    consumer = make_consumer(channel, receiver.url("/"))
+    publish(channel, *[b"low"] * 20, priority=0)
+    fan_out()
+    with pumping.pumping() as pump:
+        bell.close()  # it may know the pumps of another test
+        pump_rounds(pump, 1)
+        whole, accepted = getattr(pump, step), list[int]()
+
+        def meanwhile(*arguments: object) -> object:
+            done = whole(*arguments)
+            if not accepted:
+                accepted.extend(publish(channel, b"new", priority=priority))
+                assert select.select([pump.listener.socket], [], [], 5.0)[0]
+            return done
+
+        monkeypatch.setattr(pump, step, meanwhile)
+        publish(channel, *[b"low"] * 20, priority=0)
+        pump.round()
+        sent = {row.message_id for row, *_ in pump.open.values()}
+        found = consumer.deliveries.filter(message_id__in=accepted)
+        assert (bool(sent.intersection(accepted)) or found.exists()) is is_sent
 
 
 @pytest.mark.trap("a bulk load that holds up what is urgent")
