@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 
 from channels_app.errors import NotFound, Stale
-from channels_app.models import Consumer, Message
+from channels_app.models import Channel, Consumer, Message
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.tenants import OPERATOR, Tenant
 
@@ -22,6 +22,20 @@ def consumer(
     if not condition.holds(found.version):
         raise Stale("stale_version", "The consumer has changed since; read it again.")
     return found
+
+
+def consumers(names: Collection[tuple[str, str]]) -> dict[tuple[str, str], Consumer]:
+    """The consumers of these channels and names, locked in the order of their keys.
+
+    Removed ones are none.
+    """
+    slugs = {channel for channel, _ in names}
+    channels = dict(Channel.objects.filter(slug__in=slugs).values_list("id", "slug"))
+    rows = Consumer.objects.select_for_update().filter(
+        channel_id__in=channels, client_id__in={client_id for _, client_id in names}
+    )
+    found = rows.exclude(state=Consumer.State.RETIRED).order_by("id")
+    return {(channels[row.channel_id], row.client_id): row for row in found}
 
 
 def messages(message_ids: Collection[int]) -> dict[int, Message]:

@@ -8,6 +8,7 @@ that outlive both SECRET_KEY and each encryption key.
 
 import hmac
 import os
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,7 +29,6 @@ SIGNS_AFTER = timedelta(seconds=10)
 """A new key signs when every process has had the time to read it."""
 OVERLAP = timedelta(days=30)
 """What a former key signed counts so long after its successor came."""
-SETTLED = timedelta(minutes=5)
 _BYTES = 32
 
 
@@ -44,12 +44,19 @@ class _Known(NamedTuple):
     """Those that sign or still count, newest first, with the instant at which each was made."""
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the rows are older than any open transaction."""
-        return bool(self.keys) and self.keys[0][0] < clock.now() - SETTLED
+    def is_fresh(self) -> bool:
+        """Whether it need not be read again."""
+        return time.monotonic() - self.read_at <= FRESH_S
+
+
+class _Uncommitted(threading.local):
+    """What this thread reads while its open transaction has created a key."""
+
+    known: _Known | None = None
 
 
 _known: _Known | None = None
+_uncommitted = _Uncommitted()
 
 
 def sealing_id() -> str:
@@ -127,20 +134,33 @@ def activate(key_id: str) -> None:
 def forget() -> None:
     """Ask the database next time."""
     global _known
-    _known = None
+    _known = _uncommitted.known = None
 
 
 def _read() -> _Known | None:
     """What the database says; None before anything was sealed."""
     global _known
     known = _known
-    if known is None or time.monotonic() - known.read_at > FRESH_S:
-        fresh = _load()
-        # A first row that this transaction made may be undone with it: then it is read again.
-        if known is not None or not connection.in_atomic_block or (fresh and fresh.is_settled):
-            _known = fresh
-        return fresh
+    if known is None or not known.is_fresh:
+        if _has_uncommitted_key():
+            # Other threads must not use it: a rollback takes the key back.
+            if (known := _uncommitted.known) is None or not known.is_fresh:
+                known = _uncommitted.known = _load()
+            return known
+        known = _known = _load()
     return known
+
+
+def _has_uncommitted_key() -> bool:
+    """Whether an open transaction of this thread has created a key.
+
+    Django drops the hooks of a transaction, or of a savepoint, that is rolled back.
+    """
+    return any(hook[1] is _forget_uncommitted for hook in connection.run_on_commit)
+
+
+def _forget_uncommitted() -> None:
+    _uncommitted.known = None
 
 
 def _read_or_begin() -> _Known:
@@ -184,6 +204,8 @@ def _create(number: int, ring: Keyring) -> None:
     SigningKey.objects.create(
         id=number, sealed=sealed, key_id=ring.primary_id, created_at=clock.now()
     )
+    _uncommitted.known = None
+    transaction.on_commit(_forget_uncommitted)
 
 
 def _aad(number: int) -> bytes:

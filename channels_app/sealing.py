@@ -160,6 +160,11 @@ def new_secret(consumer: Consumer) -> tuple[str, ConsumerSecret]:
     return text, _sealed(consumer, ConsumerSecret.Scheme.V1, secrets.decode_secret(text))
 
 
+def chosen_secret(consumer: Consumer, secret: bytes) -> ConsumerSecret:
+    """A shared secret that its owner brings, to be written."""
+    return _sealed(consumer, ConsumerSecret.Scheme.V1, secret)
+
+
 def new_key_pair(consumer: Consumer) -> ConsumerSecret:
     """An Ed25519 pair, to be written."""
     signer, public_key = secrets.new_signing_key()

@@ -1,7 +1,7 @@
 """Snapshot: channels, consumers and keys as the tables have them at one instant."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
@@ -101,20 +101,27 @@ class Snapshot:
         )
 
 
-def load_channels(**chosen: str) -> dict[str, ChannelView]:
-    """Views of the channels chosen, as this transaction sees them."""
+def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelView]:
+    """Views of the channels of these names, or of all, as this transaction sees them."""
+    channels = Channel.objects.all()
+    rows = Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id")
+    event_types = EventType.objects.filter(schema__isnull=False)
+    if slugs is not None:
+        channels = channels.filter(slug__in=slugs)
+        rows = rows.filter(channel__in=channels)
+        event_types = event_types.filter(channel__in=channels)
     consumers: dict[int, list[Consumer]] = {}
-    for consumer in Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id"):
+    for consumer in rows:
         consumers.setdefault(consumer.channel_id, []).append(consumer)
     schemas: dict[int, dict[str, Any]] = {}
-    for event_type in EventType.objects.filter(schema__isnull=False):
+    for event_type in event_types:
         if event_type.schema is not None:  # neither SQL's null nor JSON's
             schemas.setdefault(event_type.channel_id, {})[event_type.name] = event_type.schema
     return {
         channel.slug: _channel_view(
             channel, consumers.get(channel.id, ()), schemas.get(channel.id, {})
         )
-        for channel in Channel.objects.filter(**chosen)
+        for channel in channels
     }
 
 

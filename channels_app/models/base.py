@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 else:
     _BigInteger, _Char = models.BigIntegerField, models.CharField
 
+BATCH_SIZE = 50
+"""Rows of configuration in one INSERT: each may have 200 KB, and servers refuse what is above
+``max_allowed_packet`` (16 MiB on MariaDB)."""
 new_id = IdMaker()
 """One maker per process: unique across processes by its slot, re-seeded after a collision."""
 
@@ -120,6 +123,8 @@ class Versioned(models.Model):
 
     steers_pumps: ClassVar[bool] = False
     """Whether pumps act on it: whoever changes such a row is answered when all of them follow."""
+    natural_key: ClassVar[tuple[str, str]]
+    """Two columns that identify a row; ``save_all`` needs them on MySQL."""
 
     version = models.PositiveIntegerField(default=0, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -140,23 +145,47 @@ class Versioned(models.Model):
 
     @classmethod
     def save_all(cls, rows: Sequence[Self]) -> None:
-        """Save many; the directory's version moves once."""
+        """Save many in a few statements; the directory's version moves once.
+
+        The caller holds locks on rows that exist: an upsert would bring a deleted one back.
+        """
         if not rows:
             return
         now = timezone.now()
         for row in rows:
             row.version += 1
             row.updated_at = now
-        is_change = any(not row._state.adding for row in rows)
-        # MySQL does not say which keys it gave to the rows of one INSERT.
-        at_once = connection.features.can_return_rows_from_bulk_insert
-        new = [row for row in rows if at_once and row.pk is None]
-        others = [row for row in rows if not at_once or row.pk is not None]
+        new = [row for row in rows if row._state.adding]
+        changed = [row for row in rows if not row._state.adding]
         with transaction.atomic():
-            cls._default_manager.bulk_create(new)
-            for row in others:
-                models.Model.save(row)
-            DirectoryVersion.bump(confirmed=cls.steers_pumps and is_change)
+            cls._insert_all(new)
+            cls._update_all(changed)
+            DirectoryVersion.bump(confirmed=cls.steers_pumps and bool(changed))
+
+    @classmethod
+    def _insert_all(cls, rows: Sequence[Self]) -> None:
+        cls._default_manager.bulk_create(rows, batch_size=BATCH_SIZE)
+        if all(row.pk is not None for row in rows):
+            return
+        # MySQL, unlike MariaDB, does not return the keys of the rows of one INSERT.
+        named = {tuple(getattr(row, name) for name in cls.natural_key): row for row in rows}
+        first, second = zip(*named, strict=True)
+        chosen = {f"{cls.natural_key[0]}__in": set(first), f"{cls.natural_key[1]}__in": set(second)}
+        for *name, key in cls._default_manager.filter(**chosen).values_list(*cls.natural_key, "pk"):
+            if row := named.get(tuple(name)):
+                row.pk = key
+
+    @classmethod
+    def _update_all(cls, rows: Sequence[Self]) -> None:
+        """Upserts: databases take many rows in one INSERT, and one in an UPDATE."""
+        has_target = connection.features.supports_update_conflicts_with_target
+        cls._default_manager.bulk_create(
+            rows,
+            batch_size=BATCH_SIZE,
+            update_conflicts=True,
+            update_fields=[it.name for it in cls._meta.concrete_fields if not it.primary_key],
+            unique_fields=["pk"] if has_target else None,
+        )
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         with transaction.atomic():

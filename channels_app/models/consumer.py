@@ -13,6 +13,7 @@ class Consumer(Versioned):
     """Who receives a channel's messages (S0-12). Null limits mean the installation's."""
 
     steers_pumps = True
+    natural_key = "channel_id", "client_id"
 
     class Mode(models.TextChoices):
         PUSH = "push"

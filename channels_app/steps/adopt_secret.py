@@ -1,9 +1,11 @@
-"""Adopt a signing secret that the consumer's owner chose, as configuration files do (S0-71)."""
+"""Adopt signing secrets that consumers' owners chose, as configuration files do (S0-71)."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from channels_app import clock, held, sealing, transactions
-from channels_app.errors import Invalid
+from channels_app.errors import BrokerError, Invalid, NotFound
 from channels_app.models import AuditEntry, Consumer, ConsumerSecret
 from channels_app.rules import secrets
 from channels_app.rules.encryption import Unreadable
@@ -14,6 +16,15 @@ OVERLAP_S = 86_400
 """How long the secret that it replaces goes on signing beside it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A consumer, and the secret that signs for it from now on."""
+
+    channel: str
+    client_id: str
+    secret: bytes = field(repr=False)
+
+
 def adopt(
     channel: str, client_id: str, text: str, *, actor: str, overlap_s: int = OVERLAP_S
 ) -> Registered[Consumer]:
@@ -22,33 +33,86 @@ def adopt(
     What it replaces stops signing after ``overlap_s`` seconds (0: at once). Raises Invalid and
     NotFound.
     """
+    adoption = Adoption(channel, client_id, read(text))
+    (done,) = adopt_all([adoption], actor=actor, overlap_s=overlap_s)
+    if isinstance(done, BrokerError):
+        raise done
+    return done
+
+
+def read(text: str) -> bytes:
+    """The secret in a ``whsec_...``. Raises Invalid."""
     try:
-        secret = secrets.decode_secret(text)
+        return secrets.decode_secret(text)
     except ValueError as error:
         raise Invalid.of(BadValues([Fault("secret", str(error))])) from None
-    return transactions.run(lambda: _adopt(channel, client_id, secret, actor, overlap_s))
+
+
+def adopt_all(
+    adoptions: Sequence[Adoption], *, actor: str, overlap_s: int = OVERLAP_S
+) -> list[Registered[Consumer] | BrokerError]:
+    """``adopt`` for many consumers in a few statements; each is adopted or refused by itself.
+
+    Each consumer appears once.
+    """
+    return transactions.run(lambda: _adopt(adoptions, actor, overlap_s)) if adoptions else []
 
 
 def _adopt(
-    channel: str, client_id: str, secret: bytes, actor: str, overlap_s: int
-) -> Registered[Consumer]:
-    consumer = held.consumer(channel, client_id)
-    current = list(consumer.secrets.filter(scheme=ConsumerSecret.Scheme.V1, expires_at=None))
-    if any(_opened(consumer, row) == secret for row in current):
-        return Registered(consumer)
-    _expire(current, overlap_s)
-    sealed, key_id = sealing.seal_for_consumer(consumer.channel_id, client_id, secret)
-    ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
+    adoptions: Sequence[Adoption], actor: str, overlap_s: int
+) -> list[Registered[Consumer] | BrokerError]:
+    consumers = held.consumers([(it.channel, it.client_id) for it in adoptions])
+    current: dict[int, list[ConsumerSecret]] = {row.id: [] for row in consumers.values()}
+    for row in ConsumerSecret.objects.filter(
+        consumer__in=current, scheme=ConsumerSecret.Scheme.V1, expires_at=None
+    ):
+        current[row.consumer_id].append(row)
+    done: list[Registered[Consumer] | BrokerError] = []
+    changed: list[Consumer] = []
+    made: list[ConsumerSecret] = []
+    entries: list[AuditEntry] = []
+    replaced: list[int] = []
+    for adoption in adoptions:
+        name = adoption.channel, adoption.client_id
+        try:
+            consumer, secret = _sealed(adoption, consumers.get(name), current)
+        except BrokerError as refused:
+            done.append(refused)
+            continue
+        done.append(Registered(consumer, changed=secret is not None))
+        if secret is None:
+            continue
+        replaced += [row.id for row in current[consumer.id]]
+        made.append(secret)
+        changed.append(consumer)
+        entries += AuditEntry.entries(
+            actor,
+            "consumer.adopt_secret",
+            f"consumer:{'/'.join(name)}",
+            team_id=consumer.team_id,
+            after={"overlap_s": overlap_s},
+        )
+    _expire(replaced, overlap_s)
+    ConsumerSecret.objects.bulk_create(made)
     # The secrets are part of what a consumer is: its version moves, and every process looks again.
-    consumer.save()
-    AuditEntry.record(
-        actor,
-        "consumer.adopt_secret",
-        f"consumer:{channel}/{client_id}",
-        team_id=consumer.team_id,
-        after={"overlap_s": overlap_s},
-    )
-    return Registered(consumer, changed=True)
+    Consumer.save_all(changed)
+    AuditEntry.objects.bulk_create(entries)
+    return done
+
+
+def _sealed(
+    adoption: Adoption, consumer: Consumer | None, current: Mapping[int, Sequence[ConsumerSecret]]
+) -> tuple[Consumer, ConsumerSecret | None]:
+    """The secret to be written; None where the consumer signs with it already.
+
+    Raises NotFound and KeyUnavailable.
+    """
+    if consumer is None:
+        detail = f"The channel has no consumer {adoption.client_id}."
+        raise NotFound("unknown_consumer", detail)
+    if any(_opened(consumer, row) == adoption.secret for row in current[consumer.id]):
+        return consumer, None
+    return consumer, sealing.chosen_secret(consumer, adoption.secret)
 
 
 def _opened(consumer: Consumer, row: ConsumerSecret) -> bytes | None:
@@ -58,11 +122,9 @@ def _opened(consumer: Consumer, row: ConsumerSecret) -> bytes | None:
         return None
 
 
-def _expire(rows: list[ConsumerSecret], overlap_s: int) -> None:
-    until = clock.now() + timedelta(seconds=overlap_s)
-    for row in rows:
-        if overlap_s:
-            row.expires_at = until
-            row.save()
-        else:
-            row.delete()
+def _expire(ids: Sequence[int], overlap_s: int) -> None:
+    rows = ConsumerSecret.objects.filter(id__in=ids)
+    if overlap_s:
+        rows.update(expires_at=clock.now() + timedelta(seconds=overlap_s))
+    else:
+        rows.delete()

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from channels_app import clock, inbound, sealing, transactions
 from channels_app.conf import MAX_TIMEOUT_MS, conf
 from channels_app.errors import BrokerError, Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
+from channels_app.models.base import BATCH_SIZE
 from channels_app.rules import addresses, fields, filters, headers, names, settings
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.encryption import Unreadable
@@ -100,6 +101,8 @@ class _Order:
     condition: Condition
     reason: str
     create: bool
+    secret: bytes | None = field(default=None, repr=False)
+    """As in ``Registration``."""
 
 
 def put(
@@ -122,23 +125,37 @@ def put(
     return _run(_Order(channel, client_id, wanted, actor, tenant, condition, reason, create=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One consumer for ``put_all``."""
+
+    channel: str
+    client_id: str
+    values: Mapping[str, Any]
+    secret: bytes | None = field(default=None, repr=False)
+    """What signs for it if this creates it; None: the broker generates one."""
+
+
 def put_all(
-    wanted: Iterable[tuple[str, str, Mapping[str, Any]]], *, actor: str
+    wanted: Iterable[Registration], *, actor: str
 ) -> list[Registered[Consumer] | BrokerError]:
     """``put`` for many by an operator, in a few statements; each is written or refused by itself.
 
-    ``wanted`` are channel, client id and values. Each consumer may stand there once.
+    Each consumer appears once.
     """
     done: dict[int, Registered[Consumer] | BrokerError] = {}
     orders: dict[int, _Order] = {}
-    for place, (channel, client_id, values) in enumerate(wanted):
+    for place, one in enumerate(wanted):
         try:
-            clean = _clean(client_id, values, partial=False)
+            clean = _clean(one.client_id, one.values, partial=False)
         except Invalid as refused:
             done[place] = refused
         else:
             orders[place] = _Order(
-                channel, client_id, clean, actor, OPERATOR, ALWAYS, reason="", create=True
+                *(one.channel, one.client_id, clean, actor, OPERATOR, ALWAYS),
+                reason="",
+                create=True,
+                secret=one.secret,
             )
     done |= zip(orders, _run_all(list(orders.values())), strict=True)
     return [done[place] for place in sorted(done)]
@@ -242,7 +259,8 @@ def _write(orders: Sequence[_Order]) -> list[Registered[Consumer] | BrokerError]
     Consumer.save_all([change.registered.row for change in written])
     _drop_secrets(written)
     ConsumerSecret.objects.bulk_create([secret for change in written for secret in change.secrets])
-    AuditEntry.objects.bulk_create([entry for change in written for entry in change.entries])
+    entries = [entry for change in written for entry in change.entries]
+    AuditEntry.objects.bulk_create(entries, batch_size=BATCH_SIZE)
     return done
 
 
@@ -301,17 +319,28 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
     if not live:
         consumer.state, consumer.state_reason = Consumer.State.ACTIVE, ""
         consumer.state_changed_at = clock.now()
-    text, secrets = _minted(consumer, renew=not live, has_pair=consumer.id in known.with_pair)
+    text, secrets = _minted(
+        consumer, order.secret, renew=not live, has_pair=consumer.id in known.with_pair
+    )
+    target = f"consumer:{order.channel}/{order.client_id}"
     entries = AuditEntry.entries(
         order.actor,
         "consumer.update" if live else "consumer.create",
-        f"consumer:{order.channel}/{order.client_id}",
+        target,
         team_id=consumer.team_id,
         former_team_id=former_team_id,
         reason=order.reason,
         before=before,
         after=after,
     )
+    if order.secret and not live:
+        entries += AuditEntry.entries(
+            order.actor,
+            "consumer.adopt_secret",
+            target,
+            team_id=consumer.team_id,
+            after={"overlap_s": 0},
+        )
     done = Registered(consumer, created=not live, changed=True, secrets=text)
     return _Written(done, secrets, entries)
 
@@ -380,18 +409,22 @@ def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, st
 
 
 def _seal_headers(consumer: Consumer, given: Mapping[str, str]) -> None:
-    plain = json.dumps(given).encode()
-    sealed, _ = sealing.seal_for_consumer(consumer.channel_id, consumer.client_id, plain)
-    consumer.headers_sealed = sealed if given else b""
+    sealed = b""
+    if given:
+        plain = json.dumps(given).encode()
+        sealed, _ = sealing.seal_for_consumer(consumer.channel_id, consumer.client_id, plain)
+    consumer.headers_sealed = sealed
 
 
 def _minted(
-    consumer: Consumer, *, renew: bool, has_pair: bool
+    consumer: Consumer, chosen: bytes | None, *, renew: bool, has_pair: bool
 ) -> tuple[tuple[str, ...], list[ConsumerSecret]]:
     """The secrets that are missing, to be written, and what of them its owner is told."""
     made: list[ConsumerSecret] = []
     shown: tuple[str, ...] = ()
-    if renew:
+    if renew and chosen:
+        made = [sealing.chosen_secret(consumer, chosen)]
+    elif renew:
         text, secret = sealing.new_secret(consumer)
         shown, made = (text,), [secret]
     if _signs_v1a(consumer) and (renew or not has_pair):

@@ -1,15 +1,15 @@
 """Applying a declaration: all of it or nothing, and what that changed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 from django.db import transaction
 from django.db.models import Model
 
 from channels_app.api import recurring
-from channels_app.errors import BrokerError
+from channels_app.errors import BrokerError, Invalid
 from channels_app.models import Channel, Consumer, EventType, Producer, Schedule, Team
 from channels_app.rules.registered import Registered
 from channels_app.snapshot import load_channels
@@ -23,6 +23,11 @@ from channels_app.steps import (
     register_team,
 )
 from delivery.management.declaration import Declaration, Entry, Problem
+
+_Key: TypeAlias = tuple[str, str]
+"""Channel and client id."""
+_Put: TypeAlias = Callable[..., Registered[Any]]
+"""Registers an entry: takes the parts of its key, its values, and ``actor``."""
 
 HIDDEN = "(not shown)"
 AT_ONCE = 500
@@ -107,60 +112,101 @@ def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused
 
 def _register_all(entries: Sequence[Entry], actor: str) -> list[Change | BrokerError]:
     """What became of each; consumers, of which there may be thousands, a few statements at once."""
-    kind = _KINDS[entries[0].table.name]
+    name = entries[0].table.name
+    if name == "consumers":
+        return _register_consumers(entries, actor)
+    kind = _KINDS[name]
+    put = _schedule_put(entries) if name == "schedules" else _PUTS[name]
+    blank = kind.describe(kind.model())
     found: list[Change | BrokerError] = []
-    if entries[0].table.name != "consumers":
-        for entry in entries:
-            try:
-                row = kind.find(*entry.key)
-                before = kind.describe(row) if row else {}
-                done = kind.put(*entry.key, entry.values, actor=actor)
-                found.append(_change(entry, actor, before, done))
-            except BrokerError as refused:
-                found.append(refused)
-        return found
-    rows = Consumer.objects.filter(
-        channel__slug__in={entry.key[0] for entry in entries},
-        client_id__in=[entry.key[1] for entry in entries],
-    ).prefetch_related("channel", "team")
-    known = {(row.channel.slug, row.client_id): kind.describe(row) for row in rows}
-    keys = [(entry.key[0], entry.key[1]) for entry in entries]
-    wanted = [(*key, entry.values) for key, entry in zip(keys, entries, strict=True)]
-    outcomes = register_consumer.put_all(wanted, actor=actor)
-    for key, entry, outcome in zip(keys, entries, outcomes, strict=True):
-        if isinstance(outcome, BrokerError):
-            found.append(outcome)
-            continue
+    for entry in entries:
         try:
-            found.append(_change(entry, actor, known.get(key, {}), outcome))
+            row = _find(kind.model, entry)
+            before = kind.describe(row) if row else {}
+            done = put(*entry.key, entry.values, actor=actor)
         except BrokerError as refused:
             found.append(refused)
+        else:
+            found.append(_change(entry, done, blank if done.created else before))
     return found
 
 
+def _find(model: type[Model], entry: Entry) -> Model | None:
+    lookups = {"channel": "channel__slug"}
+    names = [lookups.get(name, name) for name in entry.table.keys]
+    found = model._default_manager.filter(**dict(zip(names, entry.key, strict=True)))
+    return found.first()
+
+
+def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | BrokerError]:
+    kind = _KINDS["consumers"]
+    keys = [(entry.key[0], entry.key[1]) for entry in entries]
+    rows = Consumer.objects.filter(
+        channel__slug__in={channel for channel, _ in keys},
+        client_id__in=[client_id for _, client_id in keys],
+    ).prefetch_related("channel", "team")
+    known = {(row.channel.slug, row.client_id): kind.describe(row) for row in rows}
+    secrets: dict[_Key, bytes] = {}
+    refused: dict[_Key, BrokerError] = {}
+    for key, entry in zip(keys, entries, strict=True):
+        try:
+            if entry.secret:
+                secrets[key] = adopt_secret.read(entry.secret)
+        except Invalid as error:
+            refused[key] = error
+    outcomes = register_consumer.put_all(
+        [
+            register_consumer.Registration(*key, entry.values, secrets.get(key))
+            for key, entry in zip(keys, entries, strict=True)
+        ],
+        actor=actor,
+    )
+    adopted = _adopt_all(secrets, zip(keys, outcomes, strict=True), actor)
+    blank = kind.describe(kind.model())
+    found: list[Change | BrokerError] = []
+    for key, entry, outcome in zip(keys, entries, outcomes, strict=True):
+        secret = refused.get(key) or adopted.get(key)
+        if isinstance(outcome, BrokerError):
+            found.append(outcome)
+        elif isinstance(secret, BrokerError):
+            found.append(secret)
+        else:
+            before = blank if outcome.created else known.get(key, {})
+            found.append(_change(entry, outcome, before, secret))
+    return found
+
+
+def _adopt_all(
+    secrets: Mapping[_Key, bytes],
+    outcomes: Iterable[tuple[_Key, Registered[Consumer] | BrokerError]],
+    actor: str,
+) -> dict[_Key, Registered[Consumer] | BrokerError]:
+    """Have the consumers that existed sign with the secrets that the file brings."""
+    adoptions = [
+        adopt_secret.Adoption(*key, secrets[key])
+        for key, outcome in outcomes
+        if key in secrets and isinstance(outcome, Registered) and not outcome.created
+    ]
+    done = adopt_secret.adopt_all(adoptions, actor=actor)
+    return {(it.channel, it.client_id): one for it, one in zip(adoptions, done, strict=True)}
+
+
 def _change(
-    entry: Entry, actor: str, before: Mapping[str, Any], registered: Registered[Any]
+    entry: Entry,
+    registered: Registered[Any],
+    before: Mapping[str, Any],
+    adopted: Registered[Any] | None = None,
 ) -> Change:
-    """What a registration changed. Adopts the entry's secret, and may be refused for that."""
+    """What a registration changed; ``before`` are the defaults for what it created."""
     kind = _KINDS[entry.table.name]
     changed, secret = registered.changed, next(iter(registered.secrets), "")
-    base = kind.describe(kind.blank()) if registered.created else before
-    fields = _differing(base, kind.describe(registered.row))
+    fields = _differing(before, kind.describe(registered.row))
     if changed and not registered.created and not fields:
         # Their values are masked, so a new value looks like the old one.
         fields[kind.masked] = (HIDDEN, HIDDEN)
-    if entry.secret:
-        channel, client_id = entry.key
-        adopted = adopt_secret.adopt(
-            channel,
-            client_id,
-            entry.secret,
-            actor=actor,
-            overlap_s=0 if registered.created else adopt_secret.OVERLAP_S,
-        )
-        changed, secret = changed or adopted.changed, ""
-        if adopted.changed and not registered.created:
-            fields["secret"] = (HIDDEN, HIDDEN)
+    if adopted is not None and adopted.changed:
+        changed = True
+        fields["secret"] = (HIDDEN, HIDDEN)
     mark = "+" if registered.created else "~" if changed else "="
     return Change(entry, mark, fields, secret)
 
@@ -175,62 +221,40 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one table's entries are registered."""
+    """How one table's entries are shown."""
 
-    put: Callable[..., Registered[Any]]
+    model: type[Model]
     describe: Callable[[Any], Mapping[str, Any]]
-    find: Callable[..., Model | None]
-    blank: type[Model]
     masked: str = "headers"
     """The field whose values are not described."""
 
 
-def _put_schedule(
-    channel: str, name: str, values: Mapping[str, Any], *, actor: str
-) -> Registered[Schedule]:
-    # Of this transaction, in which the channel may have been made.
-    view = load_channels(slug=channel).get(channel)
-    return recurring.put_here(register_schedule.Order(channel, name, actor), values, view=view)
+def _schedule_put(entries: Sequence[Entry]) -> _Put:
+    """Registers these schedules."""
+    # Of this transaction, in which their channels may have been made.
+    views = load_channels({entry.key[0] for entry in entries})
+
+    def put(
+        channel: str, name: str, values: Mapping[str, Any], *, actor: str
+    ) -> Registered[Schedule]:
+        order = register_schedule.Order(channel, name, actor)
+        return recurring.put_here(order, values, view=views.get(channel))
+
+    return put
 
 
 _KINDS = {
-    "teams": _Kind(
-        register_team.put,
-        register_team.describe,
-        lambda slug: Team.objects.filter(slug=slug).first(),
-        Team,
-    ),
-    "channels": _Kind(
-        register_channel.put,
-        register_channel.describe,
-        lambda slug: Channel.objects.filter(slug=slug).first(),
-        Channel,
-    ),
-    "event_types": _Kind(
-        register_event_type.put,
-        register_event_type.describe,
-        lambda channel, name: EventType.objects.filter(channel__slug=channel, name=name).first(),
-        EventType,
-    ),
-    "producers": _Kind(
-        register_producer.put,
-        register_producer.describe,
-        lambda slug: Producer.objects.filter(slug=slug).first(),
-        Producer,
-    ),
-    "consumers": _Kind(
-        register_consumer.put,
-        register_consumer.describe,
-        lambda channel, name: Consumer.objects.filter(
-            channel__slug=channel, client_id=name
-        ).first(),
-        Consumer,
-    ),
-    "schedules": _Kind(
-        _put_schedule,
-        register_schedule.describe,
-        lambda channel, name: Schedule.objects.filter(channel__slug=channel, name=name).first(),
-        Schedule,
-        masked="body",
-    ),
+    "teams": _Kind(Team, register_team.describe),
+    "channels": _Kind(Channel, register_channel.describe),
+    "event_types": _Kind(EventType, register_event_type.describe),
+    "producers": _Kind(Producer, register_producer.describe),
+    "consumers": _Kind(Consumer, register_consumer.describe),
+    "schedules": _Kind(Schedule, register_schedule.describe, masked="body"),
 }
+_PUTS: dict[str, _Put] = {
+    "teams": register_team.put,
+    "channels": register_channel.put,
+    "event_types": register_event_type.put,
+    "producers": register_producer.put,
+}
+"""How one entry is registered, where a group needs no more than that."""

@@ -140,7 +140,8 @@ def _read(
         for unknown in row
         if unknown not in _known(table)
     ]
-    if not faults and (table.name, *key) in seen:
+    is_second = not faults and (table.name, *key) in seen
+    if is_second:
         faults.append(("", f"This {table.noun} is declared above already."))
     seen.add((table.name, *key))
     values = {part: value for part, value in row.items() if part in table.fields}
@@ -155,7 +156,7 @@ def _read(
     declaration.problems += [
         Problem(_place(table.name, number, name, part), detail) for part, detail in faults
     ]
-    if all(isinstance(part, str) and part for part in key):
+    if not is_second and all(isinstance(part, str) and part for part in key):
         declaration.entries.append(Entry(table, number, key, values, secret))
 
 

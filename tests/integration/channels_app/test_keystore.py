@@ -1,8 +1,11 @@
 """Which key seals and which ones sign: the database says so to all processes alike."""
 
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from channels_app import keystore, sealing
 from channels_app.errors import NotFound
@@ -54,6 +57,29 @@ def test_asking_whether_keys_fit_writes_nothing() -> None:
         assert not keystore.refusal()
         assert keystore.sealing_id() == old.primary_id
         assert not SigningKey.objects.exists()
+
+
+class Undone(Exception):
+    """Takes a transaction back."""
+
+
+def test_a_key_that_was_undone_with_its_transaction_is_forgotten() -> None:
+    with host(OLD):
+        with suppress(Undone), transaction.atomic():
+            undone = keystore.signing_key(b"")
+            assert keystore.signing_key(b"") == undone
+            raise Undone
+        assert not SigningKey.objects.exists()
+        assert keystore.signing_key(b"") != undone
+        assert SigningKey.objects.exists()
+
+
+@pytest.mark.trap("a request that costs by the row")
+def test_a_transaction_that_makes_the_first_key_reads_it_once() -> None:
+    with host(OLD), transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        for number in range(20):
+            sealing.seal_body(number, b"body", encrypt=True)
+    assert len(queries) < 10
 
 
 def test_keys_of_ones_own_take_over_from_the_derived_one() -> None:
@@ -123,7 +149,6 @@ def test_a_former_signing_key_ends_with_its_overlap() -> None:
 def test_what_a_process_knows_is_young() -> None:
     with host(NEW, OLD) as both, pytest.MonkeyPatch.context() as patched:
         keystore.signing_key(b"")
-        made_earlier(2 * keystore.SETTLED)
         assert keystore.sealing_id() == both.primary_id
         old_id = next(iter(both.ids - {both.primary_id}))
         other = both.sealing_with(old_id)

@@ -4,14 +4,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from channels_app.errors import Conflict, Invalid, NotFound, Stale
-from channels_app.models import ApiKey, AuditEntry, Consumer, DirectoryVersion
+from channels_app import sealing
+from channels_app.errors import BrokerError, Conflict, Invalid, NotFound, Stale
+from channels_app.models import ApiKey, AuditEntry, Consumer, ConsumerSecret, DirectoryVersion
 from channels_app.rules import keys
 from channels_app.rules.conditions import Condition
 from channels_app.rules.registered import Registered
+from channels_app.rules.secrets import decode_secret, new_secret
 from channels_app.rules.tenants import Tenant
 from channels_app.steps import (
+    adopt_secret,
     issue_key,
     register_channel,
     register_consumer,
@@ -20,7 +25,7 @@ from channels_app.steps import (
     rotate_secret,
     switch_consumer,
 )
-from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory
+from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory, secret_of
 
 pytestmark = pytest.mark.django_db
 HOOK = "http://127.0.0.1:9/hook"
@@ -93,6 +98,74 @@ def test_what_moves_to_another_team_is_in_the_books_of_both() -> None:
     assert got.after == {"url": f"{HOOK}/other", "team": "new"}
     assert got.reason == "sold"
     assert moved.get(team_id=None).after == {"team": None}
+
+
+@pytest.mark.trap("a request that costs by the row")
+@pytest.mark.parametrize("tells_keys", [True, False], ids=["keys told", "as MySQL"])
+def test_many_consumers_are_written_in_a_few_statements(
+    tells_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not tells_keys:
+        features = type(connection.features)
+        monkeypatch.setattr(features, "can_return_rows_from_bulk_insert", False)
+    channels = ChannelFactory.create_batch(2)
+    former = ConsumerFactory.create(channel=channels[0], client_id="c0", retired=True)
+    ConsumerFactory.create(channel=channels[1], client_id="c1")
+    number = DirectoryVersion.objects.get().number
+
+    def put(path: str) -> list[Registered[Consumer]]:
+        values = {"url": f"{HOOK}/{path}"}
+        wanted = [
+            register_consumer.Registration(channel.slug, f"c{i}", values)
+            for channel in channels
+            for i in range(100)
+        ]
+        with CaptureQueriesContext(connection) as queries:
+            done = register_consumer.put_all(wanted, actor="command")
+        assert len(queries) < 50
+        return [one for one in done if isinstance(one, Registered)]
+
+    made = put("a")
+
+    assert [one.created for one in made].count(False) == 1
+    assert made[0].row.pk == former.pk
+    stored = Consumer.objects.select_related("channel").in_bulk([one.row.pk for one in made])
+    for one in made:
+        row = stored[one.row.pk]
+        assert (row.channel.slug, row.client_id) == (one.row.channel.slug, one.row.client_id)
+        assert (row.version, row.url, row.state) == (one.row.version, f"{HOOK}/a", "active")
+    assert ConsumerSecret.objects.count() == 200
+    assert [one.changed for one in put("b")] == [True] * 200
+    assert [one.changed for one in put("b")] == [False] * 200
+    assert set(Consumer.objects.values_list("url", flat=True)) == {f"{HOOK}/b"}
+    assert AuditEntry.objects.filter(target__endswith="/c7").count() == 2 * len(channels)
+    assert DirectoryVersion.objects.get().number == number + 2
+
+
+def test_each_consumer_signs_with_the_secret_that_was_chosen_for_it() -> None:
+    consumers = ConsumerFactory.create_batch(2)
+    names = [(it.channel.slug, it.client_id) for it in consumers]
+    new, same = (decode_secret(it) for it in (new_secret(), secret_of(consumers[1])))
+
+    done = adopt_secret.adopt_all(
+        [
+            adopt_secret.Adoption(*names[0], new),
+            adopt_secret.Adoption(names[0][0], "nobody", new),
+            adopt_secret.Adoption(*names[1], same),
+        ],
+        actor="command",
+    )
+
+    codes = [it.code if isinstance(it, BrokerError) else it.changed for it in done]
+    assert codes == [True, "unknown_consumer", False]
+    for consumer, secret, former in zip(consumers, (new, same), (1, 0), strict=True):
+        row = consumer.secrets.get(expires_at=None)
+        opened = sealing.open_for_consumer(
+            consumer.channel_id, consumer.client_id, bytes(row.sealed)
+        )
+        assert opened == secret
+        assert consumer.secrets.exclude(expires_at=None).count() == former
+    assert AuditEntry.objects.get(action="consumer.adopt_secret").target.endswith(names[0][1])
 
 
 def test_long_actors_and_reasons_are_cut_not_refused() -> None:
