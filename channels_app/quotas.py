@@ -103,7 +103,7 @@ class Quotas:
         limits = self._limits(channel, producer_id)
         with self._lock:
             fault = self._fault(limits, ONE)
-        self._refuse(fault, 1)
+        self._refuse(fault, ONE)
 
     def take(
         self, channel: ChannelView, producer_id: int | None, messages: Sequence[Sized]
@@ -121,7 +121,7 @@ class Quotas:
             fault = self._fault(limits, usage)
             if fault is None:
                 self._add(held, usage)
-        self._refuse(fault, len(messages))
+        self._refuse(fault, usage)
         return held
 
     def give_back(self, held: Held | None, messages: Sequence[Sized]) -> None:
@@ -160,17 +160,22 @@ class Quotas:
                 return limit, excess
         return None
 
-    def _refuse(self, fault: tuple[Limit, str] | None, count: int) -> None:
+    def _refuse(self, fault: tuple[Limit, str] | None, usage: Usage) -> None:
         if fault is None:
             return
         limit, excess = fault
         scope, _ = limit.owner
-        metrics.REFUSED.labels(scope).inc(count)
-        most, used = getattr(limit.quota, excess), getattr(self.used(limit.owner), excess)
-        detail = (
-            f"Nothing was stored: {used} {excess} wait in {limit.name}, of {most} that may. "
-            "Send the request again when some of them are delivered."
+        metrics.REFUSED.labels(scope).inc(usage.messages)
+        most, waiting, wanted = (
+            getattr(it, excess) for it in (limit.quota, self.used(limit.owner), usage)
         )
+        detail = (
+            f"Nothing was stored: {waiting} {excess} wait in {limit.name}, of {most} that may. "
+        )
+        if wanted > most:
+            detail += f"There is never room for {wanted} at once: send less."
+        else:
+            detail += "There is room again when some of them are delivered."
         if scope == "channel":
             raise OverQuota("channel_over_quota", detail)
         raise OverQuota("team_over_quota", detail)

@@ -109,7 +109,7 @@ class Disks:
             raise StorageFull("storage_full", FULL)
 
 
-FULL = "Nothing was stored: the broker's disk is full. Send the request again later."
+FULL = "Nothing was stored: the broker's disk is full. Try again later."
 disks = Disks()
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from channels_app import clock, failpoints, transactions
+from channels_app import clock, failpoints, quotas, transactions
 from channels_app.api import publishing, recurring
 from channels_app.api.problems import ApiProblem
 from channels_app.directory import ChannelView, directory
 from channels_app.errors import Conflict, OverQuota, StorageFull
 from channels_app.models import Schedule, new_id
+from channels_app.quotas import Held
 from channels_app.rules import firings, ids, misfires
 from channels_app.rules.encryption import KeyMissing, Unreadable
 from channels_app.rules.misfires import Turn
@@ -95,22 +96,43 @@ def _fire(due_before: datetime | None, most: int) -> list[_Round]:
         if one.view is not None and one.publication is not None:
             groups.setdefault((one.view.id, one.schedule.producer_id), []).append(one)
     for (_, producer_id), some in groups.items():
-        view = some[0].view
-        assert view is not None
-        publications = [one.publication for one in some if one.publication is not None]
-        try:
-            results = accept.accept(view, producer_id, publications)
-        except (OverQuota, StorageFull) as refused:
-            for one in some:
-                one.result, one.detail = firings.REFUSED, refused.detail
-            continue
-        for one, accepted in zip(some, results, strict=True):
-            _note(one, accepted)
+        _store(some, producer_id)
     for one in rounds:
         _write_down(one, now)
     if rounds:
         failpoints.reach("in_fire")
     return rounds
+
+
+def _store(some: Sequence[_Round], producer_id: int | None) -> None:
+    """Store the messages of one producer on one channel, as many as the quotas leave room for.
+
+    Each belongs to a schedule of its own, so each is refused by itself.
+    """
+    view = some[0].view
+    assert view is not None
+    taken: list[tuple[_Round, Publication, Held | None]] = []
+    for one in some:
+        assert one.publication is not None
+        try:
+            held = quotas.take(view, producer_id, [one.publication])
+        except (OverQuota, StorageFull) as refused:
+            one.result, one.detail = firings.REFUSED, refused.detail
+        else:
+            taken.append((one, one.publication, held))
+    if not taken:
+        return
+    publications = [publication for _, publication, _ in taken]
+    try:
+        results = accept.accept(view, producer_id, publications, within_quota=False)
+    except BaseException:
+        for _, publication, held in taken:
+            quotas.give_back(held, [publication])
+        raise
+    for (one, publication, held), accepted in zip(taken, results, strict=True):
+        if accepted.duplicate or accepted.conflict:
+            quotas.give_back(held, [publication])
+        _note(one, accepted)
 
 
 def _judge(schedule: Schedule, now: datetime) -> _Round | None:

@@ -1,27 +1,47 @@
 """Quotas between processes: the steward counts, and everybody who accepts hears of it."""
 
+import json
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from django.contrib.auth.models import User
 from django.core import mail
 
-from channels_app import clock, quotas, storage
+from channels_app import clock, inbound, quotas, storage
 from channels_app.conf import conf
 from channels_app.errors import OverQuota
 from channels_app.models import Channel, Membership, Message, QuotaUsage
 from channels_app.rules.limits import Usage
-from channels_app.steps import accept
+from channels_app.steps import accept, register_consumer
 from channels_app.steps.accept import Publication
 from channels_app.storage import Room
-from delivery.models import Notice, SweepRun
+from delivery.models import Delivery, Notice, SweepRun
 from delivery.runtime import notices, sweeps
 from delivery.runtime.rounds import Rounds
 from delivery.steps import cancel, dispatch
 from delivery.steps import quotas as counting
-from tests.support.factories import ChannelFactory, ProducerFactory, TeamFactory
-from tests.support.pumping import make_channel, make_consumer, publish, view_of
+from tests.support.api import Api, LeanClient
+from tests.support.factories import (
+    ApiKeyFactory,
+    ChannelFactory,
+    ConsumerFactory,
+    ProducerFactory,
+    TeamFactory,
+)
+from tests.support.limits import a_short_disk
+from tests.support.pulling import Worker
+from tests.support.pumping import (
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    pumping,
+    view_of,
+)
+from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SWEEP = next(sweep for sweep in sweeps.SWEEPS if sweep.name == "quotas")
@@ -109,6 +129,60 @@ def test_room_is_there_again_when_what_waited_has_ended() -> None:
     assert not SWEEP.has_work()
     publish(channel, b"3")
     assert SWEEP.has_work()
+
+
+@pytest.mark.trap("a backlog without limits")
+@pytest.mark.trap("a full disk")
+@pytest.mark.parametrize("reason", ["channel_over_quota", "storage_full"])
+def test_acknowledgements_are_heard_while_publishing_is_refused(
+    reason: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each makes room: what is acknowledged waits no more."""
+    is_quota = reason == "channel_over_quota"
+    channel = make_channel(max_waiting_messages=3 if is_quota else None)
+    settings = {"mode": "callback", "timeout_ms": 60_000, "on_timeout": "retry"}
+    make_consumer(channel, receiver.url("/called"), ack=settings)
+    provider = {**settings, "correlation": {"preset": "whatsapp-cloud"}}
+    answers = [Reply(body=b'{"messages": [{"id": "wamid.%d"}]}' % n) for n in range(3)]
+    receiver.script("/provider", answers)
+    values = {"url": receiver.url("/provider"), "ack": provider}
+    called_back = register_consumer.put(channel.slug, "provider", values, actor="test").row
+    worker = Worker(ConsumerFactory.create(channel=channel, pull=True))
+    publish(channel, b"1", b"2", b"3")
+    with pumping() as pump:
+        pump_until(pump, lambda: Delivery.objects.filter(state="awaiting_ack").count() == 6)
+    producer = Api(ApiKeyFactory.create())
+
+    def refused() -> bool:
+        answer = producer.post(f"channels/{channel.slug}/messages", b"{}")
+        assert answer.status == 202 or answer.json["code"] == reason
+        return answer.status != 202
+
+    with nullcontext() if is_quota else a_short_disk(monkeypatch):
+        assert refused()
+        for request in receiver.requests("/called"):
+            path = urlsplit(request.header("Hookstation-Ack-Url") or "").path
+            answer = LeanClient().post(path, b"", "application/json")
+            assert answer.json()["heard"] == "on_time"
+        address = urlsplit(inbound.address(called_back) or "").path
+        for n in range(3):
+            status = {"id": f"wamid.{n}", "status": "delivered"}
+            told = {"entry": [{"changes": [{"value": {"statuses": [status]}}]}]}
+            answer = LeanClient().post(address, json.dumps(told), "application/json")
+            assert answer.json()["heard"] == {"on_time": 1}
+        first, second, third = (one["lease"] for one in worker.receive(max=3))
+        said = {"extend": first, "nack": second, "release": third}
+        for what, lease in said.items():
+            more = {"delay_s": 0} if what == "nack" else {}
+            assert worker.say(what, lease, **more) == ([lease], {})
+        assert worker.say("ack", first) == ([first], {})
+        again = [one["lease"] for one in worker.receive(max=3)]
+        assert worker.say("ack", *again) == (again, {})
+    assert set(Delivery.objects.values_list("state", flat=True)) == {"delivered"}
+    if is_quota:
+        count()
+        quotas.forget()
+    assert not refused()
 
 
 def test_a_long_count_goes_on_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:

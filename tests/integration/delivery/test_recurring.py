@@ -2,15 +2,17 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
+from prometheus_client import REGISTRY
 
-from channels_app import clock, sealing
+from channels_app import clock, quotas, sealing
 from channels_app.directory import directory
-from channels_app.errors import Conflict
+from channels_app.errors import Conflict, OverQuota, StorageFull
 from channels_app.models import (
     AuditEntry,
     Channel,
@@ -19,14 +21,18 @@ from channels_app.models import (
     MessageBody,
     Schedule,
     ScheduleBody,
+    Team,
 )
 from channels_app.rules import ids
-from channels_app.steps import register_producer, register_schedule
+from channels_app.steps import accept, register_producer, register_schedule
+from channels_app.steps.accept import Publication
 from channels_app.steps.register_schedule import Order
 from delivery.models import Delivery
+from delivery.rules.asker import Asker
 from delivery.runtime import recurring, sweeps
 from delivery.runtime.clockwork import Clockwork
-from delivery.steps import erase, firing
+from delivery.steps import erase, firing, reschedule
+from delivery.steps import quotas as counting
 from tests.support.broker import wait_until
 from tests.support.factories import (
     ConsumerFactory,
@@ -34,8 +40,18 @@ from tests.support.factories import (
     EventTypeFactory,
     ProducerFactory,
     ScheduleFactory,
+    TeamFactory,
 )
-from tests.support.pumping import all_finished, pump_until, pumping
+from tests.support.limits import a_short_disk
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    pumping,
+    view_of,
+)
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -209,6 +225,101 @@ def test_what_the_channel_would_refuse_by_now_is_not_published(
     with pytest.raises(Conflict):
         recurring.run_now(order(schedule))
     assert not AuditEntry.objects.filter(action="schedule.run").exists()
+
+
+def fill(schedule: Schedule, scope: str) -> None:
+    """Let one message wait, and no more be allowed to."""
+    team = TeamFactory.create()
+    limited: Channel | Team = schedule.channel if scope == "channel" else team
+    limited.max_waiting_messages = 1
+    for row in (team, schedule.channel):
+        row.save()
+    assert schedule.producer is not None
+    register_producer.patch(schedule.producer.slug, {"team": team.slug}, actor="test")
+    accept.accept(view_of(schedule.channel), schedule.producer.pk, [Publication(b"waits")])
+
+
+def counted() -> None:
+    """Have the steward count what waits, and this process hear of it."""
+    for _ in counting.count(clock.now()):
+        pass
+    quotas.forget()
+
+
+def refusals(reason: str) -> tuple[float, float]:
+    """Occurrences and messages that were refused."""
+    names = ("hookstation_schedule_occurrences_total", {"result": "refused"})
+    messages = ("hookstation_publish_refused_total", {"reason": reason})
+    occurrences, refused = (REGISTRY.get_sample_value(*it) or 0.0 for it in (names, messages))
+    return occurrences, refused
+
+
+@pytest.mark.trap("a backlog without limits")
+@pytest.mark.parametrize("reason", ["channel", "team", "disk"])
+def test_over_a_limit_an_occurrence_is_refused_and_the_next_one_is_tried(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = due(producer=ProducerFactory.create(), limit=1)
+    sentence = "Nothing was stored: "
+    if reason == "disk":
+        full: AbstractContextManager[None] = a_short_disk(monkeypatch)
+        sentence += "the broker's disk is full."
+    else:
+        fill(schedule, reason)
+        full = nullcontext()
+        sentence += f"1 messages wait in the {reason} "
+    waiting, (occurrences, messages) = Message.objects.count(), refusals(reason)
+    with full:
+        assert recurring.fire_due() == 1
+        with pytest.raises((OverQuota, StorageFull)):
+            recurring.run_now(order(schedule))
+    moved = fresh(schedule)
+    (line,) = moved.recent
+    assert (line["result"], line["message"], moved.last_message_id) == ("refused", None, None)
+    assert line["detail"].startswith(sentence)
+    assert (moved.fired_count, moved.skipped_count, moved.state) == (0, 1, "active")
+    assert moved.next_at is not None
+    assert moved.next_at > clock.now()
+    assert refusals(reason) == (occurrences + 1, messages + 2)
+    assert Message.objects.count() == waiting
+    assert not AuditEntry.objects.filter(action="schedule.run").exists()
+    Message.objects.update(state="dispatched")  # to nobody: nothing waits any more
+    counted()
+    Schedule.objects.update(next_at=clock.now())
+    assert recurring.fire_due() == 1
+    assert (fresh(schedule).fired_count, fresh(schedule).state) == (1, "ended")
+
+
+@pytest.mark.trap("a backlog without limits")
+def test_of_those_due_at_once_as_many_are_published_as_have_room() -> None:
+    schedules = [due(name="first")]
+    channel = schedules[0].channel
+    channel.max_waiting_messages = 3
+    channel.save()
+    schedules += [due(channel=channel, name=f"more-{number}") for number in range(4)]
+    before = refusals("channel")
+    assert recurring.fire_due() == 5
+    results = [fresh(schedule).recent[0]["result"] for schedule in schedules]
+    assert sorted(results) == ["fired"] * 3 + ["refused"] * 2
+    assert Message.objects.count() == 3
+    assert refusals("channel") == (before[0] + 2, before[1] + 2)
+
+
+@pytest.mark.trap("a backlog without limits")
+def test_a_scheduled_message_takes_its_room_when_it_is_published(receiver: Receiver) -> None:
+    channel = make_channel(max_waiting_messages=2)
+    make_consumer(channel, receiver.url("/ok"))
+    later = clock.now() + timedelta(hours=1)
+    (scheduled,) = publish(channel, b"later", due_at=later)
+    publish(channel, b"now")
+    for options in ({}, {"due_at": later}):
+        with pytest.raises(OverQuota):
+            publish(channel, b"too many", **options)
+    now = clock.now()
+    reschedule.reschedule(scheduled, Asker("test"), now=now, due_at=now)
+    with pumping() as pump:
+        pump_until(pump, lambda: Delivery.objects.filter(state="delivered").count() == 2)
+    assert {one.body for one in receiver.requests("/ok")} == {b"later", b"now"}
 
 
 def test_a_zone_that_is_no_more_ends_it() -> None:

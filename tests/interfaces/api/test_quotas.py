@@ -1,8 +1,6 @@
 """Quotas and the disk's reserve: what is refused, what goes on, what producers are told."""
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +22,7 @@ from tests.support.factories import (
     DeliveryFactory,
     TeamFactory,
 )
+from tests.support.limits import a_short_disk
 
 pytestmark = pytest.mark.django_db
 URL = "channels/orders/messages"
@@ -39,18 +38,6 @@ def channel() -> Channel:
 @pytest.fixture
 def producer(channel: Channel) -> Api:
     return Api(ApiKeyFactory.create())
-
-
-@contextmanager
-def a_short_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """More is kept in reserve than any disk has."""
-    whole = conf.conf()
-    with monkeypatch.context() as patch:
-        patch.setattr(conf, "conf", lambda: replace(whole, disk_reserve_bytes=2**60))
-        patch.setattr(storage, "conf", conf.conf)
-        storage.forget()
-        yield
-    storage.forget()
 
 
 def counted() -> None:

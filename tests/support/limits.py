@@ -1,0 +1,21 @@
+"""Limits that are reached, without filling anything."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from channels_app import conf, storage
+
+
+@contextmanager
+def a_short_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """More is kept in reserve than any disk has."""
+    whole = conf.conf()
+    with monkeypatch.context() as patch:
+        patch.setattr(conf, "conf", lambda: replace(whole, disk_reserve_bytes=2**60))
+        patch.setattr(storage, "conf", conf.conf)
+        storage.forget()
+        yield
+    storage.forget()
