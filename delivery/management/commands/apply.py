@@ -19,7 +19,8 @@ class Command(BaseCommand):
     """Shows what delivery/management/applying.py does with a file."""
 
     help = (
-        "Make channels, event types, producers, consumers and schedules what a TOML file says.\n\n"
+        "Make teams, channels, event types, producers, consumers and schedules what a TOML file\n"
+        "says.\n\n"
         "Run it as often as you like: what is so already is left alone. Either all of the file\n"
         "is applied or, when anything in it cannot be used, nothing. What the file does not\n"
         "mention is not touched. Fields are those of the REST API; one that is left out gets\n"
@@ -29,6 +30,10 @@ class Command(BaseCommand):
     examples = (
         "  manage.py apply hooks.toml --dry-run       show what would change\n"
         "  manage.py apply hooks.toml\n"
+        "\n"
+        "  [[teams]]\n"
+        '  slug = "shop"\n'
+        "  max_waiting_messages = 100000\n"
         "\n"
         "  [[channels]]\n"
         '  slug = "orders"\n'
@@ -41,6 +46,7 @@ class Command(BaseCommand):
         "\n"
         "  [[producers]]\n"
         '  slug = "shop"\n'
+        '  team = "shop"\n'
         "  rate_limit = {per_second = 100, burst = 200}\n"
         "\n"
         "  [[consumers]]\n"

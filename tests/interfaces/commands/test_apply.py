@@ -6,19 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from channels_app import keystore, sealing
 from channels_app.models import (
+    ApiKey,
     AuditEntry,
     Channel,
     Consumer,
     ConsumerSecret,
     EventType,
+    Membership,
     Producer,
     Schedule,
+    Team,
 )
 from channels_app.rules.encryption import generate_key
 from channels_app.rules.secrets import decode_secret, new_secret
@@ -411,4 +415,99 @@ def test_a_schedule_that_cannot_be_used_takes_the_file_back(
     with pytest.raises(CommandError) as refused:
         apply(file, text)
     assert f"schedules 1 (orders/daily), {fault}" in str(refused.value)
+    assert rows() == [0, 0, 0, 0, 0]
+
+
+TEAM = """
+[[teams]]
+slug = "shop"
+name = "The shop"
+max_waiting_messages = 1000
+"""
+OWNED = """
+[[channels]]
+slug = "orders"
+exposure = "external"
+
+[[producers]]
+slug = "tills"
+team = "shop"
+
+[[consumers]]
+channel = "orders"
+client_id = "billing"
+url = "http://127.0.0.1:9000/hook"
+team = "shop"
+"""
+
+
+def test_a_team_is_made_before_what_belongs_to_it(file: Path) -> None:
+    said = apply(file, OWNED + TEAM)
+
+    assert said.startswith(
+        """\
++ team shop
+    name                  "The shop"
+    max_waiting_messages  1000
++ channel orders
+"""
+    )
+    team = Team.objects.get()
+    assert (team.slug, team.name, team.max_waiting_messages) == ("shop", "The shop", 1000)
+    assert Producer.objects.get().team == Consumer.objects.get().team == team
+    entry = AuditEntry.objects.get(action="team.create")
+    assert (entry.actor[:8], entry.target, entry.team_id) == ("command:", "team:shop", team.pk)
+    assert "0 new, 0 changed, 4 as before." in apply(file, OWNED + TEAM)
+
+
+def test_a_team_is_changed_and_keeps_its_people_and_its_name(file: Path) -> None:
+    """A file says nothing of people: who belongs to a team is not given by whoever writes files."""
+    apply(file, TEAM)
+    member = User.objects.create_user("olga")
+    Membership.objects.create(team=Team.objects.get(), user=member, role="owner")
+
+    said = apply(file, '[[teams]]\nslug = "shop"\nmax_waiting_bytes = 5000\n')
+
+    assert said.startswith(
+        """\
+~ team shop
+    max_waiting_messages  1000 -> default
+    max_waiting_bytes     default -> 5000
+"""
+    )
+    team = Team.objects.get()
+    assert (team.name, team.max_waiting_messages, team.version) == ("The shop", None, 2)
+    assert [(it.user, it.role) for it in Membership.objects.all()] == [(member, "owner")]
+    entry = AuditEntry.objects.get(action="team.update")
+    assert entry.before == {"max_waiting_messages": 1000, "max_waiting_bytes": None}
+    assert entry.after == {"max_waiting_messages": None, "max_waiting_bytes": 5000}
+
+
+def test_a_new_team_has_nobody_and_its_slug_for_a_name(file: Path) -> None:
+    apply(file, '[[teams]]\nslug = "shop"\n')
+    assert Team.objects.get().name == "shop"
+    assert not Membership.objects.exists()
+    assert not ApiKey.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('slug = "shop"\nnmae = "x"', "teams 1 (shop), nmae: There is no such field; did you mean"),
+        ('slug = "shop"\nmembers = ["olga"]', "teams 1 (shop), members: There is no such field"),
+        ('slug = "Shop!"', "teams 1 (Shop!), team: A name"),
+        ('name = "x"', "teams 1, slug: This field is required."),
+        ('slug = "shop"\nmax_waiting_messages = 0', "(shop), max_waiting_messages: A whole number"),
+        ('slug = "shop"\nname = 7', "teams 1 (shop), name: Text is needed."),
+        (
+            'slug = "shop"\n[[producers]]\nslug = "tills"\nteam = "shops"',
+            "producers 2 (tills), team: There is no team shops",
+        ),
+    ],
+)
+def test_a_team_that_cannot_be_used_takes_the_file_back(file: Path, text: str, told: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        apply(file, f"{FILE}\n[[teams]]\n{text}\n")
+    assert told in str(refused.value)
+    assert not Team.objects.exists()
     assert rows() == [0, 0, 0, 0, 0]
