@@ -32,6 +32,10 @@ class Refused(Exception):
     """No message of the batch was stored, and none of the next will be; says why."""
 
 
+class TooLarge(Exception):
+    """The broker reads no request of that size, and stored nothing of it; says so."""
+
+
 class InDoubt(Exception):
     """The connection broke while messages without idempotency keys were on their way."""
 
@@ -50,7 +54,7 @@ class Outlet(Protocol):
     """Takes batches."""
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
-        """Results in the order of ``items``. Raises Refused and InDoubt."""
+        """Results in the order of ``items``. Raises Refused, TooLarge and InDoubt."""
 
 
 @dataclass(slots=True)
@@ -79,9 +83,8 @@ class Api:
                 self._check_safe(items, error)
                 reason = f"{self.url} did not answer: {_cause(error)}."
             else:
-                if answer.status_code == TOO_LARGE and len(items) > 1:
-                    half = len(items) // 2
-                    return self.publish(items[:half]) + self.publish(items[half:])
+                if answer.status_code == TOO_LARGE:
+                    raise TooLarge(_detail(answer))
                 if answer.status_code not in PASSING:
                     return self._results(answer)
                 pause_s = max(pause_s, _retry_after(answer))

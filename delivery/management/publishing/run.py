@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from delivery.management.base import Progress, counted, sized
 from delivery.management.publishing.lines import Line
-from delivery.management.publishing.outlets import InDoubt, Outlet, Refused, Result
+from delivery.management.publishing.outlets import InDoubt, Outlet, Refused, Result, TooLarge
 
 SHOWN = 10
 """Refused lines that are told one by one; the others are counted."""
@@ -29,23 +29,12 @@ class Run:
     def go(self, work: Iterable[list[Line]]) -> None:
         """Batch after batch, until all are done or going on makes no sense."""
         for batch in work:
-            good = [line for line in batch if not line.fault]
-            try:
-                self._publish(good)
-            except Refused as error:
-                self.broken = str(error)
-            except InDoubt as error:
-                self.broken = (
-                    f"the connection broke ({error}) while lines {good[0].number} to "
-                    f"{good[-1].number} were on their way; they may or may not be stored. With "
-                    "--idempotent the file could be published again."
-                )
+            self._publish([line for line in batch if not line.fault])
             if self.broken:
                 return
             for line in batch:
                 if line.fault:
                     self._refuse(line, line.fault)
-            self.done += len(batch)
             self._progress.show(self.done)
 
     def summary(self) -> str:
@@ -64,18 +53,45 @@ class Run:
         return ", ".join(parts) + "."
 
     def _publish(self, lines: list[Line]) -> None:
-        results = [Result(stored=True)] * len(lines)
-        if self._outlet is not None and lines:
-            results = self._outlet.publish([line.item for line in lines])
-        for line, result in zip(lines, results, strict=True):
-            if result.stored:
-                self._stored += 1
-                self._duplicates += result.duplicate
-                self._bytes += line.size
-            else:
-                self._refuse(line, result.detail)
+        """Publish a batch, in parts where it is too large. Sets ``broken``."""
+        try:
+            results = self._send(lines)
+        except TooLarge as error:
+            if len(lines) == 1:
+                self._refuse(lines[0], str(error))
+                return
+            half = len(lines) // 2
+            for part in (lines[:half], lines[half:]):
+                if not self.broken:
+                    self._publish(part)
+        except Refused as error:
+            self.broken = str(error)
+        except InDoubt as error:
+            self.broken = (
+                f"the connection broke ({error}) while lines {lines[0].number} to "
+                f"{lines[-1].number} were on their way; they may or may not be stored. With "
+                "--idempotent the file could be published again."
+            )
+        else:
+            for line, result in zip(lines, results, strict=True):
+                self._note(line, result)
+
+    def _send(self, lines: list[Line]) -> list[Result]:
+        if self._outlet is None or not lines:
+            return [Result(stored=True)] * len(lines)
+        return self._outlet.publish([line.item for line in lines])
+
+    def _note(self, line: Line, result: Result) -> None:
+        if not result.stored:
+            self._refuse(line, result.detail)
+            return
+        self.done += 1
+        self._stored += 1
+        self._duplicates += result.duplicate
+        self._bytes += line.size
 
     def _refuse(self, line: Line, reason: str) -> None:
+        self.done += 1
         self.refused += 1
         if len(self.shown) < SHOWN:
             self.shown.append(f"Line {line.number}: {reason}")

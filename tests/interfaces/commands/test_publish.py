@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from channels_app import sealing
+from channels_app import conf, sealing
 from channels_app.models import Channel, Message, MessageBody, Producer
 from delivery.management.publishing import outlets
 from delivery.management.publishing.lines import Reader, batches
+from tests.support.factories import ApiKeyFactory, ChannelFactory, text_of
+from tests.support.limits import a_short_disk
 from tests.support.receiver import Receiver, Reply
 
 ADDRESS = "/api/v1/channels/orders/messages/batch"
@@ -121,6 +124,9 @@ def test_blank_lines_are_skipped_and_numbers_are_the_files() -> None:
         ("[1]", "Each line is a JSON object."),
         ('{"event": "a"}', "There is no body."),
         ('{"event": "a", "event_type": "b", "body": ""}', "Give either event or event_type"),
+        ('{"body": "x', "This is not JSON: "),
+        ('{"body": "x", "priority": NaN}', "This is not JSON: NaN is no value"),
+        (f'{{"body": {"[" * 100_000}', "This JSON has too many levels."),
     ],
 )
 def test_a_line_that_cannot_be_sent_says_why(line: str, told: str) -> None:
@@ -378,3 +384,121 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert Said("-", channel="orders", direct=True).status == 0
     assert Message.objects.count() == 1
+
+
+# -- Refusals, by a real broker --------------------------------------------------------------------
+
+
+@pytest.fixture(params=["direct", "http"])
+def way(
+    request: pytest.FixtureRequest,
+    transactional_db: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Any]:
+    """Options of both ways into the tables."""
+    monkeypatch.setattr(outlets.Api, "__init__", _impatient(outlets.Api.__init__))
+    if request.param == "direct":
+        return {"channel": "orders", "direct": True}
+    url = request.getfixturevalue("live_server").url
+    key = tmp_path / "real.key"
+    key.write_text(text_of(ApiKeyFactory.create(scopes=["publish"])))
+    return {"channel": "orders", "url": url, "key_file": str(key)}
+
+
+def test_a_channel_that_is_not_there(way: dict[str, Any], file: Path) -> None:
+    write(file, {"body": "x"})
+
+    said = Said(str(file), **way)
+
+    assert said.status == 1
+    assert "Stopped after 0 lines: There is no channel orders." in said.err
+    assert said.out.startswith("0 messages (0 B) stored")
+
+
+def test_over_a_limit_it_stops_and_says_how_far_it_came(way: dict[str, Any], file: Path) -> None:
+    ChannelFactory.create(slug="orders", max_waiting_messages=3)
+    write(file, *({"body": str(number)} for number in range(6)))
+
+    said = Said(str(file), **way, batch=2)
+
+    assert said.status == 1
+    assert (
+        "Stopped after 2 lines: Nothing was stored: 2 messages wait in the channel orders, of 3 "
+        "that may. There is room again when some of them are delivered."
+    ) in said.err
+    assert said.out.startswith("2 messages (")
+    assert [body for _, _, body in stored()] == [b"0", b"1"]
+
+
+def test_a_batch_that_never_fits_says_so(way: dict[str, Any], file: Path) -> None:
+    ChannelFactory.create(slug="orders", max_waiting_messages=3)
+    write(file, *({"body": str(number)} for number in range(4)))
+
+    said = Said(str(file), **way)
+
+    assert said.status == 1
+    assert "Stopped after 0 lines: " in said.err
+    assert "There is never room for 4 at once: send less." in said.err
+    assert Said(str(file), **way, batch=3).out.startswith("3 messages (")
+
+
+def test_without_room_on_the_disk_it_stops(
+    way: dict[str, Any], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ChannelFactory.create(slug="orders")
+    write(file, {"body": "x"})
+
+    with a_short_disk(monkeypatch):
+        said = Said(str(file), **way)
+
+    assert said.status == 1
+    assert "Stopped after 0 lines: Nothing was stored: the broker's disk is full." in said.err
+
+
+def test_what_cannot_be_stored_is_told_by_line_and_the_rest_is_stored(
+    way: dict[str, Any], file: Path
+) -> None:
+    ChannelFactory.create(slug="orders", max_body_bytes=10)
+    write(file, {"body": "first"}, {"body": "x" * 11}, '{"body": "half', {"body": "last"})
+
+    said = Said(str(file), **way)
+
+    assert said.status == 1
+    first, second = said.err.splitlines()
+    assert first.startswith("Line 2: body: ")
+    assert "10 bytes" in first
+    assert second.startswith("Line 3: This is not JSON: ")
+    assert said.out.startswith("2 messages (")
+    assert said.out.endswith("2 refused.\n")
+    assert [body for _, _, body in stored()] == [b"first", b"last"]
+
+
+@pytest.mark.parametrize("way", ["http"], indirect=True)
+def test_a_message_that_no_request_may_have_stops_no_other(
+    way: dict[str, Any], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = replace(conf.conf(), max_batch_bytes=300)
+    monkeypatch.setattr("channels_app.api.views.batch.conf", lambda: limited)
+    ChannelFactory.create(slug="orders")
+    bodies = ["a" * 100, "b" * 100, "c" * 400, "d" * 100, "e" * 100]
+    write(file, *({"body": body} for body in bodies))
+
+    said = Said(str(file), **way)
+
+    assert said.status == 1
+    assert "Line 3: " in said.err
+    assert "(413)" in said.err
+    assert said.out.startswith("4 messages (")
+    assert [body[:1] for _, _, body in stored()] == [b"a", b"b", b"d", b"e"]
+
+
+def test_what_was_stored_before_it_stopped_is_counted(file: Path, broker: Receiver) -> None:
+    broker.script(ADDRESS, [Reply(413), answer(202, 202), Reply(403, body=b'{"detail": "No."}')])
+    write(file, *({"body": str(number)} for number in range(4)))
+
+    said = publish(file, broker)
+
+    assert said.status == 1
+    assert said.out.startswith("2 messages (")
+    assert "Stopped after 2 lines: No. (403)" in said.err
