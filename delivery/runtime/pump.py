@@ -100,6 +100,7 @@ class Pump:
                 logger.warning("pump waits %.2f s for the database: %s", pause, error)
                 close_old_connections()
                 self._wait(pause)
+                self._take_answers()  # what nobody takes would end each wait at once
         self.drain(conf().grace_s / 2)
         self.close()
 

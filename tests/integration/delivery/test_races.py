@@ -21,7 +21,9 @@ from delivery.runtime import pump as pump_module
 from delivery.runtime import slots, sweeps
 from delivery.runtime.agenda import FEW
 from delivery.runtime.line import LEAD
+from delivery.runtime.pump import Pump
 from delivery.runtime.recorder import patiently
+from delivery.runtime.wake import Listener
 from delivery.steps import claim, dispatch, recount, retention
 from delivery.steps.claim import Want
 from tests.support import books, pumping
@@ -224,6 +226,31 @@ def test_answers_are_kept_when_the_clock_cannot_ask_the_database(
         assert not pump.open
         assert [line.in_flight for line in pump.roster.lines.values()] == [0]
     assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 1)}
+
+
+def test_an_answer_that_comes_while_the_database_is_away_keeps_no_pump_busy(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/slow?ms=50"))
+    publish(channel, b"1")
+    listener = Listener()
+    held = slots.acquire("away", "pump", 1, listener.address)
+    assert held is not None
+    pump, failures = Pump(held, listener), list[float]()
+    pump_until(pump, lambda: len(pump.open) == 1)
+    pump.membership.fence_at = 0.0  # for long it could not look at the configuration
+
+    def fail() -> None:
+        failures.append(time.monotonic())
+        raise OperationalError(2006, "Server has gone away")
+
+    monkeypatch.setattr(pump, "round", fail)
+    end = time.monotonic() + 0.6
+    pump.run(lambda: time.monotonic() > end, 60.0)
+    slots.leave(held)
+    assert 2 <= len(failures) <= 6
+    assert Delivery.objects.get().state == "delivered"
 
 
 def test_what_is_claimed_is_sent_once_the_secrets_can_be_read(receiver: Receiver) -> None:
