@@ -259,6 +259,8 @@ class ConsumerForm(StepForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if "max_pumps" in self.fields:
+            self.fields["max_pumps"].required = False
         if self.instance.pk:
             # Values are masked; None means that their key is missing, and leaves them alone.
             self.initial["headers"] = register_consumer.describe(self.instance)["headers"]
@@ -268,6 +270,8 @@ class ConsumerForm(StepForm):
         values = super().values()
         if "signing" in values:
             values["signing"] = ["v1", *values["signing"]]
+        if "max_pumps" in values:
+            values["max_pumps"] = values["max_pumps"] or 1
         if values.get("headers") is None:
             values.pop("headers", None)
         return values

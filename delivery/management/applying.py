@@ -146,22 +146,22 @@ def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | B
         client_id__in=[client_id for _, client_id in keys],
     ).prefetch_related("channel", "team")
     known = {(row.channel.slug, row.client_id): kind.describe(row) for row in rows}
-    secrets: dict[_Key, bytes] = {}
+    chosen: dict[_Key, bytes] = {}
     refused: dict[_Key, BrokerError] = {}
     for key, entry in zip(keys, entries, strict=True):
         try:
             if entry.secret:
-                secrets[key] = adopt_secret.read(entry.secret)
+                chosen[key] = adopt_secret.read(entry.secret)
         except Invalid as error:
             refused[key] = error
     outcomes = register_consumer.put_all(
         [
-            register_consumer.Registration(*key, entry.values, secrets.get(key))
+            register_consumer.Registration(*key, entry.values, chosen.get(key))
             for key, entry in zip(keys, entries, strict=True)
         ],
         actor=actor,
     )
-    adopted = _adopt_all(secrets, zip(keys, outcomes, strict=True), actor)
+    adopted = _adopt_all(chosen, zip(keys, outcomes, strict=True), actor)
     blank = kind.describe(kind.model())
     found: list[Change | BrokerError] = []
     for key, entry, outcome in zip(keys, entries, outcomes, strict=True):
@@ -177,15 +177,15 @@ def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | B
 
 
 def _adopt_all(
-    secrets: Mapping[_Key, bytes],
+    chosen: Mapping[_Key, bytes],
     outcomes: Iterable[tuple[_Key, Registered[Consumer] | BrokerError]],
     actor: str,
 ) -> dict[_Key, Registered[Consumer] | BrokerError]:
     """Have the consumers that existed sign with the secrets that the file brings."""
     adoptions = [
-        adopt_secret.Adoption(*key, secrets[key])
+        adopt_secret.Adoption(*key, chosen[key])
         for key, outcome in outcomes
-        if key in secrets and isinstance(outcome, Registered) and not outcome.created
+        if key in chosen and isinstance(outcome, Registered) and not outcome.created
     ]
     done = adopt_secret.adopt_all(adoptions, actor=actor)
     return {(it.channel, it.client_id): one for it, one in zip(adoptions, done, strict=True)}
