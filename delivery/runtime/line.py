@@ -85,8 +85,7 @@ class Line:
 
     def has_due(self, now: datetime) -> bool:
         """Whether something is due, or will be in a moment, as far as known."""
-        horizon = now + LEAD
-        return any(due_at <= horizon for due_at in self.due.values())
+        return self.top_due(now) >= 0
 
     def top_due(self, now: datetime) -> int:
         """The highest priority of what is due, or will be in a moment; -1 when nothing is."""
@@ -100,9 +99,8 @@ class Line:
 
     def place(self, now: datetime, ticks: float) -> tuple[int, Standing] | None:
         """The highest priority of what is due and how the consumer answers; None: nothing is."""
-        horizon = now + LEAD
-        level = max((level for level, at in self.due.items() if at <= horizon), default=None)
-        return None if level is None else (level, self.standing(ticks))
+        level = self.top_due(now)
+        return None if level < 0 else (level, self.standing(ticks))
 
     def standing(self, ticks: float) -> Standing:
         """How the consumer answers at ``ticks`` (`time.monotonic`)."""

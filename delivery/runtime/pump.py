@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 MUCH, REST_S = 4, 0.005
 """From so many messages and deliveries in one look on, the next one waits, so long at most."""
-FEW = 8
-"""Messages of one fan-out between two steps."""
+URGENT_AT_ONCE = 8
+"""Most messages of one fan-out between two steps."""
 FAN_OUT_GUARD = 20
 """One fan-out of a backlog in so many takes the oldest messages, whatever their priority."""
 SPARE_S = 300.0
@@ -269,13 +269,14 @@ class Pump:
         """
         self._hear()
         urgent = {key for key, level in self.told.items() if level > self.least}
-        if not 0 < len(urgent) <= FEW or self.is_hushed or not self.membership.owns():
+        if not 0 < len(urgent) <= URGENT_AT_ONCE or self.is_hushed or not self.membership.owns():
             return
         for key in urgent:
             del self.told[key]
         now = clock.now()
         taker = self.allotment.taker(self.held.generation, now, self._free, self.least + 1)
-        self._made(dispatch.dispatch(FEW, self.held.ordinal, taker, urgent, parcels.asking), now)
+        made = dispatch.dispatch(URGENT_AT_ONCE, self.held.ordinal, taker, urgent, parcels.asking)
+        self._made(made, now)
         self._send_claimed()
 
     def _take(self, now: datetime) -> int:
