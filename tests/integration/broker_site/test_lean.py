@@ -51,7 +51,7 @@ REQUESTS = {
     "alive": (200, "GET", "/livez", False),
     "not ready": (503, "GET", "/readyz", False),
 }
-CHANGING = re.compile(rb"msg_\w{13}|\d{4}-\d\d-\d\dT[\d:.]+Z|\d+\.\d s old")
+CHANGING = re.compile(rb"msg_\w{13}|\d{4}-\d\d-\d\dT[\d:.]+Z|\d+\.\d s old|\d+ MiB in")
 
 
 @pytest.fixture(autouse=True)
