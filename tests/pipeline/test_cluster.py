@@ -62,7 +62,7 @@ def test_a_cluster_counts_what_there_is(standalone: Cluster, address: str) -> No
     assert stored() == plain(counted(made))
     assert stored_times() == timed(made)
     assert run.result["attempts"] == len(made.attempts)
-    assert len(standalone.executors()) == 2
+    assert len(standalone.working()) == 2
 
 
 @pytest.mark.e2e
@@ -102,10 +102,19 @@ def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path
 
 def test_nobody_on_the_drivers_machine_reads_the_address_of_the_database(chosen: Settings) -> None:
     """Spark's options are words of a command, which everybody may see."""
-    secret = "mysql://me:s3cret@db/x"
-    chosen = replace(chosen, master="spark://somewhere:7077", bulk_url=secret, database_url=secret)
+    secret, keys = "mysql://me:s3cret@db/x", "a-key-of-s3cret"
+    chosen = replace(
+        chosen,
+        master="spark://somewhere:7077",
+        bulk_url=secret,
+        database_url=secret,
+        encryption_keys=keys,
+    )
 
     shown = [word for pair in session._conf(chosen, {}).getAll() for word in pair]
 
     assert not [word for word in shown if "s3cret" in word]
-    assert session._environment(chosen) == {"HOOKSTATION_LAKE_READ_URL": secret}
+    assert session._environment(chosen) == {
+        "HOOKSTATION_LAKE_READ_URL": secret,
+        "HOOKSTATION_ENCRYPTION_KEYS": keys,
+    }
