@@ -57,7 +57,7 @@ FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 	tools/apt libfaketime || true
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
-.PHONY: help install demo test test-fast test-full test-sqlite test-mariadb test-processes \
+.PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
 	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke golden \
 	coverage mutation screenshots bench bench-pipeline soak lint format clean
 
@@ -68,6 +68,9 @@ install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root
 
 demo: install ## Start everything with sample data on http://127.0.0.1:8000
 	@$(BIN)/python manage.py demo
+
+dist: $(VENV)/.test ## Build the wheel into dist/
+	$(BIN)/python -m hatchling build -t wheel
 
 # -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------
 

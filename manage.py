@@ -1,24 +1,7 @@
 #!/usr/bin/env python
-"""Command line entry: Django's management commands with this project's settings."""
+"""Command line entry of a checkout: the commands of broker_site/commandline.py."""
 
-import os
-import sys
-
-from django.core.management import execute_from_command_line
-
-from broker_site import demo, env
-
-
-def main() -> None:
-    """Run the command that the arguments name."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "broker_site.settings")
-    try:
-        if sys.argv[1:2] == ["demo"]:
-            demo.prepare(sys.argv[2:])
-        execute_from_command_line(sys.argv)
-    except env.BadEnvironment as error:
-        sys.exit(f"Error: {error}")
-
+from broker_site import commandline
 
 if __name__ == "__main__":
-    main()
+    commandline.main()

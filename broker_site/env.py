@@ -340,6 +340,13 @@ def export(name: str, value: str) -> None:
     os.environ.setdefault(name, value)
 
 
+def extend_python_path() -> None:
+    """Let processes that this one starts find the packages, wherever it was started."""
+    former = os.environ.get("PYTHONPATH", "")
+    if str(BASE_DIR) not in former.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BASE_DIR), former]))
+
+
 def replace(values: Mapping[str, str]) -> None:
     """Set this process's and its children's settings to ``values``, and forget all others."""
     for setting in fields(Environment):

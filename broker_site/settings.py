@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from environ import Env
 
-from broker_site import console, env
+from broker_site import __version__, console, env
 
 ENVIRONMENT = env.read()
-VERSION = "0.1.0"
+VERSION = __version__
 BASE_DIR = env.BASE_DIR
 DATA_DIR = ENVIRONMENT.data_dir
 DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -81,6 +81,11 @@ class Bind:
                 raise Unusable(f"Cannot listen on {self}: {error.strerror}.") from None
 
 
+def ours(*words: str) -> tuple[str, ...]:
+    """One of this project's commands, from whatever folder it is started."""
+    return (sys.executable, str(settings.BASE_DIR / "manage.py"), *words)
+
+
 def web(bind: Bind) -> Child:
     """The HTTP server, with as many processes and threads as the settings say."""
     options = {
@@ -100,7 +105,6 @@ def web(bind: Bind) -> Child:
             # One crashed worker process is replaced while its siblings go on answering.
             *("--no-ws", "--respawn-failed-workers", "broker_site.web:application"),
         ),
-        folder=settings.BASE_DIR,
         is_alive=WebWatch(),
         longest_pause_s=_longest_pause_s(),
     )
@@ -115,8 +119,7 @@ def worker() -> Child:
     name = uuid.uuid4().hex
     return Child(
         name="worker",
-        command=(sys.executable, "manage.py", "worker", "--cluster", name),
-        folder=settings.BASE_DIR,
+        command=ours("worker", "--cluster", name),
         is_alive=slots.Watch(name, conf().pumps),
         longest_pause_s=_longest_pause_s(),
     )

@@ -95,7 +95,6 @@ def _spawn(run: PipelineRun, path: Path) -> subprocess.Popen[bytes]:
     with path.open("ab") as log:
         return subprocess.Popen(
             command,
-            cwd=settings.BASE_DIR,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

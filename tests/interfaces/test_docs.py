@@ -14,6 +14,7 @@ from django.core.management import get_commands
 from django.test import Client
 from prometheus_client import REGISTRY
 
+from broker_site import commandline
 from broker_site.env import Environment
 from channels_app.api import publication
 from channels_app.errors import KeyUnavailable
@@ -125,9 +126,12 @@ def test_every_route_is_documented() -> None:
 def test_every_command_is_documented() -> None:
     text = page("commands.md")
     own = ("broker_site", "channels_app", "delivery")
-    ours = [name for name, app in get_commands().items() if app in own]
-    missing = [name for name in ours if f"manage.py {name}" not in text]
-    assert not missing
+    ours = {name for name, app in get_commands().items() if app in own}
+    grouped = {name: said for group in commandline.GROUPS.values() for name, said in group.items()}
+
+    assert ours - grouped.keys() == set()
+    rows = re.findall(r"^\| \[`manage\.py (\w+)`\]\(\S+\) \| (.*) \|$", text, re.MULTILINE)
+    assert dict(rows) == grouped
 
 
 def test_every_method_is_documented_with_its_scopes() -> None:

@@ -45,6 +45,9 @@ class Broker:
             "PYTHONWARNINGS": "ignore",
             **settings_,
         }
+        self.program = [sys.executable, "manage.py"]
+        self.workplace = ROOT
+        """Where commands are run."""
         self.process: subprocess.Popen[bytes] | None = None
         self.http = requests.Session()
         self.http.trust_env = False
@@ -52,8 +55,8 @@ class Broker:
     def manage(self, *arguments: str) -> str:
         """Standard output of a management command that must succeed."""
         done = subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
+            [*self.program, *arguments],
+            cwd=self.workplace,
             env=self.environment,
             capture_output=True,
             text=True,
@@ -71,8 +74,8 @@ class Broker:
         """Start `manage.py broker` and wait until it is ready to deliver."""
         log = (self.folder / "broker.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "broker", "--bind", f"127.0.0.1:{self.port}", *arguments],
-            cwd=ROOT,
+            [*self.program, "broker", "--bind", f"127.0.0.1:{self.port}", *arguments],
+            cwd=self.workplace,
             env=self.environment,
             stdout=log,
             stderr=log,

@@ -1,7 +1,6 @@
 """``manage.py demo``: the whole broker at work, with nothing set up before."""
 
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +91,8 @@ def _children(built: Stage) -> list[Child]:
     receiver = Child(
         name="receiver",
         command=(
-            *(sys.executable, "manage.py", "receiver", "--quiet"),
+            *children.ours("receiver", "--quiet"),
             *("--bind", str(built.receiver), "--secrets-file", str(built.secrets_file)),
         ),
-        folder=settings.BASE_DIR,
     )
     return [children.web(built.web), children.worker(), receiver]

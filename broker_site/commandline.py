@@ -1,0 +1,101 @@
+"""The command line: `manage.py` in a checkout, `hookstation` where the package is installed."""
+
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+
+from django.core.management import ManagementUtility, color_style
+
+from broker_site import __version__, demo, env
+
+GROUPS: dict[str, dict[str, str]] = {
+    "Run": {
+        "demo": "Run everything with sample data.",
+        "broker": "Run the broker: web server and delivery workers.",
+        "worker": "Run the delivery workers alone.",
+    },
+    "Set up": {
+        "migrate": "Make or update the tables.",
+        "createsuperuser": "Make a login for the console.",
+        "doctor": "Say what is wrong with an installation, and what mends it.",
+        "generate_key": "Make an encryption key.",
+        "rotate_keys": "Seal with a new encryption key, and let go of old ones.",
+    },
+    "Configure": {
+        "apply": "Make teams, channels, event types, producers, consumers and schedules what a "
+        "file says.",
+        "issue_key": "Issue an API key.",
+        "delete_channel": "Delete a channel and its history, for good.",
+    },
+    "Try": {
+        "publish": "Publish a file of messages.",
+        "listen": "Show a channel's messages as they come, and pass them on to this machine.",
+        "receiver": "Run a small consumer to try things out with.",
+    },
+    "Look after": {
+        "audit": "Compare what was accepted with what became of it; exit code 1 when something "
+        "is off.",
+        "recount": "Make the counters say what the rows say.",
+        "ordering_cost": "Say what order would cost.",
+        "pipeline": "Run a job of the data pipeline: archive, usage, health, triage and more.",
+    },
+}
+"""The commands of this project, and of Django those that everybody needs. docs/commands.md has the
+same sentences."""
+WIDTH = 80
+
+
+class CommandLine(ManagementUtility):
+    """Django's commands with a help that fits on one screen."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__(list(words))
+        if self.prog_name == "python -m django":  # what Django takes every __main__.py for
+            self.prog_name = "python -m hookstation"
+
+    def main_help_text(self, commands_only: bool = False) -> str:
+        """Our commands in groups; ``commands_only`` lists the name of each, Django's too."""
+        if commands_only:
+            return super().main_help_text(commands_only=True)
+        style, name = color_style(), self.prog_name
+        wide = max(len(command) for group in GROUPS.values() for command in group)
+        lines = [f"Hookstation {__version__}, a reliable webhook broker.", ""]
+        lines.append(f"Usage: {name} COMMAND [options]")
+        for title, commands in GROUPS.items():
+            lines += ["", style.NOTICE(title)]
+            for command, text in commands.items():
+                first, *rest = textwrap.wrap(text, WIDTH - wide - 4)
+                lines.append(f"  {command:{wide}}  {first}")
+                lines += [" " * (wide + 4) + line for line in rest]
+        lines += [
+            "",
+            f"{name} COMMAND --help says more. {name} help --commands lists Django's too.",
+        ]
+        return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command that the arguments name, the program's own by default."""
+    words = list(sys.argv if arguments is None else arguments)
+    env.export("DJANGO_SETTINGS_MODULE", "broker_site.settings")
+    env.extend_python_path()
+    match words[1:]:
+        case [] | ["help" | "--help" | "-h"]:
+            # Without the settings, which make the folder for data: somebody only looks.
+            sys.stdout.write(f"{CommandLine(words).main_help_text()}\n")
+        case ["version" | "--version"]:
+            sys.stdout.write(f"{__version__}\n")
+        case ["pipeline", *rest]:
+            os.execv(sys.executable, [sys.executable, "-m", "pipeline", *rest])  # noqa: S606 - itself
+        case _:
+            _run(words)
+
+
+def _run(words: Sequence[str]) -> None:
+    try:
+        if words[1] == "demo":
+            demo.prepare(words[2:])
+        CommandLine(words).execute()
+    except env.BadEnvironment as error:
+        sys.exit(f"Error: {error}")

@@ -1,0 +1,5 @@
+"""``python -m hookstation``."""
+
+from hookstation import main
+
+main()

@@ -1,0 +1,98 @@
+"""The wheel, installed where there is nothing else, started in a folder where there is nothing."""
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_site import __version__
+from tests.support.broker import ROOT, Broker, wait_until
+from tests.support.receiver import Receiver
+
+UV = Path(sys.executable).with_name("uv")
+LONGEST_S = 600
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=LONGEST_S)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Path:
+    """The command `hookstation` in an environment of its own."""
+    place = tmp_path / "environment"
+    python = place / "bin/python"
+    for words in (
+        ["venv", "--python", sys.executable, str(place)],
+        ["pip", "install", "--python", str(python), str(wheel)],
+    ):
+        subprocess.run([UV, *words], check=True, capture_output=True, timeout=LONGEST_S)
+    return place / "bin/hookstation"
+
+
+@pytest.fixture
+def broker(installed: Path, tmp_path: Path) -> Iterator[Broker]:
+    """An installation that has nothing of this checkout: no file, no package, no variable."""
+    made = Broker(tmp_path, "")
+    for name in ("DATABASE_URL", "HOOKSTATION_DATA_DIR"):
+        del made.environment[name]
+    made.program = [str(installed)]
+    made.workplace = tmp_path / "empty"
+    made.workplace.mkdir()
+    yield made
+    made.end()
+
+
+def test_it_holds_what_is_needed_and_one_name_at_the_top(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    info = f"hookstation-{__version__}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {"hookstation", info}
+    inside = {name.removeprefix("hookstation/broker/") for name in names}
+    for folder, ending in (
+        ("templates", ".html"),
+        ("static/hookstation", ".css"),
+        ("delivery/migrations", ".py"),
+        ("channels_app/migrations", ".py"),
+        ("pipeline/jobs", ".py"),
+    ):
+        kept = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob(f"*{ending}")}
+        assert kept
+        assert kept - inside == set()
+    assert f"{info}/licenses/LICENSE" in names
+    assert [name for name in inside if name.startswith(("tests", "bench", "data"))] == []
+
+
+def test_in_an_empty_folder_it_delivers_what_was_published(
+    broker: Broker, receiver: Receiver
+) -> None:
+    assert broker.manage("--version").strip() == __version__
+    assert "delete_channel" in broker.manage()
+    assert list(broker.workplace.iterdir()) == [], "who only asks for help makes nothing"
+
+    broker.manage("migrate", "--verbosity", "0")
+    broker.set_up()
+    broker.start()
+    broker.call("PUT", "/channels/orders", 201, json={})
+    registration = {"url": receiver.url("/billing")}
+    broker.call("PUT", "/channels/orders/consumers/billing", 201, json=registration)
+    broker.call("POST", "/channels/orders/messages", 202, json={"id": 1})
+
+    wait_until(lambda: len(receiver.requests()) == 1, 60.0, "it was not delivered", broker.log)
+    assert receiver.requests()[0].body == b'{"id": 1}'
+    page = broker.http.get(f"http://127.0.0.1:{broker.port}/accounts/login/", timeout=60)
+    assert page.status_code == 200
+    sheet = broker.http.get(f"http://127.0.0.1:{broker.port}/static/admin/css/base.css", timeout=60)
+    assert sheet.status_code == 200
+    assert broker.stop() == 0
+    assert [path.name for path in broker.workplace.iterdir()] == ["data"]
