@@ -5,7 +5,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from django.core.management import ManagementUtility, color_style
+from django.core.management import ManagementUtility
+from django.core.management.color import color_style
 
 from broker_site import __version__, demo, env
 
