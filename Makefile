@@ -58,7 +58,7 @@ FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
-	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke golden \
+	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons golden \
 	coverage mutation screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
@@ -124,6 +124,9 @@ test-browser: $(VENV)/.test ## Console and portal in a real browser; skipped whe
 test-smoke: $(VENV)/.pipeline ## A few tests of each slow tier
 	@$(CHROMIUM)
 	$(ON_SQLITE) $(PYTEST) -m smoke tests/e2e tests/crash tests/pipeline tests/browser
+
+test-pythons: $(VENV)/.test ## Unit tier and the installed wheel on Python 3.12 to 3.14, where they are
+	@tools/pythons $(BIN)/uv 3.12 3.13 3.14
 
 golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)

@@ -1,5 +1,6 @@
 """The wheel, installed where there is nothing else, started in a folder where there is nothing."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,8 @@ from tests.support.broker import ROOT, Broker, wait_until
 from tests.support.receiver import Receiver
 
 UV = Path(sys.executable).with_name("uv")
+PYTHON = os.environ.get("HOOKSTATION_WHEEL_PYTHON", sys.executable)
+"""Where it is installed: `make test-pythons` names others."""
 LONGEST_S = 600
 
 pytestmark = pytest.mark.e2e
@@ -33,7 +36,7 @@ def installed(wheel: Path, tmp_path: Path) -> Path:
     place = tmp_path / "environment"
     python = place / "bin/python"
     for words in (
-        ["venv", "--python", sys.executable, str(place)],
+        ["venv", "--python", PYTHON, str(place)],
         ["pip", "install", "--python", str(python), str(wheel)],
     ):
         subprocess.run([UV, *words], check=True, capture_output=True, timeout=LONGEST_S)
