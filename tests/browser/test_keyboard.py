@@ -32,7 +32,7 @@ def test_r_replays_the_row_that_has_the_focus(operator: Person, consumer: Receiv
     page.keyboard.press("j")
     page.keyboard.press("r")
     expect(page.get_by_text("is queued again")).to_be_visible()
-    consumer.wait_for(1, path="/crm", timeout=20)
+    consumer.wait_for(1, path="/crm", timeout=60)
 
 
 @pytest.mark.trap("a key that sends twice")

@@ -36,7 +36,7 @@ def test_a_member_registers_a_webhook_and_sees_its_first_delivery(
         json={"headline": "It works"},
         headers={"Hookstation-Event-Type": "news.published"},
     )
-    (request,) = consumer.wait_for(1, path="/website", timeout=20)
+    (request,) = consumer.wait_for(1, path="/website", timeout=60)
     assert request.header("webhook-id") == published["id"]
 
     page.get_by_role("link", name="To its deliveries").click()

@@ -11,7 +11,7 @@ import requests
 
 from tests.support.broker import Broker, wait_until
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 AWAY = {502, 503, 504}
 
 
@@ -55,7 +55,7 @@ def insist(broker: Broker, method: str, path: str, **options: Any) -> tuple[Any,
                 f"{broker.base}{path}",
                 headers={**broker.http.headers, **options.get("headers", {})},
                 **{name: value for name, value in options.items() if name != "headers"},
-                timeout=20,
+                timeout=60,
             )
             if answer.status_code not in AWAY:
                 assert answer.ok, (method, path, answer.status_code, answer.text)

@@ -79,9 +79,9 @@ def publish(broker: Broker, done: threading.Event) -> None:
         if place % 5 == 0:
             # Refused when many are running: on a slow machine they are.
             replay = {"filter": {"channel": "orders"}}
-            broker.http.post(f"{broker.base}/replays", json=replay, timeout=20)
+            broker.http.post(f"{broker.base}/replays", json=replay, timeout=60)
             name = answer["items"][0]["id"]
-            broker.http.delete(f"{broker.base}/messages/{name}", timeout=20)
+            broker.http.delete(f"{broker.base}/messages/{name}", timeout=60)
 
 
 def meanwhile(work: Callable[[], object]) -> None:

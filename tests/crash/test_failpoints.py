@@ -349,7 +349,7 @@ def test_a_move_that_dies_may_be_repeated(place: Place, name: str) -> None:
     path, later = f"/messages/{message_id}", {"delay_ms": 300_000}
     with place.point.armed(place.broker, name), suppress(requests.ConnectionError):
         url = f"{place.broker.base}{path}"
-        requests.patch(url, json=later, headers=place.broker.http.headers, timeout=20)
+        requests.patch(url, json=later, headers=place.broker.http.headers, timeout=60)
     # Before the repetition mends what was half done: all is as it was, or as it was to be.
     after = _instants(place)
     assert len(set(after)) == 1

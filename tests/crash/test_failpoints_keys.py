@@ -213,7 +213,7 @@ def _call(place: Place, address: str, body: object = None) -> None:
 
     def is_heard() -> bool:
         with suppress(requests.ConnectionError):
-            answer = requests.post(url, json=body, timeout=20)
+            answer = requests.post(url, json=body, timeout=60)
             # Said twice, a word is heard twice: who repeats it is never refused.
             assert answer.status_code in {200, *AWAY}, answer.text
             return answer.ok

@@ -61,7 +61,7 @@ def refused(broker: Broker, *arguments: str, keys: str = "") -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 1, done.stdout
     return done.stderr
@@ -116,7 +116,7 @@ def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
 
 
 def _knows(broker: Broker) -> bool:
-    answer = broker.http.get(f"{broker.base}/channels/orders", timeout=10)
+    answer = broker.http.get(f"{broker.base}/channels/orders", timeout=60)
     return answer.status_code == 200
 
 

@@ -39,7 +39,7 @@ class Traffic:
     def wait_for_more(self, number: int) -> None:
         """Until so many more than now are acknowledged."""
         wanted = len(self.acknowledged) + number
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + 300.0
         while len(self.acknowledged) < wanted and not self.failures:
             assert time.monotonic() < end, "nothing is acknowledged any more"
             time.sleep(0.05)

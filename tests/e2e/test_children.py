@@ -100,13 +100,13 @@ def start(tmp_path: Path, port: int) -> Iterator[Start]:
     yield start
     for popen in started:
         popen.terminate()
-        popen.communicate(timeout=10)
+        popen.communicate(timeout=60)
 
 
 def answers(port: int) -> bool:
     """Whether an HTTP server answers there, with whatever status."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(b"GET /nothing HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
             return client.recv(5) == b"HTTP/"
     except OSError:
@@ -126,7 +126,7 @@ def is_free(port: int) -> bool:
 def test_a_busy_port_ends_the_broker_with_a_sentence(start: Start, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):
         broker = start()
-        _, said = broker.communicate(timeout=20)
+        _, said = broker.communicate(timeout=60)
 
     assert broker.returncode == 1
     assert said.endswith(
@@ -160,5 +160,5 @@ def test_ctrl_c_while_the_web_server_loads_does_not_wait_for_the_grace(
 
     broker.send_signal(signal.SIGINT)
 
-    broker.communicate(timeout=10)
+    broker.communicate(timeout=60)
     assert broker.returncode == 0

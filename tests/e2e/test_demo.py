@@ -59,7 +59,7 @@ class Demo:
         for line in self.process.stdout:
             self._queue.put(line.rstrip("\n"))
 
-    def wait_for(self, pattern: str, seconds: float = 60) -> str:
+    def wait_for(self, pattern: str, seconds: float = 300) -> str:
         """The first line from here on that the pattern is found in."""
         deadline = time.monotonic() + seconds
         while True:
@@ -71,7 +71,7 @@ class Demo:
             if re.search(pattern, line):
                 return line
 
-    def finish(self, seconds: float = 60) -> str:
+    def finish(self, seconds: float = 300) -> str:
         """All it said, once it ended."""
         self.process.wait(seconds)
         self._reader.join(5)
@@ -110,11 +110,11 @@ def start() -> Iterator[Callable[..., Demo]]:
 def enter(url: str, user: str, password: str) -> str:
     """Where somebody comes to who wants to get to ``url`` and signs in."""
     with requests.Session() as browser:
-        page = browser.get(url, timeout=20)
+        page = browser.get(url, timeout=60)
         (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)[:1]
         (into,) = re.findall(r'name="next" value="([^"]+)"', page.text)
         form = {"login": user, "password": password, "csrfmiddlewaretoken": token, "next": into}
-        entered = browser.post(page.url, data=form, headers={"Referer": page.url}, timeout=20)
+        entered = browser.post(page.url, data=form, headers={"Referer": page.url}, timeout=60)
         assert "sessionid" in browser.cookies, entered.text[:500]
         return entered.url
 
@@ -145,7 +145,7 @@ def runs(pid: int) -> bool:
     return pid in processes()
 
 
-def wait_until(true: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "waited in vain"
@@ -203,7 +203,7 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
     (command,) = re.findall(r"curl .*?\\\n.*?\\\n.*?'{.*?}'", demo.text, re.DOTALL)
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
     assert '"id":"msg_' in done.stdout.replace(" ", "")
-    assert requests.get(f"{demo.url}/api/docs/", timeout=10).status_code == 200
+    assert requests.get(f"{demo.url}/api/docs/", timeout=60).status_code == 200
     operator, member = re.findall(r"user (\w+), password (\S+)", demo.text)
     assert enter(f"{demo.url}/admin/", *operator) == f"{demo.url}/admin/"
     assert enter(f"{demo.url}/portal/", *member) == f"{demo.url}/portal/shop/"
@@ -216,9 +216,9 @@ def test_what_it_prints_works_and_ctrl_c_ends_it(
         shop.headers["Authorization"] = (
             f"Bearer {(tmp_path / 'demo' / 'shop.key').read_text()}".strip()
         )
-        assert shop.get(dead, timeout=10).json()["state"] == "Dead"
-        assert shop.post(f"{dead}/replay", timeout=10).ok
-        wait_until(lambda: shop.get(dead, timeout=10).json()["state"] == "Delivered")
+        assert shop.get(dead, timeout=60).json()["state"] == "Dead"
+        assert shop.post(f"{dead}/replay", timeout=60).ok
+        wait_until(lambda: shop.get(dead, timeout=60).json()["state"] == "Delivered")
 
     # A second demo on the same data is refused, and harms nothing.
     second = start(tmp_path)

@@ -44,4 +44,4 @@ def send(broker: Broker, number: int) -> Any:
         "Idempotency-Key": f"{number}",
     }
     url = f"{broker.base}/channels/rooms/messages"
-    return requests.post(url, data=f"{number}", headers=headers, timeout=60)
+    return requests.post(url, data=f"{number}", headers=headers, timeout=300)

@@ -145,16 +145,16 @@ def deliver(url: str, key: str, consumer: Receiver) -> tuple[str, Request]:
         http.headers["Authorization"] = f"Bearer {key}"
         place = f"{url}/channels/orders/consumers/verifier"
         form = {"url": consumer.url("/hook"), "event_types": ["verified"]}
-        registered = http.put(place, json=form, timeout=20)
+        registered = http.put(place, json=form, timeout=60)
         assert registered.status_code == 201, registered.text
         published = http.post(
             f"{url}/channels/orders/messages",
             data=b'{"total": 12.50}',
             headers={"Hookstation-Event-Type": "verified", "Content-Type": "application/json"},
-            timeout=20,
+            timeout=60,
         )
         assert published.status_code == 202, published.text
-    (request,) = consumer.wait_for(1, path="/hook", timeout=20)
+    (request,) = consumer.wait_for(1, path="/hook", timeout=60)
     return registered.json()["secret"], request
 
 

@@ -90,7 +90,7 @@ def command(snippet: Snippet, folder: Path) -> list[str]:
 def call(program: list[str], arguments: Iterable[str], body: bytes) -> str:
     """What it wrote in refusing; '' when it accepted."""
     done = subprocess.run(
-        [*program, *arguments], input=body, capture_output=True, timeout=60, check=False
+        [*program, *arguments], input=body, capture_output=True, timeout=300, check=False
     )
     refused = done.stderr.decode() or "refused without a word"
     return refused if done.returncode else ""
@@ -132,7 +132,7 @@ def test_curl_sends_what_a_consumer_accepts(tmp_path: Path, receiver: Receiver) 
         [runtime("sh"), snippet.file_name, "body.json"],
         cwd=tmp_path,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     (request,) = receiver.wait_for(1)

@@ -44,7 +44,7 @@ STUBBORN = "trap '' TERM; " + SERVICE
 Supervise = Callable[..., subprocess.Popen[str]]
 
 
-def wait_until(true: Callable[[], object], seconds: float = 5.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 120.0) -> None:
     """Poll; fails when it does not become true in time."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -114,7 +114,7 @@ def supervise(tmp_path: Path) -> Iterator[Supervise]:
 
 def finish(supervisor: subprocess.Popen[str]) -> str:
     """What the supervisor said, after it ended well."""
-    output, _ = supervisor.communicate(timeout=10)
+    output, _ = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 0, output
     return output
 
@@ -236,7 +236,7 @@ def test_a_child_that_stands_still_is_killed_and_started_afresh(
 
     wait_until(lambda: len(starts(tmp_path)) == 2)
     supervisor.kill()
-    assert "child stands still" in supervisor.communicate(timeout=10)[0]
+    assert "child stands still" in supervisor.communicate(timeout=60)[0]
 
 
 def test_a_heartbeat_that_cannot_be_read_kills_nobody(supervise: Supervise, tmp_path: Path) -> None:

@@ -93,9 +93,11 @@ def test_in_an_empty_folder_it_delivers_what_was_published(
 
     wait_until(lambda: len(receiver.requests()) == 1, 60.0, "it was not delivered", broker.log)
     assert receiver.requests()[0].body == b'{"id": 1}'
-    page = broker.http.get(f"http://127.0.0.1:{broker.port}/accounts/login/", timeout=60)
+    page = broker.http.get(f"http://127.0.0.1:{broker.port}/accounts/login/", timeout=300)
     assert page.status_code == 200
-    sheet = broker.http.get(f"http://127.0.0.1:{broker.port}/static/admin/css/base.css", timeout=60)
+    sheet = broker.http.get(
+        f"http://127.0.0.1:{broker.port}/static/admin/css/base.css", timeout=300
+    )
     assert sheet.status_code == 200
     assert broker.stop() == 0
     assert [path.name for path in broker.workplace.iterdir()] == ["data"]

@@ -132,11 +132,11 @@ def knock(broker: Broker) -> None:
     root = broker.base.removesuffix("/api/v1")
     with requests.Session() as browser:
         browser.trust_env = False
-        page = browser.get(f"{root}/accounts/login/", timeout=20).text
+        page = browser.get(f"{root}/accounts/login/", timeout=60).text
         found = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
         assert found
         form = {"login": "mia", "password": PASSWORD, "csrfmiddlewaretoken": found[1]}
-        answer = browser.post(f"{root}/accounts/login/", form, timeout=20)
+        answer = browser.post(f"{root}/accounts/login/", form, timeout=60)
         assert "not correct" in answer.text
         form["csrfmiddlewaretoken"] = FORGED
-        assert browser.post(f"{root}/accounts/login/", form, timeout=20).status_code == 403
+        assert browser.post(f"{root}/accounts/login/", form, timeout=60).status_code == 403

@@ -80,7 +80,7 @@ def test_a_message_out_of_the_lake_arrives_again(
             body = b'{"number": %d}' % number
             answer = broker.http.post(f"{broker.base}/channels/orders/messages", data=body)
             bodies[answer.json()["id"]] = body
-        receiver.wait_for(NUMBER, timeout=60, path="/one")
+        receiver.wait_for(NUMBER, timeout=300, path="/one")
         wait_until(lambda: delivered(broker) == NUMBER, 60, "not all is delivered", broker.log)
         broker.manage("shell", "-c", ARCHIVE)
         first = next(iter(bodies))
@@ -94,7 +94,7 @@ def test_a_message_out_of_the_lake_arrives_again(
         process.communicate()
         wait_until(lambda: pipeline_lock_is_over(broker), 90, "the lock holds")
         ended(pipeline(broker, *asked))
-        receiver.wait_for(2 * NUMBER, timeout=60, path="/one")
+        receiver.wait_for(2 * NUMBER, timeout=300, path="/one")
         wait_until(lambda: delivered(broker) == NUMBER, 60, "not all is delivered", broker.log)
         heard = heard_ids(receiver, "/one")
         assert sorted(heard) == sorted([*bodies, *bodies])

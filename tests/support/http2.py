@@ -11,7 +11,7 @@ from granian.server.embed import Server
 
 from tests.support.certificates import certificate
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 120.0
 
 
 class Http2Receiver:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 WAIT_S = 1
 """How long a broker on SQLite waits for the lock; twenty seconds without being told."""
-PATIENCE_S = 60
+PATIENCE_S = 300
 """How long we do: its writers are not in a queue, and on a busy disk a commit takes seconds."""
 
 

@@ -80,7 +80,7 @@ def brisk(pump: Pump) -> Iterator[None]:
         yield
 
 
-def pump_until(pump: Pump, done: Callable[[], bool], seconds: float = 10.0) -> None:
+def pump_until(pump: Pump, done: Callable[[], bool], seconds: float = 120.0) -> None:
     """Rounds until ``done``; fails after ``seconds``."""
     end = time.monotonic() + seconds
     with brisk(pump):

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tests.support.certificates import certificate, server_context
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 120.0
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 

@@ -13,7 +13,7 @@ from delivery.steps.send import Answer, Call, Sender
 LOOPBACK = parse_networks("127.0.0.0/8, ::1")
 EXCERPT_BYTES = 1000
 MAX_ANSWER_BYTES = 20_000
-_PATIENCE_S = 10.0
+_PATIENCE_S = 120.0
 _KEYS = count(1)
 
 

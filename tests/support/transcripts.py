@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PATIENCE_S = 20.0
-START_S = 60.0
+PATIENCE_S = 120.0
+START_S = 300.0
 _MARK = "@@end@@"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STAYS = re.compile(r"python manage\.py (broker|receiver)\b")

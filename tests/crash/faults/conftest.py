@@ -11,7 +11,7 @@ from tests.support.broker import ROOT, Broker, wait_until
 from tests.support.receiver import Receiver
 
 PATH = "/orders"
-BOOKS_S = 60.0
+BOOKS_S = 300.0
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def fuzz(web: Web, operation: Operation, made: dict[str, str]) -> set[int]:
             case.body["url"] = NOBODY_LISTENS
         if isinstance(case.body, dict) and case.path.endswith("/keys"):
             case.body |= {"scopes": ["publish"], "channels": ["fuzz"], "all_channels": False}
-        response = case.call(base_url=f"http://127.0.0.1:{web.port}", headers=headers, timeout=20)
+        response = case.call(base_url=f"http://127.0.0.1:{web.port}", headers=headers, timeout=60)
         case.validate_response(response, checks=chosen or CHECKS[:-1])
         seen.add(response.status_code)
 

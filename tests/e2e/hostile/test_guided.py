@@ -24,7 +24,7 @@ def test_no_input_breaks_a_parser(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert f"Done {RUNS} runs" in done.stderr

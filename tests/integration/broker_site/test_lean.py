@@ -206,7 +206,7 @@ def port() -> Iterator[int]:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_real_server_publishes_and_lets_people_in(port: int, authorization: str) -> None:
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = {"Authorization": authorization, "Content-Type": "application/json"}
 
     client.request("POST", MESSAGES, b'{"id": 1}', headers)

@@ -19,7 +19,7 @@ from channels_app.steps.accept import Accepted, Publication
 from tests.support.pumping import make_channel, view_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 class Call:

@@ -13,7 +13,7 @@ from channels_app import transactions
 from channels_app.group_commit import GroupCommit, LeaderLost
 from channels_app.models import raw
 
-PATIENCE_S = 5.0
+PATIENCE_S = 120.0
 
 
 class Storage:

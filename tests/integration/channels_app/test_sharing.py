@@ -19,7 +19,7 @@ from delivery.runtime import slots
 from delivery.runtime.wake import Bell
 from tests.support.factories import ConsumerFactory
 
-PATIENCE_S = 10.0
+PATIENCE_S = 120.0
 
 
 class Slow:

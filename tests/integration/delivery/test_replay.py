@@ -310,7 +310,7 @@ def test_a_worker_killed_in_the_middle_of_a_slice_repeats_nothing(tmp_path: Path
         cwd=settings.BASE_DIR,
         env=environment,
         capture_output=True,
-        timeout=60,
+        timeout=300,
     )
 
     assert died.returncode == -signal.SIGKILL, died.stderr

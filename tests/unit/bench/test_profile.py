@@ -74,7 +74,7 @@ def test_running_code_is_noted_and_waiting_code_is_not(tmp_path: Path) -> None:
         FOLDER: str(tmp_path),
         "PYTHONPATH": str(Path(inject.__file__).parent),
     }
-    subprocess.run([sys.executable, "-c", BURN], env=environment, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", BURN], env=environment, check=True, timeout=300)
 
     texts = [path.read_text() for path in tmp_path.iterdir()]
     assert len(texts) == 2, "the process and its child"

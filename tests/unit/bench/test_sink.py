@@ -27,7 +27,7 @@ def http() -> Iterator[requests.Session]:
 def test_it_takes_what_comes_and_keeps_books(sink: Sink, http: requests.Session) -> None:
     before = time.monotonic_ns()
     for number in (5, 6, 5):
-        assert http.post(sink.url(3), data=body(number), timeout=5).status_code == 200
+        assert http.post(sink.url(3), data=body(number), timeout=60).status_code == 200
 
     books = sink.log.read()
     assert [record[:2] for record in books] == [(3, 5), (3, 6), (3, 5)]
@@ -35,7 +35,7 @@ def test_it_takes_what_comes_and_keeps_books(sink: Sink, http: requests.Session)
 
 
 def test_it_fails_and_hangs_where_it_is_told_to(sink: Sink, http: requests.Session) -> None:
-    assert http.post(sink.url(4, "fail"), data=body(1), timeout=5).status_code == 500
+    assert http.post(sink.url(4, "fail"), data=body(1), timeout=60).status_code == 500
     with pytest.raises(requests.ReadTimeout):
         http.post(sink.url(5, "hang"), data=body(2), timeout=0.3)
 
@@ -44,19 +44,19 @@ def test_it_fails_and_hangs_where_it_is_told_to(sink: Sink, http: requests.Sessi
 
 def test_it_answers_later_where_it_is_told_to(sink: Sink, http: requests.Session) -> None:
     before = time.monotonic()
-    assert http.post(sink.url(6, "later"), data=body(1), timeout=5).status_code == 200
+    assert http.post(sink.url(6, "later"), data=body(1), timeout=60).status_code == 200
     assert time.monotonic() - before >= 0.1
 
 
 @pytest.mark.parametrize("path", ["/", "/take", "/take/x", "/other/1", "//take/1"])
 def test_other_paths_are_not_there(sink: Sink, http: requests.Session, path: str) -> None:
     address = f"http://127.0.0.1:{sink.port}{path}"
-    assert http.post(address, data=body(1), timeout=5).status_code == 404
+    assert http.post(address, data=body(1), timeout=60).status_code == 404
     assert len(sink.log) == 0
 
 
 def test_a_message_without_a_number_is_not_ours(sink: Sink, http: requests.Session) -> None:
-    assert http.post(sink.url(1), data=b"{}", timeout=5).status_code == 404
+    assert http.post(sink.url(1), data=b"{}", timeout=60).status_code == 404
 
 
 def test_requests_may_come_in_pieces_or_several_at_once(sink: Sink) -> None:
