@@ -51,6 +51,8 @@ class KeyView:
     id: int
     key_id: str
     digest: str
+    has_sigv4: bool
+    """Whether it has a secret for AWS Signature Version 4: ``Directory.sigv4_secret`` opens it."""
     scopes: tuple[str, ...]
     channels: tuple[str, ...]
     expires_at: datetime | None
@@ -202,6 +204,7 @@ def load_key(key_id: str) -> KeyView | None:
         id=key.id,
         key_id=key.key_id,
         digest=key.digest,
+        has_sigv4=key.has_sigv4,
         scopes=tuple(key.scopes),
         channels=tuple(key.channels),
         expires_at=key.expires_at,
@@ -210,6 +213,12 @@ def load_key(key_id: str) -> KeyView | None:
         producer=key.producer,
         team_id=key.team_id or (key.producer.team_id if key.producer else None),
     )
+
+
+def load_sigv4_secret(key_id: str) -> str:
+    """The secret access key of an API key. Raises ApiKey.DoesNotExist and Unreadable."""
+    key = ApiKey.objects.only("sigv4_sealed").get(key_id=key_id)
+    return sealing.open_sigv4(key_id, bytes(key.sigv4_sealed))
 
 
 def load_signer(consumer_id: int) -> Signer:
