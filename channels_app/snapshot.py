@@ -179,6 +179,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         ack=consumer.ack,
         encrypt_bodies=channel.encrypt_bodies,
         max_pumps=consumer.max_pumps,
+        lapsed_leases=consumer.lapsed_leases,
     )
 
 

@@ -114,6 +114,7 @@ class ConsumerAdmin(Acting, base.Stepped):
                     ("max_in_flight", "max_pumps"),
                     ("ordering", "head_of_line"),
                     "ack",
+                    "lapsed_leases",
                     "inbound_address",
                 )
             },

@@ -18,7 +18,8 @@ from channels_app.rules.registered import Registered
 from channels_app.rules.tenants import OPERATOR, Tenant
 
 MIN_TIMEOUT_MS = 100
-MOST_ATTEMPTS = 100
+MOST_ATTEMPTS = 1000
+"""As the maxReceiveCount of an SQS queue."""
 MOST_IN_FLIGHT = 1000
 MOST_PUMPS = 16
 
@@ -85,6 +86,12 @@ FIELDS: dict[str, Field] = {
         fields.choice("skip", "block"), default="skip", help="Behind a dead delivery of a key."
     ),
     "ack": Field(settings.ack, help="How it acknowledges, where its answer alone does not."),
+    "lapsed_leases": Field(
+        fields.choice("free", "charged"),
+        default="free",
+        help="Of a pull consumer: charged counts each receive without an acknowledgement as an "
+        "attempt, as SQS does.",
+    ),
 }
 """What may be written; null limits mean the channel's or the installation's."""
 
@@ -216,6 +223,7 @@ def _settings(consumer: Consumer) -> dict[str, Any]:
         "ordering": consumer.ordering,
         "head_of_line": consumer.head_of_line,
         "ack": consumer.ack,
+        "lapsed_leases": consumer.lapsed_leases,
     }
 
 

@@ -117,6 +117,7 @@ def _move(lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | N
         policy=backoff.parse_policy(view.retry),
         retry_after=None,
         jitter=chance.jitter(),
+        charges_leases=view.charges_leases,
     )
     if delay_s is not None and move.due_in is not None:
         return replace(move, due_in=delay_s)

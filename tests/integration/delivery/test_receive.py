@@ -410,6 +410,55 @@ def test_what_lapses_again_and_again_is_dead_in_the_end() -> None:
     assert_counters_are_true()
 
 
+@pytest.mark.parametrize("end", ["lapse", "release", "resume", "nack"])
+def test_charged_leases_count_receives_as_sqs_does(end: str) -> None:
+    """After ``max_attempts`` receives without an acknowledgement it is dead, and never before."""
+    consumer = waiting(b"x", lapsed_leases="charged", max_attempts=3, retry=[0])
+    worker = Worker(consumer)
+    for received in (1, 2, 3):
+        (one,) = worker.receive(worker_id="w", resume=end == "resume")
+        assert one["attempt"] == received
+        assert row_of(consumer).failure_count == received - 1
+        assert row_of(consumer).interruption_count == 0
+        if end == "lapse":
+            lapse(consumer)
+        elif end != "resume":
+            assert worker.say(end, one["lease"])[0] == [one["lease"]]
+    assert worker.receive(worker_id="w", resume=end == "resume") == []
+    row = row_of(consumer)
+    assert (row.state, row.reason, row.failure_count) == ("dead", "exhausted", 3)
+    assert row.outcome == {"release": "interrupted", "nack": "rejected"}.get(end, "lease_expired")
+    assert row.finished_at is not None
+    assert Attempt.objects.count() == 3
+    assert_counters_are_true()
+
+
+def test_a_charged_lease_that_lapsed_may_still_be_acknowledged() -> None:
+    consumer = waiting(b"x", lapsed_leases="charged", max_attempts=1)
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    lapse(consumer)
+    assert worker.say("ack", one["lease"])[0] == [one["lease"]]
+    assert row_of(consumer).state == "delivered"
+
+
+@pytest.mark.parametrize(("max_attempts", "state"), [(1, "dead"), (2, "queued")])
+def test_a_sweep_charges_the_leases_of_a_consumer_that_is_off(
+    max_attempts: int, state: str
+) -> None:
+    consumer = waiting(b"x", lapsed_leases="charged", max_attempts=max_attempts)
+    worker = Worker(consumer)
+    worker.receive()
+    lapse(consumer)
+    consumer.state = Consumer.State.PAUSED
+    consumer.save()
+    assert release.release_lapsed(now=clock.now(), slot=0) == 1
+    row = row_of(consumer)
+    assert (row.state, row.failure_count, row.interruption_count) == (state, 1, 0)
+    assert (row.finished_at is not None) == (state == "dead")
+    assert_counters_are_true()
+
+
 @pytest.mark.seed("S2-58")
 def test_rejected_messages_come_again_until_their_attempts_are_used_up() -> None:
     consumer = waiting(b"x", retry=[60, 600], max_attempts=3)

@@ -452,7 +452,7 @@ def test_a_consumer_that_may_not_be_called_is_refused_beside_its_address(operato
     channel = ChannelFactory.create()
     add = reverse("admin:channels_app_consumer_add")
     values = {"channel": channel.pk, "client_id": "x", "mode": "push", "rate_burst": 1}
-    values |= {"head_of_line": "skip"}
+    values |= {"head_of_line": "skip", "lapsed_leases": "free"}
 
     answer = operator.post(add, values | {"url": "http://10.0.0.1/"})
 
