@@ -142,6 +142,10 @@ class Directory:
         """Those that acknowledge later, by id, as known."""
         return self._all().awaiting
 
+    def dead_lettered(self) -> frozenset[int]:
+        """Those whose dead deliveries are published on a channel, by id, as known."""
+        return self._all().dead_lettered
+
     def key(self, key_id: str) -> KeyView | None:
         """The API key with that id, or None."""
         self.refresh()

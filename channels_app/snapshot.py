@@ -85,6 +85,8 @@ class Snapshot:
     """Those that keep the order of keys, by id."""
     awaiting: frozenset[int]
     """Those that acknowledge later, by id."""
+    dead_lettered: frozenset[int]
+    """Those whose dead deliveries are published on a channel, by id."""
     teams: Mapping[int, TeamView]
     """Who publishes through each producer that a team owns, by the producer's id."""
 
@@ -99,6 +101,7 @@ class Snapshot:
             named={(view.channel_slug, view.client_id): view for view in views},
             ordered={view.id: view for view in views if view.ordering},
             awaiting=frozenset(view.id for view in views if view.ack),
+            dead_lettered=frozenset(view.id for view in views if view.dead_letter_channel_id),
             teams=load_teams(),
         )
 
@@ -180,6 +183,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         encrypt_bodies=channel.encrypt_bodies,
         max_pumps=consumer.max_pumps,
         lapsed_leases=consumer.lapsed_leases,
+        dead_letter_channel_id=consumer.dead_letter_channel_id,
     )
 
 

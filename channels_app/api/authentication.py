@@ -64,6 +64,11 @@ class Caller:
         granted = self.key.channels
         return not granted or channel in granted or "admin" in self.key.scopes
 
+    def may_publish(self, channel: str) -> bool:
+        """Whether it may publish on the channel of that name, and that exists for it."""
+        view = directory.channel(channel)
+        return self.may("publish") and view is not None and self.sees(channel, view.exposure)
+
     def sees(self, channel: str, exposure: str) -> bool:
         """Whether the channel exists for it: teams are granted internal ones by name (S1-21)."""
         if not self.may_use(channel):

@@ -73,6 +73,10 @@ class Consumer(Versioned):
         max_length=7, choices=LapsedLeases.choices, default=LapsedLeases.FREE
     )
     """Of a pull consumer: whether a lease that ends without an acknowledgement is an attempt."""
+    dead_letter_channel = models.ForeignKey(
+        Channel, models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    """Where the messages of its dead deliveries are published (S0-77)."""
     inbound_digest = models.CharField(max_length=64, null=True, unique=True, editable=False)  # noqa: DJ001 - several without one
     """Of the address that its provider calls back (channels_app/inbound.py)."""
     inbound_sealed = models.BinaryField(default=bytes)

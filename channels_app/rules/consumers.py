@@ -41,6 +41,9 @@ class ConsumerView:
     lapsed_leases: str = "free"
     """Whether a lease that ends without an acknowledgement is an attempt: ``charged``."""
 
+    dead_letter_channel_id: int | None = None
+    """Where the messages of its dead deliveries are published."""
+
     @property
     def charges_leases(self) -> bool:
         """Whether each receive counts as an attempt, as in Amazon SQS."""

@@ -12,7 +12,7 @@ from channels_app.directory import directory
 from channels_app.errors import NotFound, Refused
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import backoff, ids
-from delivery import acks, lanes, metrics
+from delivery import acks, dead_letters, lanes, metrics
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import lifecycle
 from delivery.rules.asker import Asker
@@ -196,6 +196,8 @@ def _decide(rows: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
     for state in FINISHED & set(to.values()):
         over = [(row.id, row.consumer_id) for row in rows if to.get(row.id) is state]
         lanes.leave_rows(over, now, dead=state is DeliveryState.DEAD)
+        if state is DeliveryState.DEAD:
+            dead_letters.note(over, now)
     return to
 
 
@@ -229,6 +231,7 @@ def _give_up(charged: list[Delivery], now: datetime) -> dict[int, DeliveryState]
             version=F("version") + 1,
         )
         lanes.leave_rows([(row.id, row.consumer_id) for row in last], now, dead=True)
+        dead_letters.note([(row.id, row.consumer_id) for row in last], now)
     return {row.id: DeliveryState.DEAD for row in last}
 
 

@@ -11,7 +11,7 @@ from channels_app import failpoints
 from channels_app.directory import directory
 from channels_app.models import new_id, raw
 from channels_app.rules import backoff
-from delivery import acks, lanes
+from delivery import acks, dead_letters, lanes
 from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import lifecycle
@@ -129,6 +129,7 @@ def take(choice: Choice, holding: Holding) -> Claim:
         finished = dead | {row.id for row in expired}
         rows = [row for row in rows if row.id not in finished]
         _leave((*expired, *worn, *spent), dead, now)
+        dead_letters.note(((row.id, row.consumer_id) for row in (*worn, *spent)), now)
     rows = _without_held([_counted(row, charged) for row in rows], now, tally)
     claimed = _lease(rows, holding, tally)
     rescued_count = sum(row.due_at <= instant for row in lapsed)
@@ -224,7 +225,9 @@ def _go_on(
         tally[row.consumer_id, row.state] -= 1
         tally[row.consumer_id, to[row.id].value] += 1
     over = [row for row in moved if to[row.id] in FINISHED]
-    _leave(over, {row.id for row in over if to[row.id] is DeliveryState.DEAD}, now)
+    dead = [row for row in over if to[row.id] is DeliveryState.DEAD]
+    _leave(over, {row.id for row in dead}, now)
+    dead_letters.note(((row.id, row.consumer_id) for row in dead), now)
     return [row for row in rows if row.id not in to]
 
 
