@@ -9,13 +9,14 @@ from django.db import connection
 
 from channels_app import clock
 from channels_app.api.places import Places
-from channels_app.models import Consumer, MessageBody
+from channels_app.models import Consumer, Message, MessageBody
 from channels_app.rules import times
 from delivery.models import Attempt, Counter, Delivery, PullWorker
 from delivery.rules.lifecycle import FREE_ATTEMPTS
 from delivery.runtime import leasing, receiving
 from delivery.steps import leases as steps
 from delivery.steps import release
+from delivery.steps.dispatch import waiting as fan_out
 from tests.support import calling
 from tests.support.api import LeanClient
 from tests.support.books import assert_counters_are_true
@@ -25,6 +26,7 @@ from tests.support.pulling import Worker, bring, lapse, row_of, waiting
 from tests.support.pumping import (
     make_channel,
     make_consumer,
+    publish,
     pump_rounds,
     pump_until,
     pumping,
@@ -123,6 +125,54 @@ def test_as_many_as_asked_for_the_most_urgent_first(most: int) -> None:
 
 def test_nothing_is_an_answer_too() -> None:
     assert Worker(waiting()).receive() == []
+
+
+def arrived(consumer: Consumer, *bodies: str, **options: Any) -> None:
+    """Accepted, and fanned out by nobody."""
+    publish(consumer.channel, *(body.encode() for body in bodies), **options)
+
+
+def test_what_was_accepted_and_not_fanned_out_yet_is_received() -> None:
+    consumer = waiting(b"0")
+    worker = Worker(consumer)
+    arrived(consumer, "1", "2", "3")
+    assert [one["body"] for one in worker.receive(max=1)] == ["0"], "enough, and no look for more"
+    assert Message.objects.filter(state="accepted").count() == 3
+    assert sorted(one["body"] for one in worker.receive(max=2)) == ["1", "2"]
+    assert [one["body"] for one in worker.receive(max=2)] == ["3"]
+    assert_counters_are_true()
+
+
+def test_what_another_channel_accepted_is_left_to_its_pump() -> None:
+    consumer, other = waiting(), waiting()
+    arrived(other, "x")
+    assert Worker(consumer).receive() == []
+    assert Message.objects.filter(state="accepted").count() == 1
+
+
+def test_what_is_fanned_out_by_a_receipt_is_in_the_order_of_its_keys() -> None:
+    consumer = waiting(ordering=True)
+    for body in ("A1", "A2", "B1"):
+        arrived(consumer, body, ordering_key=body[0])
+    worker = Worker(consumer)
+    first = worker.receive()
+    assert sorted(one["body"] for one in first) == ["A1", "B1"]
+    worker.say("ack", *(one["lease"] for one in first))
+    assert [one["body"] for one in worker.receive()] == ["A2"]
+
+
+def test_in_a_backlog_the_newest_are_received_and_no_key_is_overtaken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fan_out, "MOST_SEEN", 4)
+    other = waiting()
+    arrived(other, *"abcd")
+    plain, ordered = waiting(), waiting(ordering=True)
+    arrived(plain, "x")
+    arrived(ordered, "A1", ordering_key="A")
+    assert [one["body"] for one in Worker(plain).receive()] == ["x"]
+    assert Worker(ordered).receive() == []
+    assert Message.objects.filter(state="accepted").count() == 5
 
 
 def test_what_is_due_later_is_not_received_before() -> None:
