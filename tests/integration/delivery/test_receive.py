@@ -532,6 +532,19 @@ def test_rejected_messages_come_again_until_their_attempts_are_used_up() -> None
     assert_counters_are_true()
 
 
+def test_a_rejection_for_good_is_dead_at_once_and_said_twice_the_same() -> None:
+    consumer = waiting(b"x", max_attempts=5)
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    for _ in range(2):
+        said = worker.say("nack", one["lease"], final=True, delay_s=5, error="no such customer")
+        assert said == ([one["lease"]], {})
+    row = row_of(consumer)
+    assert (row.state, row.reason, row.outcome) == ("dead", "permanent_failure", "rejected")
+    assert (row.failure_count, row.due_at) == (1, None)
+    assert_counters_are_true()
+
+
 @pytest.mark.parametrize(("delay_s", "at_once"), [(0, True), (300, False)])
 def test_a_rejection_may_say_when(delay_s: int, at_once: bool) -> None:
     consumer = waiting(b"x")
