@@ -76,10 +76,10 @@ class Hookstation:
         if not self._key:
             self.manage("migrate", "--verbosity", "0")
             admin = self.manage(
-                "issue_key", "bench-admin", "--scope", "admin", "--all-channels"
+                "create_api_key", "bench-admin", "--scope", "admin", "--all-channels"
             ).strip()
             self._http.headers["Authorization"] = f"Bearer {admin}"
-            self._key = self.manage("issue_key", "bench", "--all-channels").strip()
+            self._key = self.manage("create_api_key", "bench", "--all-channels").strip()
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "manage.py", "broker", "--bind", f"127.0.0.1:{self.port}"],

@@ -26,7 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Configure": {
         "apply": "Make teams, channels, event types, producers, consumers and schedules what a "
         "file says.",
-        "issue_key": "Issue an API key.",
+        "create_api_key": "Create an API key.",
         "delete_channel": "Delete a channel and its history, for good.",
     },
     "Try": {

@@ -109,7 +109,10 @@ NAVIGATION = (
                 "Ordering keys",
                 "format_list_numbered",
                 "delivery.lane",
-                kin=("delivery.lanewaiter", "delivery.earlyack", "delivery.correlation"),
+                kin=(
+                    *("delivery.lanewaiter", "delivery.earlyack", "delivery.correlation"),
+                    "delivery.deadletter",
+                ),
             ),
             Place("Sequences", "sort", "channels_app.sequence", kin=("channels_app.earlynumber",)),
         ),

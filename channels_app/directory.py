@@ -12,7 +12,15 @@ from collections.abc import Collection, Iterable, Mapping
 from channels_app.announcement import announcement
 from channels_app.models import DirectoryVersion
 from channels_app.rules.consumers import ConsumerView, Signer
-from channels_app.snapshot import ChannelView, KeyView, Snapshot, TeamView, load_key, load_signer
+from channels_app.snapshot import (
+    ChannelView,
+    KeyView,
+    Snapshot,
+    TeamView,
+    load_key,
+    load_signer,
+    load_sigv4_secret,
+)
 
 __all__ = ["ChannelView", "ConsumerView", "Directory", "KeyView", "Signer", "directory"]
 
@@ -39,6 +47,7 @@ class Directory:
         self._snapshot: Snapshot | None = None
         self._keys: dict[str, KeyView | None] = {}
         self._signers: dict[int, Signer] = {}
+        self._sigv4_secrets: dict[str, str] = {}
 
     def refresh(self, *, now: bool = False, number: int | None = None) -> int:
         """Look whether configuration changed; ``now`` asks even if that was a moment ago.
@@ -133,6 +142,10 @@ class Directory:
         """Those that acknowledge later, by id, as known."""
         return self._all().awaiting
 
+    def dead_lettered(self) -> frozenset[int]:
+        """Those whose dead deliveries are published on a channel, by id, as known."""
+        return self._all().dead_lettered
+
     def key(self, key_id: str) -> KeyView | None:
         """The API key with that id, or None."""
         self.refresh()
@@ -147,6 +160,21 @@ class Directory:
             if number == self._number:
                 self._keys[key_id] = view
         return view
+
+    def sigv4_secret(self, key_id: str) -> str:
+        """The opened secret access key of an API key that has one (``KeyView.has_sigv4``).
+
+        Raises errors.KeyUnavailable without the encryption key, ApiKey.DoesNotExist.
+        """
+        with self._lock:
+            known = self._sigv4_secrets.get(key_id)
+            number = self._number
+        if known is None:
+            known = load_sigv4_secret(key_id)
+            with self._lock:
+                if number == self._number:
+                    self._sigv4_secrets[key_id] = known
+        return known
 
     def signer(self, consumer_id: int) -> Signer:
         """Opened secrets and headers of one consumer."""

@@ -125,6 +125,16 @@ def open_for_consumer(channel_id: int, client_id: str, data: bytes) -> bytes:
     return _open_sealed(data, _consumer(channel_id, client_id))
 
 
+def seal_sigv4(api_key_id: str, secret: str) -> bytes:
+    """The secret access key of an API key (its public id) as stored."""
+    return keystore.sealer().seal(secret.encode(), _sigv4(api_key_id))
+
+
+def open_sigv4(api_key_id: str, data: bytes) -> str:
+    """What seal_sigv4 sealed. Raises rules.encryption.Unreadable."""
+    return _open_sealed(data, _sigv4(api_key_id)).decode()
+
+
 def seal_second_factor(plain: str) -> str:
     """The secret of a person's second factor as stored: in JSON, so in letters."""
     return _in_letters(plain.encode(), _SECOND_FACTOR)
@@ -233,6 +243,10 @@ def _body(message_id: int) -> bytes:
 
 def _schedule(schedule_id: int) -> bytes:
     return f"schedule:{schedule_id}".encode()
+
+
+def _sigv4(api_key_id: str) -> bytes:
+    return f"sigv4:{api_key_id}".encode()
 
 
 def _consumer(channel_id: int, client_id: str) -> bytes:

@@ -51,6 +51,8 @@ class KeyView:
     id: int
     key_id: str
     digest: str
+    has_sigv4: bool
+    """Whether it has a secret for AWS Signature Version 4: ``Directory.sigv4_secret`` opens it."""
     scopes: tuple[str, ...]
     channels: tuple[str, ...]
     expires_at: datetime | None
@@ -83,6 +85,8 @@ class Snapshot:
     """Those that keep the order of keys, by id."""
     awaiting: frozenset[int]
     """Those that acknowledge later, by id."""
+    dead_lettered: frozenset[int]
+    """Those whose dead deliveries are published on a channel, by id."""
     teams: Mapping[int, TeamView]
     """Who publishes through each producer that a team owns, by the producer's id."""
 
@@ -97,6 +101,7 @@ class Snapshot:
             named={(view.channel_slug, view.client_id): view for view in views},
             ordered={view.id: view for view in views if view.ordering},
             awaiting=frozenset(view.id for view in views if view.ack),
+            dead_lettered=frozenset(view.id for view in views if view.dead_letter_channel_id),
             teams=load_teams(),
         )
 
@@ -177,6 +182,8 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         ack=consumer.ack,
         encrypt_bodies=channel.encrypt_bodies,
         max_pumps=consumer.max_pumps,
+        lapsed_leases=consumer.lapsed_leases,
+        dead_letter_channel_id=consumer.dead_letter_channel_id,
     )
 
 
@@ -202,6 +209,7 @@ def load_key(key_id: str) -> KeyView | None:
         id=key.id,
         key_id=key.key_id,
         digest=key.digest,
+        has_sigv4=key.has_sigv4,
         scopes=tuple(key.scopes),
         channels=tuple(key.channels),
         expires_at=key.expires_at,
@@ -210,6 +218,12 @@ def load_key(key_id: str) -> KeyView | None:
         producer=key.producer,
         team_id=key.team_id or (key.producer.team_id if key.producer else None),
     )
+
+
+def load_sigv4_secret(key_id: str) -> str:
+    """The secret access key of an API key. Raises ApiKey.DoesNotExist and Unreadable."""
+    key = ApiKey.objects.only("sigv4_sealed").get(key_id=key_id)
+    return sealing.open_sigv4(key_id, bytes(key.sigv4_sealed))
 
 
 def load_signer(consumer_id: int) -> Signer:

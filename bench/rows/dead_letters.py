@@ -122,7 +122,7 @@ def _console(stage: Stage, base: str) -> requests.Session:
 def _program(stage: Stage) -> requests.Session:
     client = requests.Session()
     client.trust_env = False
-    words = ("issue_key", "bench-reader", "--scope", "admin", "--all-channels")
+    words = ("create_api_key", "bench-reader", "--scope", "admin", "--all-channels")
     key = tables.ours(stage).manage(*words).strip()
     client.headers["Authorization"] = f"Bearer {key}"
     return client

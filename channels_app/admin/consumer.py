@@ -91,7 +91,7 @@ class ConsumerAdmin(Acting, base.Stepped):
     )
     search_fields = ("client_id", "url", "channel__slug")
     search_help_text = "client id, address or channel"
-    autocomplete_fields = ("channel", "team")
+    autocomplete_fields = ("channel", "team", "dead_letter_channel")
     ordering = ("channel__slug", "client_id")
     actions = ("pause_selected", "resume_selected")
     action_form = base.ReasonActionForm
@@ -114,6 +114,7 @@ class ConsumerAdmin(Acting, base.Stepped):
                     ("max_in_flight", "max_pumps"),
                     ("ordering", "head_of_line"),
                     "ack",
+                    ("lapsed_leases", "dead_letter_channel"),
                     "inbound_address",
                 )
             },

@@ -132,8 +132,9 @@ class StepForm(Refusable):
             limited = self.cleaned_data.get("rate_per_second")
             burst = self.cleaned_data.get("rate_burst") or 1
             values["rate_limit"] = {"per_second": limited, "burst": burst} if limited else None
-        if "team" in values and values["team"] is not None:
-            values["team"] = values["team"].slug
+        for name in ("team", "dead_letter_channel"):
+            if values.get(name) is not None:
+                values[name] = values[name].slug
         return values
 
     def clean(self) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """Admin pages of producers and API keys."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django import forms
@@ -22,11 +23,11 @@ from channels_app.errors import BrokerError
 from channels_app.models import ApiKey, Producer, ProducerRate
 from channels_app.rules import keys, times
 from channels_app.rules.registered import Registered
-from channels_app.steps import issue_key
-from channels_app.steps.issue_key import DEFAULT_OVERLAP_S, LONGEST_OVERLAP_S
+from channels_app.steps import api_keys
+from channels_app.steps.api_keys import DEFAULT_OVERLAP_S, LONGEST_OVERLAP_S
 
 SCOPES = [(scope, scope) for scope in keys.SCOPES]
-GIVEN = ("label", "scopes", "channels", "all_channels")
+GIVEN = ("label", "scopes", "channels", "all_channels", "sigv4")
 """Of the form, as they are."""
 REVOKE = dialog(
     "Revoke this key?", "Every process refuses it within a second. It cannot be undone.", "Revoke"
@@ -104,6 +105,12 @@ class ApiKeyForm(Refusable):
         widget=UnfoldBooleanSwitchWidget,
         help_text="Every channel, also those made later. An admin key needs it.",
     )
+    sigv4 = forms.BooleanField(
+        label="Also for SQS clients (AWS Signature V4)",
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="With a key pair as AWS's libraries take it.",
+    )
     giver: ClassVar[Any] = None
     """Who makes the key."""
 
@@ -125,12 +132,13 @@ class ApiKeyForm(Refusable):
     def write(self, actor: str) -> Registered[ApiKey]:
         """Issue it."""
         producer, team = self.cleaned_data.get("producer"), self.cleaned_data.get("team")
-        return issue_key.issue(
+        created = api_keys.create(
             self._values(),
             actor=actor,
             producer=producer.slug if producer else None,
             team=team.slug if team else None,
         )
+        return replace(created, secrets=api_keys.Shown(*created.secrets).lines)
 
     def _values(self) -> dict[str, Any]:
         ends = self.cleaned_data.get("expires_at")
@@ -173,7 +181,7 @@ class ApiKeyAdmin(base.Stepped):
     actions_detail = ("see_audit", "rotate", "revoke")
     fieldsets = (
         (None, {"fields": ("label", ("producer", "team"))}),
-        ("Rights", {"fields": ("scopes", "channels", "all_channels", "expires_at")}),
+        ("Rights", {"fields": ("scopes", "channels", "all_channels", "sigv4", "expires_at")}),
     )
     shown = (
         "name",
@@ -183,6 +191,7 @@ class ApiKeyAdmin(base.Stepped):
         "team",
         "rights",
         "reach",
+        "signs",
         "ends",
         "used",
         "made",
@@ -207,7 +216,7 @@ class ApiKeyAdmin(base.Stepped):
         return self.shown if obj else ()
 
     def audit_target(self, obj: ApiKey) -> str:
-        """As issue_key names it."""
+        """As steps/api_keys.py names it."""
         return f"key:{obj.key_id}"
 
     @display(description="Key")
@@ -235,6 +244,11 @@ class ApiKeyAdmin(base.Stepped):
         if key.reaches_all:
             return "all, also those made later"
         return ", ".join(key.channels) or "the external ones"
+
+    @display(description="For SQS clients", boolean=True)
+    def signs(self, key: ApiKey) -> bool:
+        """Whether it has a secret for AWS Signature Version 4."""
+        return key.has_sigv4
 
     @display(description="Made", ordering="created_at")
     def made(self, key: ApiKey) -> str:
@@ -269,7 +283,7 @@ class ApiKeyAdmin(base.Stepped):
         """Make a successor and show it once."""
         key = ApiKey.objects.get(pk=object_id)
         try:
-            done = issue_key.rotate(
+            done = api_keys.rotate(
                 key.key_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},
                 actor=base.actor(request),
@@ -278,7 +292,8 @@ class ApiKeyAdmin(base.Stepped):
         except BrokerError as refused:
             messages.error(request, refused.detail)
             return base.leave_dialog(self.page_of(key.pk))
-        return base.secret_dialog(request, f"Successor of {key}", done.secrets)
+        lines = api_keys.Shown(*done.secrets).lines
+        return base.secret_dialog(request, f"Successor of {key}", lines)
 
     @action(
         description="Revoke",
@@ -291,7 +306,7 @@ class ApiKeyAdmin(base.Stepped):
         """Make it useless."""
         key = ApiKey.objects.get(pk=object_id)
         with base.telling(request, f"{key} is revoked."):
-            issue_key.revoke(
+            api_keys.revoke(
                 key.key_id, actor=base.actor(request), reason=form.cleaned_data["reason"]
             )
         return base.leave_dialog(self.page_of(key.pk))

@@ -64,6 +64,11 @@ class Caller:
         granted = self.key.channels
         return not granted or channel in granted or "admin" in self.key.scopes
 
+    def may_publish(self, channel: str) -> bool:
+        """Whether it may publish on the channel of that name, and that exists for it."""
+        view = directory.channel(channel)
+        return self.may("publish") and view is not None and self.sees(channel, view.exposure)
+
     def sees(self, channel: str, exposure: str) -> bool:
         """Whether the channel exists for it: teams are granted internal ones by name (S1-21)."""
         if not self.may_use(channel):
@@ -116,8 +121,24 @@ def identify(header: str | None) -> Caller | None:
         raise AuthenticationFailed("The key was revoked; ask for a new one.", "revoked_key")
     if view.expires_at is not None and view.expires_at <= clock.now():
         raise AuthenticationFailed("The key has expired; ask for a new one.", "expired_key")
-    _note_use(view)
+    note_use(view)
     return Caller(view)
+
+
+def sigv4_secret(access_key_id: str) -> tuple[Caller, str] | None:
+    """Whose AWS access key id that is, and the secret to verify its signature with.
+
+    None for one that is unknown, revoked or expired, and for a key without a secret of this kind.
+    Nobody is authenticated by this alone: call ``note_use`` when the signature is right. Raises
+    errors.KeyUnavailable (503 ``key_missing``) in a process without the encryption key.
+    """
+    key_id = keys.parse_access_key_id(access_key_id)
+    view = directory.key(key_id) if key_id else None
+    if view is None or not view.has_sigv4 or view.revoked_at is not None:
+        return None
+    if view.expires_at is not None and view.expires_at <= clock.now():
+        return None
+    return Caller(view), directory.sigv4_secret(view.key_id)
 
 
 def authorize(caller: Caller, scopes: Sequence[str], channel: str | None) -> None:
@@ -176,7 +197,8 @@ def write_uses() -> int:
     return count
 
 
-def _note_use(key: KeyView) -> None:
+def note_use(key: KeyView) -> None:
+    """Remember that a key was used; at most once a minute, and written down later."""
     ticks = time.monotonic()
     if ticks - _noted.get(key.key_id, float("-inf")) >= USE_NOTED_EVERY_S:
         _noted[key.key_id] = ticks

@@ -34,6 +34,12 @@ class Consumer(Versioned):
         BLOCK = "block"
         """Its key stands still until a person replays or skips it."""
 
+    class LapsedLeases(models.TextChoices):
+        FREE = "free"
+        """Not an attempt, twenty times: the worker died, and the message is not to blame."""
+        CHARGED = "charged"
+        """Each receive counts, as Amazon SQS counts them for ``maxReceiveCount``."""
+
     channel = models.ForeignKey(Channel, models.PROTECT, related_name="consumers")
     client_id = ExactCharField(max_length=100)
     description = models.TextField(blank=True, default="")
@@ -63,6 +69,14 @@ class Consumer(Versioned):
         max_length=5, choices=HeadOfLine.choices, default=HeadOfLine.SKIP
     )
     ack = models.JSONField(null=True, blank=True)
+    lapsed_leases = models.CharField(
+        max_length=7, choices=LapsedLeases.choices, default=LapsedLeases.FREE
+    )
+    """Of a pull consumer: whether a lease that ends without an acknowledgement is an attempt."""
+    dead_letter_channel = models.ForeignKey(
+        Channel, models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    """Where the messages of its dead deliveries are published (S0-77)."""
     inbound_digest = models.CharField(max_length=64, null=True, unique=True, editable=False)  # noqa: DJ001 - several without one
     """Of the address that its provider calls back (channels_app/inbound.py)."""
     inbound_sealed = models.BinaryField(default=bytes)

@@ -48,6 +48,9 @@ class ApiKey(Versioned):
     key_id = ExactCharField(max_length=32, unique=True)
     digest = ExactCharField(max_length=64)
     """SHA-256 of the 256-bit random secret; nothing slower is needed at that entropy."""
+    sigv4_sealed = models.BinaryField(default=bytes, blank=True)
+    """The secret access key for AWS Signature Version 4, encrypted (sealing.seal_sigv4); empty for
+    a key without one."""
     label = models.CharField(max_length=200, blank=True, default="")
     producer = models.ForeignKey(
         Producer, models.CASCADE, null=True, blank=True, related_name="keys"
@@ -71,6 +74,11 @@ class ApiKey(Versioned):
 
     def __str__(self) -> str:
         return f"hsk_{self.key_id}_..."
+
+    @property
+    def has_sigv4(self) -> bool:
+        """Whether clients may sign requests with it (AWS Signature Version 4)."""
+        return bool(self.sigv4_sealed)
 
     @property
     def reaches_all(self) -> bool:

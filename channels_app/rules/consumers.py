@@ -38,6 +38,16 @@ class ConsumerView:
     """Whether its channel's bodies are sealed at rest, and its answers with them."""
     max_pumps: int = 1
     """How many pumps may send to it at the same time."""
+    lapsed_leases: str = "free"
+    """Whether a lease that ends without an acknowledgement is an attempt: ``charged``."""
+
+    dead_letter_channel_id: int | None = None
+    """Where the messages of its dead deliveries are published."""
+
+    @property
+    def charges_leases(self) -> bool:
+        """Whether each receive counts as an attempt, as in Amazon SQS."""
+        return self.mode == "pull" and self.lapsed_leases == "charged"
 
     @property
     def pump_count(self) -> int:

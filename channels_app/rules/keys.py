@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import string
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -13,6 +14,10 @@ SCOPES = ("publish", "register", "receive", "read", "replay", "sensitive", "admi
 
 # Lower-case base32 throughout: one double click selects the whole key.
 _KEY = re.compile(r"hsk_([a-z2-7]{16})_([a-z2-7]{52})")
+# What AWS documents for AccessKeyId: 16 to 128 word characters (IAM API reference, AccessKey).
+_ACCESS_PREFIX = "HSAK"
+_ACCESS = re.compile(_ACCESS_PREFIX + "([A-Z2-7]{16})")
+_ALPHANUMERIC = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +31,29 @@ class NewKey:
     """What ``matches`` compares with: 64 hexadecimal characters."""
 
 
-def mint() -> NewKey:
+def generate() -> NewKey:
     """A new random key: 80 bits of name, 256 bits of secret."""
     key_id, secret = _random(10), _random(32)
     return NewKey(key_id=key_id, text=f"hsk_{key_id}_{secret}", digest=_digest(secret))
+
+
+def generate_sigv4_secret() -> str:
+    """A secret access key: 40 characters as AWS's have, 238 random bits.
+
+    Letters and digits alone: it stands in URLs, such as Celery's ``sqs://id:secret@``, as it is.
+    """
+    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(40))
+
+
+def access_key_id(key_id: str) -> str:
+    """The id of a key as AWS clients take it: 20 upper-case letters and digits."""
+    return _ACCESS_PREFIX + key_id.upper()
+
+
+def parse_access_key_id(text: str) -> str | None:
+    """The id of a key out of its access key id; None for what cannot be one."""
+    found = _ACCESS.fullmatch(text)
+    return found[1].lower() if found else None
 
 
 def parse(text: str) -> tuple[str, str] | None:

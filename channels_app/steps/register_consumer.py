@@ -1,9 +1,9 @@
 """Register a consumer on a channel: create, revive, replace or change it (S0-12, S1-15)."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from channels_app import clock, inbound, sealing, transactions
 from channels_app.conf import MAX_TIMEOUT_MS, conf
@@ -17,10 +17,15 @@ from channels_app.rules.fields import MASK, BadValues, Fault, Field
 from channels_app.rules.registered import Registered
 from channels_app.rules.tenants import OPERATOR, Tenant
 
+MayPublish: TypeAlias = Callable[[str], bool]
+"""Whether who registers may publish on the channel of that name."""
 MIN_TIMEOUT_MS = 100
-MOST_ATTEMPTS = 100
+MOST_ATTEMPTS = 1000
+"""As the maxReceiveCount of an SQS queue."""
 MOST_IN_FLIGHT = 1000
 MOST_PUMPS = 16
+LONGEST_CHAIN = 5
+"""Dead-letter channels one behind the other (delivery/rules/dead_letters.MAX_HOPS)."""
 
 
 def _url(value: str) -> str | None:
@@ -85,6 +90,16 @@ FIELDS: dict[str, Field] = {
         fields.choice("skip", "block"), default="skip", help="Behind a dead delivery of a key."
     ),
     "ack": Field(settings.ack, help="How it acknowledges, where its answer alone does not."),
+    "lapsed_leases": Field(
+        fields.choice("free", "charged"),
+        default="free",
+        help="Of a pull consumer: charged counts each receive without an acknowledgement as an "
+        "attempt, as SQS does.",
+    ),
+    "dead_letter_channel": Field(
+        fields.nullable(fields.slug),
+        help="Where the messages of its dead deliveries are published.",
+    ),
 }
 """What may be written; null limits mean the channel's or the installation's."""
 
@@ -103,6 +118,7 @@ class _Order:
     create: bool
     secret: bytes | None = field(default=None, repr=False)
     """As in ``Registration``."""
+    may_publish: MayPublish | None = None
 
 
 def put(
@@ -114,15 +130,22 @@ def put(
     tenant: Tenant = OPERATOR,
     condition: Condition = ALWAYS,
     reason: str = "",
+    may_publish: MayPublish | None = None,
 ) -> Registered[Consumer]:
     """Create or replace the consumer; the same values twice change nothing.
 
     A retired one comes back as if new, with a new secret and its history. ``secrets`` holds the
-    ``whsec_...`` of a created one, which is never shown again. Raises Invalid, NotFound (no such
-    channel, or another tenant's consumer) and Stale.
+    ``whsec_...`` of a created one, which is never shown again. ``may_publish`` says which channels
+    may become its dead-letter channel; without it an operator chooses freely, nobody else any.
+    Raises Invalid, NotFound (no such channel, or another tenant's consumer) and Stale.
     """
     wanted = _clean(client_id, values, partial=False)
-    return _run(_Order(channel, client_id, wanted, actor, tenant, condition, reason, create=True))
+    order = _Order(
+        *(channel, client_id, wanted, actor, tenant, condition, reason),
+        create=True,
+        may_publish=may_publish,
+    )
+    return _run(order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +193,19 @@ def patch(
     tenant: Tenant = OPERATOR,
     condition: Condition = ALWAYS,
     reason: str = "",
+    may_publish: MayPublish | None = None,
 ) -> Registered[Consumer]:
-    """Change the given settings of an existing consumer. Raises Invalid, NotFound and Stale."""
+    """Change the given settings of an existing consumer; ``may_publish`` as for `put`.
+
+    Raises Invalid, NotFound and Stale.
+    """
     wanted = _clean(client_id, values, partial=True)
-    return _run(_Order(channel, client_id, wanted, actor, tenant, condition, reason, create=False))
+    order = _Order(
+        *(channel, client_id, wanted, actor, tenant, condition, reason),
+        create=False,
+        may_publish=may_publish,
+    )
+    return _run(order)
 
 
 def describe(consumer: Consumer) -> dict[str, Any]:
@@ -216,6 +248,8 @@ def _settings(consumer: Consumer) -> dict[str, Any]:
         "ordering": consumer.ordering,
         "head_of_line": consumer.head_of_line,
         "ack": consumer.ack,
+        "lapsed_leases": consumer.lapsed_leases,
+        "dead_letter_channel": consumer.dead_letter_channel and consumer.dead_letter_channel.slug,
     }
 
 
@@ -274,11 +308,15 @@ class _Known:
             channel__in=self.channels.values(),
             client_id__in=[order.client_id for order in orders],
         )
-        found = mine.order_by("id").prefetch_related("team") if self.channels else ()
+        along = mine.order_by("id").prefetch_related("team", "dead_letter_channel")
+        found = along if self.channels else ()
         self.consumers = {(row.channel_id, row.client_id): row for row in found}
         teams = {order.values.get("team") for order in orders} - {None}
         rows = Team.objects.filter(slug__in=teams) if teams else ()
         self.teams: dict[str | None, Team] = {row.slug: row for row in rows}
+        wanted = {order.values.get("dead_letter_channel") for order in orders} - {None}
+        targets = Channel.objects.filter(slug__in=wanted) if wanted else ()
+        self.dead_letter_channels: dict[str | None, Channel] = {row.slug: row for row in targets}
         signing = [row.id for row in self.consumers.values() if _signs_v1a(row)]
         pairs = ConsumerSecret.objects.filter(consumer_id__in=signing, expires_at=None)
         self.with_pair = (
@@ -367,6 +405,8 @@ def _set(consumer: Consumer, order: _Order, known: _Known) -> None:
     values.pop("headers", None)
     if "team" in values:
         _set_team(consumer, values.pop("team"), order.tenant, known)
+    if "dead_letter_channel" in values:
+        _set_dead_letter_channel(consumer, values.pop("dead_letter_channel"), order, known)
     if "signing" in values:
         consumer.signing = [scheme for scheme in values.pop("signing") if scheme != "v1"]
     if "rate_limit" in values:
@@ -384,6 +424,35 @@ def _set_team(consumer: Consumer, slug: str | None, tenant: Tenant, known: _Know
         fault = Fault("team", f"There is no team {slug} that this key may register for.")
         raise Invalid.of(BadValues([fault]))
     consumer.team = team
+
+
+def _set_dead_letter_channel(
+    consumer: Consumer, slug: str | None, order: _Order, known: _Known
+) -> None:
+    """Refuses what who registers may not publish on, and what leads back to the consumer."""
+    target, former = known.dead_letter_channels.get(slug), consumer.dead_letter_channel
+    if slug is not None and (former is None or former.slug != slug):
+        may = order.may_publish(slug) if order.may_publish else order.tenant.everything
+        fault = "" if may and target else f"There is no channel {slug} that you may publish on."
+        if target and not fault:
+            fault = _chain_fault(consumer.channel_id, target)
+        if fault:
+            raise Invalid.of(BadValues([Fault("dead_letter_channel", fault)]))
+    consumer.dead_letter_channel = target
+
+
+def _chain_fault(channel_id: int, target: Channel) -> str:
+    """What is wrong with ``target`` behind that channel; '' when it will do."""
+    ends = {target.id}
+    for _ in range(LONGEST_CHAIN):
+        if channel_id in ends:
+            return f"From {target.slug} dead letters lead back to this channel."
+        behind = Consumer.objects.filter(channel_id__in=ends, dead_letter_channel__isnull=False)
+        behind = behind.exclude(state=Consumer.State.RETIRED)
+        ends = {row.dead_letter_channel_id or 0 for row in behind.only("dead_letter_channel_id")}
+        if not ends:
+            return ""
+    return f"At most {LONGEST_CHAIN} dead-letter channels stand one behind the other."
 
 
 def _check_url(consumer: Consumer, values: Mapping[str, Any]) -> None:

@@ -10,11 +10,18 @@ from typing import Any
 
 from django.apps import apps
 from django.db import transaction
-from django.db.models import Manager
+from django.db.models import Manager, QuerySet
 
 from channels_app import keystore, sealing
 from channels_app.conf import keyring
-from channels_app.models import Consumer, ConsumerSecret, Message, MessageBody, ScheduleBody
+from channels_app.models import (
+    ApiKey,
+    Consumer,
+    ConsumerSecret,
+    Message,
+    MessageBody,
+    ScheduleBody,
+)
 from channels_app.rules import ids
 from channels_app.rules.encryption import Keyring, Unreadable
 
@@ -55,6 +62,7 @@ def kinds() -> tuple[Kind, ...]:
             Kind(noun, Consumer.objects.count, partial(batches, partial(_of_consumers, column)))
             for column, noun in _SEALED.items()
         ),
+        Kind("secret access key", _with_sigv4().count, partial(batches, _sigv4)),
         Kind("second factor", _factors().count, partial(batches, _second_factors)),
         Kind("schedule body", ScheduleBody.objects.count, partial(batches, _schedules)),
         Kind("message body", MessageBody.objects.count, partial(batches, _bodies)),
@@ -72,6 +80,10 @@ def used_keys(most_factors: int) -> set[str]:
     factors = _factors().order_by("id").values_list("data", flat=True)[:most_factors]
     readers = [
         *(partial(keyring().key_id, bytes(envelope)) for envelope in chain(*envelopes)),
+        *(
+            partial(keyring().key_id, bytes(envelope))
+            for envelope in _with_sigv4().values_list("sigv4_sealed", flat=True)
+        ),
         *(
             partial(sealing.sealed_with, data[name])
             for data in factors
@@ -144,6 +156,31 @@ def _of_consumers(column: str, after: int) -> Slice:
         # Not through save(): the content stays what it was, and so does its version.
         resealed += Consumer.objects.filter(id=row.id, **{column: envelope}).update(
             **{column: sealed}
+        )
+    return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
+
+
+def _with_sigv4() -> QuerySet[ApiKey]:
+    return ApiKey.objects.exclude(sigv4_sealed=b"")
+
+
+def _sigv4(after: int) -> Slice:
+    rows = list(
+        _with_sigv4().only("key_id", "sigv4_sealed").filter(id__gt=after).order_by("id")[:BATCH]
+    )
+    resealed, unreadable = 0, []
+    for row in rows:
+        envelope = bytes(row.sigv4_sealed)
+        try:
+            if keyring().key_id(envelope) == keystore.sealing_id():
+                continue
+            secret = sealing.open_sigv4(row.key_id, envelope)
+        except Unreadable as error:
+            unreadable.append(f"The secret access key of API key {row.key_id}: {error}")
+            continue
+        # Not through save(): the content stays what it was, and so does its version.
+        resealed += ApiKey.objects.filter(id=row.id, sigv4_sealed=envelope).update(
+            sigv4_sealed=sealing.seal_sigv4(row.key_id, secret)
         )
     return _last([row.id for row in rows]), Progress(len(rows), resealed, tuple(unreadable))
 

@@ -10,7 +10,7 @@ from channels_app import clock
 from channels_app.errors import BrokerError
 from channels_app.models import Channel, Producer, Team
 from channels_app.rules import grants, invitations, names, roles, times
-from channels_app.steps import issue_key
+from channels_app.steps import api_keys
 
 T = TypeVar("T")
 MEANING = {
@@ -122,6 +122,11 @@ class KeyForm(forms.Form):
         empty_value=None,
         help_text="At most as long as the keys that it has its channels from.",
     )
+    sigv4 = forms.BooleanField(
+        label="Also for SQS clients (AWS Signature V4)",
+        required=False,
+        help_text="With a key pair as AWS's libraries take it.",
+    )
 
     def __init__(self, team: Team, *args: Any, **kwargs: Any) -> None:
         """With the team's producers to choose from, and the channels that there are to give."""
@@ -156,7 +161,7 @@ class KeyForm(forms.Form):
         scopes = self.cleaned_data["scopes"]
         is_all = ALL in channels
         if is_all:
-            channels = issue_key.every_channel(self._team.slug, self.producer(), scopes)
+            channels = api_keys.every_channel(self._team.slug, self.producer(), scopes)
         ends = clock.now() + timedelta(days=days) if days else None
         return {
             "label": self.cleaned_data["label"],
@@ -164,13 +169,14 @@ class KeyForm(forms.Form):
             "channels": channels,
             "all_channels": is_all and not channels and self.producer() is not None,
             "expires_at": times.text(ends) if ends else None,
+            "sigv4": self.cleaned_data["sigv4"],
         }
 
 
 def _granted(team: Team) -> list[tuple[str, str]]:
     """The channels that keys of the team or its producers name, each with who may do what there."""
     held: dict[str, dict[str, set[str]]] = {}
-    for key in issue_key.working(issue_key.keys_of(team.slug)).select_related("producer"):
+    for key in api_keys.working(api_keys.keys_of(team.slug)).select_related("producer"):
         owner = f"producer {key.producer.slug}" if key.producer else "the team"
         offered = grants.PRODUCER_SCOPES if key.producer else grants.TEAM_SCOPES
         channels = key.channels

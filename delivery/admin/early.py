@@ -1,4 +1,4 @@
-"""Admin pages of words that came early, and of the ids that providers gave to deliveries."""
+"""Admin pages of rows that wait for a moment: early words, providers' ids, dead letters."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from django.urls import reverse
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.rules import ids
-from delivery.models import Correlation, EarlyAck
+from delivery.models import Correlation, DeadLetter, EarlyAck
 
 
 @admin.register(EarlyAck)
@@ -91,3 +91,33 @@ class CorrelationAdmin(base.BigList):
     def noted(self, row: Correlation) -> str:
         """When."""
         return base.instant(row.noted_at)
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(base.BigList):
+    """Kept until the message is published on the consumer's dead-letter channel."""
+
+    list_display = ("delivery", "due")
+    search_fields = ("delivery_id",)
+    search_help_text = "dlv_… (the whole id)"
+    fields = ("delivery", "due")
+    readonly_fields = ("delivery", "due")
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
+        """The row of a delivery."""
+        term = search_term.strip().lower()
+        if not term:
+            return queryset, False
+        number = ids.from_public(ids.DELIVERY, term)
+        return (queryset.filter(pk=number) if number else queryset.none()), False
+
+    @display(description="Delivery")
+    def delivery(self, row: DeadLetter) -> str:
+        """That died, a click away."""
+        url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
+        return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
+
+    @display(description="Due at")
+    def due(self, row: DeadLetter) -> str:
+        """When it is published."""
+        return base.instant(row.due_at)

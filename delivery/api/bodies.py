@@ -94,6 +94,9 @@ NACK: dict[str, Field] = {
     "leases": _LEASES,
     "delay_s": _DELAY,
     "error": Field(fields.nullable(fields.text(300)), help="What went wrong, for the history."),
+    "final": Field(
+        fields.nullable(fields.boolean), help="Another attempt would fail, too: dead at once."
+    ),
 }
 EXTEND: dict[str, Field] = {"leases": _LEASES, "lease_s": _LEASE}
 RELEASE: dict[str, Field] = {"leases": _LEASES, "delay_s": _DELAY}

@@ -87,7 +87,13 @@ def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str
 def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
     """Which of the leases have ended so."""
     mine, failed = known(caller, asked["leases"])
-    done = leasing.end(mine, outcome, delay_s=asked.get("delay_s"), error=asked.get("error", ""))
+    done = leasing.end(
+        mine,
+        outcome,
+        delay_s=asked.get("delay_s"),
+        error=asked.get("error", ""),
+        is_final=asked.get("final", False),
+    )
     return result(mine, done, failed)
 
 

@@ -144,7 +144,7 @@ def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | B
     rows = Consumer.objects.filter(
         channel__slug__in={channel for channel, _ in keys},
         client_id__in=[client_id for _, client_id in keys],
-    ).prefetch_related("channel", "team")
+    ).prefetch_related("channel", "team", "dead_letter_channel")
     known = {(row.channel.slug, row.client_id): kind.describe(row) for row in rows}
     chosen: dict[_Key, bytes] = {}
     refused: dict[_Key, BrokerError] = {}

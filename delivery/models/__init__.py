@@ -3,6 +3,7 @@
 from delivery.models.accounting import AccountingReport, Pruned
 from delivery.models.ack import Correlation, EarlyAck
 from delivery.models.counter import Counter
+from delivery.models.dead_letter import DeadLetter
 from delivery.models.delivery import Attempt, Delivery
 from delivery.models.forecast import ForecastFrame
 from delivery.models.lake import (
@@ -30,6 +31,7 @@ __all__ = [
     "Correlation",
     "Counter",
     "DeadCluster",
+    "DeadLetter",
     "Delivery",
     "EarlyAck",
     "Erasure",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from channels_app.rules.headers import canonical, is_brokers_own
+from delivery.rules import dead_letters
 
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -87,7 +88,8 @@ def build(envelope: Envelope) -> list[tuple[str, str]]:
 def _people(envelope: Envelope) -> list[tuple[str, str]]:
     people: dict[str, tuple[str, str]] = {}
     for name, value in chain(envelope.forwarded.items(), envelope.static.items()):
-        if not is_brokers_own(name):
+        # Only the broker writes those that begin so, into messages on dead-letter channels.
+        if not is_brokers_own(name) or name.startswith(dead_letters.PREFIX):
             # Popped, so that what replaces another stands where its layer stands.
             people.pop(canonical(name), None)
             people[canonical(name)] = (name, value)

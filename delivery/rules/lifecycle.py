@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """The attempt failed and was the last one allowed."""
     GONE = "gone"
     """The consumer answered 410."""
+    PERMANENT_FAILURE = "permanent_failure"
+    """The attempt failed, and the consumer wants no other."""
     LEASE_EXPIRED = "lease_expired"
     """The worker, or the pull consumer, did not come back in time."""
     INTERRUPTED = "interrupted"
@@ -86,6 +88,7 @@ ARROWS: frozenset[tuple[DeliveryState, DeliveryState, Reason]] = frozenset(
         (_S.IN_FLIGHT, _S.QUEUED, _R.UNREADABLE),
         (_S.IN_FLIGHT, _S.DEAD, _R.EXHAUSTED),
         (_S.IN_FLIGHT, _S.DEAD, _R.GONE),
+        (_S.IN_FLIGHT, _S.DEAD, _R.PERMANENT_FAILURE),
         (_S.IN_FLIGHT, _S.DEAD, _R.UNREADABLE),
         (_S.IN_FLIGHT, _S.DEAD, _R.INTEGRITY_ERROR),
         (_S.IN_FLIGHT, _S.CANCELLED, _R.EXPIRED),
@@ -151,22 +154,38 @@ def after_attempt(
     policy: Policy,
     retry_after: float | None,
     jitter: float,
+    charges_leases: bool = False,
+    is_final: bool = False,
 ) -> Transition:
     """The step that follows an attempt, out of ``in_flight`` (S0-33, S0-35).
 
     ``failure_count`` is the row's, without this attempt; ``attempt_count`` counts every claim of
     the row, this one too. ``retry_after`` is the consumer's wish in seconds: it may lengthen the
-    wait and never shortens it. ``jitter`` is in [0, 1).
+    wait and never shortens it. ``jitter`` is in [0, 1). With ``charges_leases`` each receive of a
+    pull consumer is charged; one that was given back may be received again at once.
+    ``is_final``: the consumer says that another attempt would fail, too.
     """
     if outcome in _FINAL:
         return _FINAL[outcome]
-    if not outcome.charged and attempt_count - failure_count <= FREE_ATTEMPTS:
+    if is_final:
+        return Transition(_S.DEAD, _R.PERMANENT_FAILURE, due_in=None, charged=True)
+    if not (outcome.charged or charges_leases) and attempt_count - failure_count <= FREE_ATTEMPTS:
         return Transition(_S.QUEUED, _SPOILT[outcome], due_in=0.0, charged=False)
     failures = failure_count + 1
     if failures >= backoff.allowed_attempts(policy, max_attempts):
         return Transition(_S.DEAD, _R.EXHAUSTED, due_in=None, charged=True)
+    if charges_leases and not outcome.charged:
+        return Transition(_S.QUEUED, _SPOILT[outcome], due_in=0.0, charged=True)
     wait = max(backoff.delay(policy, failures, jitter), retry_after or 0.0)
     return Transition(_S.QUEUED, _SPOILT.get(outcome, _R.RETRY), due_in=wait, charged=True)
+
+
+def is_last_lease(failure_count: int, *, max_attempts: int, policy: Policy) -> bool:
+    """Whether a lease that lapsed was the last one of a consumer that charges them.
+
+    ``failure_count`` is the row's, without this one.
+    """
+    return failure_count + 1 >= backoff.allowed_attempts(policy, max_attempts)
 
 
 _SHOWN = {

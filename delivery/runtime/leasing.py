@@ -47,11 +47,13 @@ def end(
     *,
     delay_s: float | None = None,
     error: str = "",
+    is_final: bool = False,
 ) -> set[Lease]:
     """Close the attempts with this outcome; those that nobody else has closed or overtaken.
 
     What follows is what follows for a push consumer (`rules.lifecycle`), budget and backoff
-    included; ``delay_s`` takes the backoff's place. A lease that has lapsed counts as long as
+    included; ``delay_s`` takes the backoff's place.
+    With ``is_final`` a failed one is dead at once. A lease that has lapsed counts as long as
     nobody else took the delivery. Doing it twice is harmless. Threads that end leases at the same
     time share a transaction.
     """
@@ -64,7 +66,7 @@ def end(
             results.append(
                 Result(
                     claimed=_claimed(lease, now),
-                    transition=_move(lease, view, outcome, delay_s),
+                    transition=_move(lease, view, outcome, delay_s, is_final=is_final),
                     outcome=outcome,
                     started_at=lease.taken_at,
                     worker=lease.worker,
@@ -106,7 +108,9 @@ def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
 _together = GroupCommit(_close, most=MOST_SHARED, most_size=MOST_SHARED)
 
 
-def _move(lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | None) -> Transition:
+def _move(
+    lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | None, *, is_final: bool
+) -> Transition:
     if outcome is Outcome.DELIVERED:
         return confirmed()
     move = lifecycle.after_attempt(
@@ -117,6 +121,8 @@ def _move(lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | N
         policy=backoff.parse_policy(view.retry),
         retry_after=None,
         jitter=chance.jitter(),
+        charges_leases=view.charges_leases,
+        is_final=is_final,
     )
     if delay_s is not None and move.due_in is not None:
         return replace(move, due_in=delay_s)

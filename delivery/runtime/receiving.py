@@ -20,7 +20,8 @@ from delivery.runtime import handout, leasing, slots
 from delivery.runtime.circles import circles
 from delivery.runtime.handout import Share
 from delivery.runtime.line import GUARD_EVERY
-from delivery.steps import horizon, parcels, release, sharing
+from delivery.runtime.wake import hurry
+from delivery.steps import dispatch, horizon, parcels, release, sharing
 from delivery.steps import leases as steps
 from delivery.steps.claim import Want
 from delivery.steps.parcels import Parcel
@@ -186,6 +187,28 @@ _noted: dict[int, float] = {}
 
 
 def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:
+    """What is due, and where that is too little what is accepted and not fanned out yet.
+
+    So who receives after the answer to a publish finds the message.
+    """
+    share = _due(view, wish, owner)
+    if len(share.rows) == wish.most or not _fan_out(view.channel_id):
+        return share
+    more = _due(view, wish._replace(most=wish.most - len(share.rows)), owner)
+    return more._replace(rows=share.rows + more.rows, parcels=share.parcels | more.parcels)
+
+
+def _fan_out(channel_id: int) -> bool:
+    """Whether anything of the channel was waiting for its fan-out."""
+    found = False
+    for made in dispatch.dispatch_channel(channel_id, os.getpid()):
+        found = True
+        if made.due:
+            hurry(made.due)
+    return found
+
+
+def _due(view: ConsumerView, wish: Wish, owner: int) -> Share:
     for _ in range(EMPTY_TRIES):
         want = Want(
             view.id,

@@ -62,6 +62,7 @@ class Recorder:
                 policy=line.policy,
                 retry_after=answer.retry_after,
                 jitter=chance.jitter(),
+                is_final=answer.is_final,
             )
         )
         left_s = (row.due_at - clock.now()).total_seconds()

@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef
 from channels_app import failpoints, keystore, transactions
 from channels_app.errors import NotFound
 from channels_app.rules import ids
-from delivery import acks, lanes, metrics
+from delivery import acks, dead_letters, lanes, metrics
 from delivery.models import Counter, Delivery, EarlyAck
 from delivery.rules.acks import Heard, confirmed, heard
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
@@ -133,9 +133,10 @@ def _follow(row: Delivery, ok: bool, now: datetime, slot: int) -> dict[int, date
         metrics.LATENCY.observe((now - row.accepted_at).total_seconds())
     due = {}
     if to.state in FINISHED:
-        due = lanes.leave_rows(
-            [(row.id, row.consumer_id)], now, dead=to.state is DeliveryState.DEAD
-        )
+        is_dead = to.state is DeliveryState.DEAD
+        due = lanes.leave_rows([(row.id, row.consumer_id)], now, dead=is_dead)
+        if is_dead:
+            dead_letters.note([(row.id, row.consumer_id)], now)
     elif to.due_in is not None:
         due = {row.consumer_id: now + timedelta(seconds=to.due_in)}
     row.refresh_from_db()

@@ -8,11 +8,13 @@ from datetime import datetime
 from django.db.models import F, Q, QuerySet
 
 from channels_app import failpoints, transactions
+from channels_app.directory import directory
 from channels_app.errors import NotFound, Refused
 from channels_app.models import AuditEntry, Consumer, Message, new_id
-from channels_app.rules import ids
-from delivery import acks, lanes, metrics
+from channels_app.rules import backoff, ids
+from delivery import acks, dead_letters, lanes, metrics
 from delivery.models import Attempt, Counter, Delivery
+from delivery.rules import lifecycle
 from delivery.rules.asker import Asker
 from delivery.rules.claimed import Claimed
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
@@ -162,16 +164,21 @@ def _release(held: QuerySet[Delivery], ending: _Ending, now: datetime, slot: int
         ]
     )
     to = _decide(rows, now)
-    for due_at, numbers in _due([row for row in rows if row.id not in to], now).items():
-        Delivery.objects.filter(id__in=numbers).update(
-            state=DeliveryState.QUEUED.value,
-            reason=ending.reason.value,
-            outcome=ending.outcome.value,
-            due_at=due_at,
-            lease_owner=None,
-            interruption_count=F("interruption_count") + 1,
-            version=F("version") + 1,
-        )
+    open_rows = [row for row in rows if row.id not in to]
+    charged = _charged(open_rows) if ending is _LAPSED else []
+    to |= _give_up(charged, now)
+    free = [row for row in open_rows if row not in charged]
+    for counted, some in (("failure_count", charged), ("interruption_count", free)):
+        for due_at, numbers in _due([row for row in some if row.id not in to], now).items():
+            Delivery.objects.filter(id__in=numbers).update(
+                state=DeliveryState.QUEUED.value,
+                reason=ending.reason.value,
+                outcome=ending.outcome.value,
+                due_at=due_at,
+                lease_owner=None,
+                version=F("version") + 1,
+                **{counted: F(counted) + 1},
+            )
     tally: Tally[tuple[int, str]] = Tally()
     for row in rows:
         tally[row.consumer_id, DeliveryState.IN_FLIGHT.value] -= 1
@@ -189,7 +196,43 @@ def _decide(rows: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
     for state in FINISHED & set(to.values()):
         over = [(row.id, row.consumer_id) for row in rows if to.get(row.id) is state]
         lanes.leave_rows(over, now, dead=state is DeliveryState.DEAD)
+        if state is DeliveryState.DEAD:
+            dead_letters.note(over, now)
     return to
+
+
+def _charged(rows: list[Delivery]) -> list[Delivery]:
+    """Those whose lease was an attempt, as their consumers want it."""
+    views = directory.consumers({row.consumer_id for row in rows})
+    return [row for row in rows if (it := views.get(row.consumer_id)) and it.charges_leases]
+
+
+def _give_up(charged: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
+    """End those of which it was the last attempt."""
+    views = directory.consumers()
+    last = [
+        row
+        for row in charged
+        if lifecycle.is_last_lease(
+            row.failure_count,
+            max_attempts=views[row.consumer_id].max_attempts,
+            policy=backoff.parse_policy(views[row.consumer_id].retry),
+        )
+    ]
+    if last:
+        Delivery.objects.filter(id__in=[row.id for row in last]).update(
+            state=DeliveryState.DEAD.value,
+            reason=Reason.EXHAUSTED.value,
+            outcome=Outcome.LEASE_EXPIRED.value,
+            due_at=None,
+            finished_at=now,
+            lease_owner=None,
+            failure_count=F("failure_count") + 1,
+            version=F("version") + 1,
+        )
+        lanes.leave_rows([(row.id, row.consumer_id) for row in last], now, dead=True)
+        dead_letters.note([(row.id, row.consumer_id) for row in last], now)
+    return {row.id: DeliveryState.DEAD for row in last}
 
 
 def _due(rows: list[Delivery], now: datetime) -> dict[datetime, list[int]]:

@@ -11,7 +11,7 @@ from channels_app import failpoints, sealing, transactions
 from channels_app.directory import directory
 from channels_app.models import new_id, raw
 from channels_app.rules.encryption import KeyMissing
-from delivery import acks, lanes, metrics
+from delivery import acks, dead_letters, lanes, metrics
 from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.acks import confirmed
@@ -148,6 +148,7 @@ def _write(
     if moved[: len(groups)] != [len(group) for group in groups]:
         raise _Overtaken
     results = _overruled(results, now, slot)
+    dead_letters.note(_dead(results), now)
     due = lanes.leave(_leaving(results), now, ended=moved[-1] if ending else 0)
     failpoints.reach("in_settle")
     return results, due
@@ -187,6 +188,12 @@ def _overruled(results: Sequence[Result], now: datetime, slot: int) -> Sequence[
     acks.move(moves, now)
     Counter.add(tally, slot)
     return after
+
+
+def _dead(results: Sequence[Result]) -> Iterator[tuple[int, int]]:
+    for result in results:
+        if result.transition.state is DeliveryState.DEAD:
+            yield result.claimed.id, result.claimed.consumer_id
 
 
 def _leaving(results: Sequence[Result]) -> Iterator[Leaver]:

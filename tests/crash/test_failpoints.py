@@ -26,7 +26,7 @@ from tests.crash.books import Books
 from tests.crash.failpoint import PATIENCE_S, Failpoint, insist
 from tests.support import broker as broker_module
 from tests.support.broker import ROOT, Broker, heard_ids, wait_until
-from tests.support.receiver import Receiver
+from tests.support.receiver import Receiver, Reply
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 SETTINGS = {
@@ -269,6 +269,34 @@ def test_messages_out_of_the_lake_come_in_once(place: Place, name: str) -> None:
     )
     place.settle()
     assert place.heard() == Counter({message_id: 2 for message_id in ids})
+
+
+@pytest.mark.parametrize(("name", "failures"), [("in_settle", 2), ("in_forward", 1)])
+def test_a_death_is_published_on_the_dead_letter_channel_once(
+    place: Place, name: str, failures: int
+) -> None:
+    dead = Place(place.broker, place.point, place.receiver)
+    dead.register("/dead")
+    place.receiver.script("/fails", [*[Reply(500)] * failures, Reply(200)])
+    place.register("/fails", max_attempts=1, dead_letter_channel=dead.channel)
+    with place.point.armed(place.broker, name):
+        message_id = place.publish("key")
+
+    def is_published() -> bool:
+        books = Books(place.broker)
+        return not books.open_count() and books.message_count(dead.channel) == 1
+
+    wait_until(is_published, PATIENCE_S, "the dead letter is not published", place.broker.log)
+    (delivery,) = insist(place.broker, "GET", f"/messages/{message_id}")[0]["deliveries"]
+    assert delivery["state"] == "Dead"
+    # Charged to nobody any more: the books of this broker say that nobody was.
+    insist(place.broker, "POST", f"/deliveries/{delivery['id']}/replay", json={})
+    place.settle()
+    assert Books(place.broker).number("SELECT COUNT(*) FROM delivery_deadletter") == 0
+    assert Books(place.broker).message_count(dead.channel) == 1
+    (request,) = [one for one in place.receiver.requests() if one.path == "/dead"]
+    assert request.header("Hookstation-Dead-Letter-Message") == message_id
+    assert request.body == b"key"
 
 
 @pytest.mark.parametrize("name", ["in_fire", "after_fire"])

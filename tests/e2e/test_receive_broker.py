@@ -93,6 +93,16 @@ def test_send_receive_and_acknowledge(broker: Broker, path: str) -> None:
     assert {one["message_id"] for one in shown} == ids
 
 
+def test_a_receipt_after_a_publish_finds_the_message_without_waiting(
+    broker: Broker, path: str
+) -> None:
+    for number in (1, 3) * 15:
+        ids = publish(broker, path, number)
+        found = receive(broker, path, {"max": 10})
+        assert {one["id"] for one in found} == ids
+        broker.call("POST", "/leases/ack", 200, json={"leases": [one["lease"] for one in found]})
+
+
 def share(broker: Broker, path: str, total: int, workers: int) -> list[list[str]]:
     """What each of so many workers receives and acknowledges until all is done."""
     got: list[list[str]] = [[] for _ in range(workers)]

@@ -23,7 +23,7 @@ from channels_app.rules import firings, recurrence
 from channels_app.rules.backoff import PRESETS
 from channels_app.rules.keys import SCOPES
 from channels_app.steps import (
-    issue_key,
+    api_keys,
     register_channel,
     register_consumer,
     register_event_type,
@@ -169,8 +169,8 @@ def test_every_problem_code_is_documented_and_used() -> None:
         pytest.param("## Consumers", rotate_secret.FIELDS, id="secret"),
         pytest.param("## Teams", register_team.FIELDS, id="team"),
         pytest.param("## Producers", register_producer.FIELDS, id="producer"),
-        pytest.param("### Keys\n", issue_key.FIELDS, id="key"),
-        pytest.param("### Keys\n", issue_key.OVERLAP, id="key rotation"),
+        pytest.param("### Keys\n", api_keys.FIELDS, id="key"),
+        pytest.param("### Keys\n", api_keys.OVERLAP, id="key rotation"),
         pytest.param("### Keys and scopes", SCOPES, id="scopes"),
         pytest.param("## Publish", publication._HEADER_OF.values(), id="publish headers"),
         pytest.param("### Publish many", publication.ITEM_FIELDS, id="batch item"),

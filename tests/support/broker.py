@@ -71,7 +71,7 @@ class Broker:
 
     def set_up(self) -> None:
         """The key; `fresh_database` has the tables."""
-        key = self.manage("issue_key", "e2e", "--scope", "admin", "--all-channels").strip()
+        key = self.manage("create_api_key", "e2e", "--scope", "admin", "--all-channels").strip()
         self.http.headers["Authorization"] = f"Bearer {key}"
 
     def start(self, *arguments: str) -> None:

@@ -29,6 +29,7 @@ from delivery.models import (
     ConsumerHealth,
     Correlation,
     DeadCluster,
+    DeadLetter,
     Delivery,
     EarlyAck,
     Erasure,
@@ -153,6 +154,7 @@ def fill() -> None:
     )
     EarlyNumber.objects.create(id=1, sequence_id=row.id, number=6, until=now + timedelta(minutes=1))
     EarlyAck.objects.create(delivery_id=1, ok=True, said_at=now)
+    DeadLetter.objects.create(delivery_id=dead.id, due_at=now)
     Correlation.objects.create(id=1, delivery_id=dead.id, noted_at=now)
     fired = ids.to_public(ids.MESSAGE, dead.message_id)
     ScheduleFactory.create(

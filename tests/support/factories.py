@@ -107,7 +107,7 @@ class ApiKeyFactory(DjangoModelFactory[ApiKey]):
 
     @classmethod
     def _create(cls, model_class: type[ApiKey], *args: Any, **values: Any) -> ApiKey:
-        minted = keys.mint()
+        minted = keys.generate()
         if values.get("team") is not None:
             values["producer"] = None
         key = super()._create(

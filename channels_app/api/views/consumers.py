@@ -140,6 +140,7 @@ class ConsumerView(ApiView):
             actor=self.caller.actor,
             tenant=self.caller.tenant,
             condition=etags.condition_of(request),
+            may_publish=self.caller.may_publish,
         )
         place = f"channels/{channel}/consumers/{client_id}"
         return etags.registered(done, with_secret(done), place)
@@ -161,6 +162,7 @@ class ConsumerView(ApiView):
             actor=self.caller.actor,
             tenant=self.caller.tenant,
             condition=etags.condition_of(request),
+            may_publish=self.caller.may_publish,
         )
         return etags.registered(done, shown(done.row))
 
@@ -299,7 +301,8 @@ def with_secret(done: Registered[Consumer]) -> dict[str, Any]:
 
 
 def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
-    mine = Consumer.objects.select_related("channel", "team", "health").prefetch_related("secrets")
+    along = ("channel", "team", "health", "dead_letter_channel")
+    mine = Consumer.objects.select_related(*along).prefetch_related("secrets")
     mine = mine.filter(channel_id=channel_id)
     tenant = caller.tenant
     return mine if tenant.everything else mine.filter(team=tenant.team_id)

@@ -1,4 +1,4 @@
-"""API keys of a producer: issued, rotated with an overlap, revoked; each text is shown once."""
+"""API keys of a producer: created, rotated with an overlap, revoked; each text is shown once."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from channels_app.errors import NotFound
 from channels_app.models import ApiKey, Producer
 from channels_app.rules import fields, times
 from channels_app.rules.registered import Registered
-from channels_app.steps import issue_key
-from channels_app.steps.issue_key import FIELDS, OVERLAP
+from channels_app.steps import api_keys
+from channels_app.steps.api_keys import FIELDS, OVERLAP
 
 WISHES = openapi.component("KeyWishes", fields.object_schema(FIELDS))
 ROTATION = openapi.component("KeyRotation", fields.object_schema(OVERLAP))
@@ -32,8 +32,18 @@ WITH_TEXT = openapi.component(
     {
         "allOf": [KEY],
         "type": "object",
-        "properties": {"key": {"type": "string", "description": "hsk_..., shown once."}},
-        "required": ["key"],
+        "properties": {
+            "key": {"type": "string", "description": "hsk_..., shown once."},
+            "aws_access_key_id": {
+                "type": ["string", "null"],
+                "description": "For SQS clients; null for a key without sigv4.",
+            },
+            "aws_secret_access_key": {
+                "type": ["string", "null"],
+                "description": "Signs their requests (AWS Signature Version 4); shown once.",
+            },
+        },
+        "required": ["key", "aws_access_key_id", "aws_secret_access_key"],
     },
 )
 KEY_ID = OpenApiParameter("key_id", str, OpenApiParameter.PATH)
@@ -61,7 +71,7 @@ class KeyListView(ApiView):
         return Response(page.answer([mine], shown))
 
     @openapi.operation(
-        "issue_key",
+        "create_api_key",
         tag="Producers",
         body={openapi.JSON: WISHES},
         answers={201: WITH_TEXT},
@@ -69,8 +79,8 @@ class KeyListView(ApiView):
         parameters=(openapi.PRODUCER, openapi.ETAG),
     )
     def post(self, request: Request, producer: str) -> Response:
-        """Issue a key. Its text is in this answer and nowhere else."""
-        done = issue_key.issue(json_object(request), actor=self.caller.actor, producer=producer)
+        """Create a key. Its text is in this answer and nowhere else."""
+        done = api_keys.create(json_object(request), actor=self.caller.actor, producer=producer)
         return _made(done)
 
 
@@ -88,7 +98,7 @@ class KeyView(ApiView):
     )
     def delete(self, request: Request, producer: str, key_id: str) -> Response:
         """Revoke the key, within a second in every process."""
-        issue_key.revoke(
+        api_keys.revoke(
             key_id,
             actor=self.caller.actor,
             producer=producer,
@@ -112,8 +122,8 @@ class KeyRotationView(ApiView):
         parameters=(openapi.PRODUCER, KEY_ID, *openapi.WRITING),
     )
     def post(self, request: Request, producer: str, key_id: str) -> Response:
-        """Issue a key like this one, which stops working `overlap_s` seconds from now."""
-        done = issue_key.rotate(
+        """Create a key like this one, which stops working `overlap_s` seconds from now."""
+        done = api_keys.rotate(
             key_id,
             json_object(request, optional=True),
             actor=self.caller.actor,
@@ -128,7 +138,7 @@ def shown(key: ApiKey) -> dict[str, Any]:
     return {
         "key_id": key.key_id,
         "producer": key.producer.slug if key.producer else None,
-        **issue_key.describe(key),
+        **api_keys.describe(key),
         "revoked_at": times.text(key.revoked_at) if key.revoked_at else None,
         "last_used_at": times.text(key.last_used_at) if key.last_used_at else None,
         **stamps(key),
@@ -136,5 +146,11 @@ def shown(key: ApiKey) -> dict[str, Any]:
 
 
 def _made(done: Registered[ApiKey]) -> Response:
-    body = {**shown(done.row), "key": done.secrets[0]}
+    secrets = api_keys.Shown(*done.secrets)
+    body = {
+        **shown(done.row),
+        "key": secrets.key,
+        "aws_access_key_id": secrets.access_key_id,
+        "aws_secret_access_key": secrets.secret_access_key,
+    }
     return etags.tagged(body, done.row.version, status=201)

@@ -9,7 +9,7 @@ from django.shortcuts import redirect
 from channels_app import clock
 from channels_app.conf import conf
 from channels_app.models import Consumer, QuotaUsage
-from channels_app.steps import issue_key
+from channels_app.steps import api_keys
 from channels_app.ui.access import PersonRequest, PersonView, TeamRequest, TeamView
 from channels_app.ui.tags import teams_of
 from channels_app.ui.views.joining import may_found
@@ -46,6 +46,6 @@ class HomeView(TeamView):
             "bars": request.team.quota(conf().team_quota).bars(
                 QuotaUsage.of(QuotaUsage.Scope.TEAM, request.team.pk)
             ),
-            "key_count": issue_key.keys_of(request.team.slug).filter(working).count(),
+            "key_count": api_keys.keys_of(request.team.slug).filter(working).count(),
         }
         return self.page("portal/home.html", context)

@@ -12,7 +12,7 @@ from channels_app import clock
 from channels_app.errors import NotFound
 from channels_app.models import ApiKey
 from channels_app.rules.registered import Registered
-from channels_app.steps import issue_key
+from channels_app.steps import api_keys
 from channels_app.ui.access import TeamRequest, TeamView, actor
 from channels_app.ui.forms import KeyForm, RotateForm, tried
 
@@ -27,10 +27,10 @@ class KeysView(TeamView):
 
     def get(self, request: TeamRequest) -> HttpResponse:
         """The list."""
-        mine = issue_key.keys_of(request.team.slug).select_related("producer", "team")
-        keys = list(issue_key.working(mine).order_by("-id"))
+        mine = api_keys.keys_of(request.team.slug).select_related("producer", "team")
+        keys = list(api_keys.working(mine).order_by("-id"))
         room = max(MOST_SHOWN - len(keys), 0)
-        over = list(issue_key.over(mine).order_by("-id")[: room + 1])
+        over = list(api_keys.over(mine).order_by("-id")[: room + 1])
         rows = [(key, state_of(key)) for key in keys + over[:room]]
         return self.page("portal/keys.html", {"rows": rows, "are_all": len(over) <= room})
 
@@ -43,8 +43,14 @@ class KeyView(TeamView):
 
     def show(self, done: Registered[ApiKey], **more: Any) -> HttpResponse:
         """The text with a line that uses it."""
-        key, text = done.row, done.secrets[0]
-        context = {"key": key, "text": text, "curl": curl(key, text), **more}
+        key, secrets = done.row, api_keys.Shown(*done.secrets)
+        context = {
+            "key": key,
+            "text": secrets.key,
+            "environment": "\n".join(secrets.environment),
+            "curl": curl(key, secrets.key),
+            **more,
+        }
         return self.page("portal/key_made.html", context)
 
 
@@ -61,7 +67,7 @@ class NewKeyView(KeyView):
         form, team = KeyForm(request.team, request.POST), request.team.slug
         done = tried(
             form,
-            lambda: issue_key.issue_within(
+            lambda: api_keys.create_within(
                 team, form.values(), actor=actor(request), producer=form.producer()
             ),
         )
@@ -83,7 +89,7 @@ class RotateView(KeyView):
         key, form = self._key(request, key_id), RotateForm(request.POST)
         done = tried(
             form,
-            lambda: issue_key.rotate(
+            lambda: api_keys.rotate(
                 key_id, form.cleaned_data, actor=actor(request), team=request.team.slug
             ),
         )
@@ -95,7 +101,7 @@ class RotateView(KeyView):
         return self.page("portal/key_rotate.html", {"form": form, "key": key}, status=status)
 
     def _key(self, request: TeamRequest, key_id: str) -> ApiKey:
-        found = issue_key.keys_of(request.team.slug).filter(key_id=key_id).first()
+        found = api_keys.keys_of(request.team.slug).filter(key_id=key_id).first()
         if found is None:
             raise Http404(f"There is no key {key_id}.")
         return found
@@ -109,7 +115,7 @@ class RevokeView(TeamView):
     def post(self, request: TeamRequest, key_id: str) -> HttpResponse:
         """Make it useless. Raises Http404."""
         try:
-            done = issue_key.revoke(key_id, actor=actor(request), team=request.team.slug)
+            done = api_keys.revoke(key_id, actor=actor(request), team=request.team.slug)
         except NotFound as unknown:
             raise Http404(unknown.detail) from None
         messages.success(request, f"{done.row} is revoked: within a second it opens nothing.")

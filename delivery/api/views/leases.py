@@ -37,7 +37,7 @@ class NackView(ApiView):
         """Say that handling failed: a failed attempt, charged to the delivery's budget.
 
         The message comes again after `delay_s` seconds, or after the consumer's backoff without
-        it; at `max_attempts` it is dead.
+        it; at `max_attempts`, or at once with `final`, it is dead.
         """
         asked = bodies.read(request, bodies.NACK)
         return Response(pulling.ended(self.caller, asked, Outcome.REJECTED))

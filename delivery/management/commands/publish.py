@@ -140,8 +140,9 @@ def _open(file: str, stack: ExitStack) -> tuple[BinaryIO, int]:
 def _key(key_file: str | None, file: str) -> str:
     if key_file is None:
         raise Error(
-            "A key is needed: --key-file PATH. `manage.py issue_key PRODUCER --channel CHANNEL` "
-            "prints one; on this installation's own database --direct works without."
+            "A key is needed: --key-file PATH. "
+            "`manage.py create_api_key PRODUCER --channel CHANNEL` prints one; "
+            "on this installation's own database --direct works without."
         )
     if key_file == "-":
         if file == "-":

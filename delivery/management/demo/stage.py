@@ -16,7 +16,7 @@ from django.db import connection
 from channels_app.models import ApiKey, Consumer, Team
 from channels_app.rules import keys
 from channels_app.rules.secrets import new_secret
-from channels_app.steps import found_team, issue_key
+from channels_app.steps import api_keys, found_team
 from delivery.management import applying, declaration
 from delivery.management.base import Error
 from delivery.runtime.children import Bind, Unusable
@@ -136,7 +136,7 @@ def _key(folder: Path) -> str:
     if parsed and ApiKey.objects.filter(key_id=parsed[0], revoked_at=None).exists():
         return _kept(path)
     values = {"scopes": SCOPES, "label": "demo", "all_channels": True}
-    return _write(path, issue_key.issue(values, actor=ACTOR, producer=PRODUCER).secrets[0])
+    return _write(path, api_keys.create(values, actor=ACTOR, producer=PRODUCER).secrets[0])
 
 
 def _account(path: Path, name: str, *, is_operator: bool) -> str:

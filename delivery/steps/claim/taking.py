@@ -10,9 +10,11 @@ from typing import NamedTuple, Protocol, TypeVar
 from channels_app import failpoints
 from channels_app.directory import directory
 from channels_app.models import new_id, raw
-from delivery import acks, lanes
+from channels_app.rules import backoff
+from delivery import acks, dead_letters, lanes
 from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
+from delivery.rules import lifecycle
 from delivery.rules.claimed import Claimed
 from delivery.rules.lanes import lane_id
 from delivery.rules.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Reason
@@ -110,7 +112,7 @@ def take(choice: Choice, holding: Holding) -> Claim:
     tally: Tally[tuple[int, str]] = Tally()
     lapsed = [row for row in rows if row.state == DeliveryState.IN_FLIGHT]
     heard = acks.decided(lapsed)
-    _record_lapsed(lapsed, {move.delivery_id for move in heard}, instant)
+    charged = _record_lapsed(lapsed, {move.delivery_id for move in heard}, instant)
     unheard = [row for row in rows if row.state == DeliveryState.AWAITING_ACK]
     if decided := heard + acks.timed_out(unheard):
         rows = _go_on(rows, decided, now, tally)
@@ -120,11 +122,15 @@ def take(choice: Choice, holding: Holding) -> Claim:
     _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, instant, tally)
     worn = [row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired]
     _finish(worn, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, instant, tally)
-    if expired or worn:
-        finished = {row.id for row in (*expired, *worn)}
+    spent = [row for row in rows if charged.get(row.id) and row not in (*expired, *worn)]
+    _finish(spent, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.LEASE_EXPIRED, instant, tally)
+    if expired or worn or spent:
+        dead = {row.id for row in (*worn, *spent)}
+        finished = dead | {row.id for row in expired}
         rows = [row for row in rows if row.id not in finished]
-        _leave((*expired, *worn), {row.id for row in worn}, now)
-    rows = _without_held(rows, now, tally)
+        _leave((*expired, *worn, *spent), dead, now)
+        dead_letters.note(((row.id, row.consumer_id) for row in (*worn, *spent)), now)
+    rows = _without_held([_counted(row, charged) for row in rows], now, tally)
     claimed = _lease(rows, holding, tally)
     rescued_count = sum(row.due_at <= instant for row in lapsed)
     return Claim(claimed, len(expired), rescued_count)
@@ -219,7 +225,9 @@ def _go_on(
         tally[row.consumer_id, row.state] -= 1
         tally[row.consumer_id, to[row.id].value] += 1
     over = [row for row in moved if to[row.id] in FINISHED]
-    _leave(over, {row.id for row in over if to[row.id] is DeliveryState.DEAD}, now)
+    dead = [row for row in over if to[row.id] is DeliveryState.DEAD]
+    _leave(over, {row.id for row in dead}, now)
+    dead_letters.note(((row.id, row.consumer_id) for row in dead), now)
     return [row for row in rows if row.id not in to]
 
 
@@ -266,20 +274,43 @@ def _leave(rows: Sequence[_Due], dead: set[int], now: datetime) -> None:
     )
 
 
-def _record_lapsed(lapsed: list[_Due], heard: set[int], now: str) -> None:
+def _record_lapsed(lapsed: list[_Due], heard: set[int], now: str) -> dict[int, bool]:
     """The attempt that nobody closed becomes history; its holder can no longer close it.
 
-    Those that were ``heard`` of were not in vain.
+    Those that were ``heard`` of were not in vain. Returns which of the others their consumers are
+    charged for, and whether it was the last attempt of each.
     """
     if not lapsed:
-        return
-    if spoilt := [row.id for row in lapsed if row.id not in heard]:
-        raw.execute(
-            f"UPDATE {TABLE} SET interruption_count = interruption_count + 1 "
-            f"WHERE id IN ({raw.listed(spoilt)})"
+        return {}
+    spoilt = [row for row in lapsed if row.id not in heard]
+    views = directory.consumers()
+    charged = {
+        row.id: lifecycle.is_last_lease(
+            row.failure_count,
+            max_attempts=view.max_attempts,
+            policy=backoff.parse_policy(view.retry),
         )
+        for row in spoilt
+        if (view := views.get(row.consumer_id)) and view.charges_leases
+    }
+    free = [row.id for row in spoilt if row.id not in charged]
+    for counted, ids in (("failure_count", list(charged)), ("interruption_count", free)):
+        if ids:
+            raw.execute(
+                f"UPDATE {TABLE} SET {counted} = {counted} + 1 WHERE id IN ({raw.listed(ids)})"
+            )
     error = "The worker vanished before it could record an answer."
     LAPSED.write(((new_id(), row.id, row.attempt_count), (now, error)) for row in lapsed)
+    return charged
+
+
+def _counted(row: _Due, charged: Mapping[int, bool]) -> _Due:
+    """The row as `_record_lapsed` has written it."""
+    if row.state != DeliveryState.IN_FLIGHT:
+        return row
+    if row.id in charged:
+        return row._replace(failure_count=row.failure_count + 1)
+    return row._replace(interruption_count=row.interruption_count + 1)
 
 
 def _claimed(row: _Due, lease_until: datetime) -> Claimed:
@@ -289,7 +320,7 @@ def _claimed(row: _Due, lease_until: datetime) -> Claimed:
         consumer_id=row.consumer_id,
         attempt=row.attempt_count + 1,
         failure_count=row.failure_count,
-        interruption_count=row.interruption_count + (row.state == DeliveryState.IN_FLIGHT),
+        interruption_count=row.interruption_count,
         priority=row.priority,
         due_at=raw.instant(row.due_at),
         accepted_at=raw.instant(row.accepted_at),

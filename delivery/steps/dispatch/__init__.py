@@ -4,6 +4,7 @@ A pump that would claim a delivery the moment it is queued can have it made alre
 same row, a search, a lock and an update earlier.
 """
 
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +23,21 @@ from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.recipients import Recipients
 from delivery.rules.taker import Taker
-from delivery.steps.dispatch.waiting import MESSAGES, Accepted, Asking, Look, lock
+from delivery.steps.dispatch.waiting import (
+    MESSAGES,
+    Accepted,
+    Asking,
+    Look,
+    are_waiting,
+    lock,
+    of_channel,
+)
 
 MOST_ROWS = 200
 """Deliveries that one transaction makes, unless a single message has more consumers: whatever is
 more urgent waits for its end."""
+RIVALS_S, RIVAL_PAUSE_S = 1.0, 0.002
+"""How long a receiver waits for those who fan out what it is to see, and between two looks."""
 MOST_PASSED = 2_000
 """How many messages that are somebody else's, or behind such of their key, a fan-out looks beyond:
 as many as ten pumps hold at a time."""
@@ -107,6 +118,30 @@ def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispat
     return _run(look, slot, None, oldest_first=True)
 
 
+def dispatch_channel(channel_id: int, slot: int) -> Iterator[Dispatched]:
+    """Fan out what waits in a channel, for a receiver that looks now: a transaction at a time.
+
+    What another process is fanning out just now is waited for, `RIVALS_S` at most. Of a large
+    backlog only the newest messages are looked at, without those of a key that keeps its order.
+    """
+    ids, is_all = of_channel(channel_id)
+    if not ids:
+        return
+    if is_all:
+        work = partial(_dispatch, ids, len(ids), Look(len(ids)), slot, None)
+    else:
+        work = partial(_dispatch_free, ids, slot)
+    end = time.monotonic() + RIVALS_S
+    while True:
+        made = _make(work)
+        yield made
+        can_go_on = made.message_count > 0 or is_all
+        if not (can_go_on and are_waiting(ids) and time.monotonic() < end):
+            return
+        if not made.message_count:
+            time.sleep(RIVAL_PAUSE_S)
+
+
 def _run(look: Look, slot: int, taker: Taker | None, *, oldest_first: bool) -> Dispatched:
     # A look without a lock first: an idle broker opens no transaction to find nothing, and a look
     # that locks would stop at each entry that earlier messages have left in the index and nobody
@@ -156,6 +191,19 @@ def _dispatch(
     return replace(made, more=found == look.limit or made.message_count < len(locked))
 
 
+def _dispatch_free(ids: list[int], slot: int) -> Dispatched:
+    """Of a backlog what may overtake."""
+    locked = lock(ids)
+    directory.refresh(now=True)
+    return _fan_out(_free(locked), slot, None)
+
+
+def _free(locked: list[Accepted]) -> list[Accepted]:
+    """What may overtake: a key keeps the order of acceptance."""
+    channels = {view.channel_id for view in directory.ordered().values()}
+    return [it for it in locked if not (it.ordering_key and it.channel_id in channels)]
+
+
 def _dispatch_urgent(ids: list[int], slot: int, taker: Taker | None) -> Dispatched:
     """Of a backlog what may overtake, of one priority: what is less urgent does not hold it up.
 
@@ -166,8 +214,7 @@ def _dispatch_urgent(ids: list[int], slot: int, taker: Taker | None) -> Dispatch
     highest = max((it.priority for it in locked), default=0)
     locked = [it for it in locked if it.priority == highest]
     directory.refresh(now=True)
-    channels = {view.channel_id for view in directory.ordered().values()}
-    free = [it for it in locked if not (it.ordering_key and it.channel_id in channels)]
+    free = _free(locked)
     if 2 * len(free) < len(locked):
         return Dispatched(more=True)
     return replace(_fan_out(free, slot, taker), more=True)

@@ -117,6 +117,31 @@ class Look(NamedTuple):
         return ids[: self.limit], False
 
 
+def of_channel(channel_id: int) -> tuple[list[int], bool]:
+    """Ids of what waits in one channel, oldest first, and whether these are all.
+
+    Reads `MOST_SEEN` rows twice at most, whatever waits: of a backlog the newest of the channel.
+    """
+    accepted = Message.State.ACCEPTED.value
+    rows = raw.read(
+        f"SELECT id, channel_id FROM {MESSAGES} WHERE state = %s LIMIT {MOST_SEEN}", [accepted]
+    )
+    if len(rows) < MOST_SEEN:
+        return sorted(found for found, owner in rows if owner == channel_id), True
+    newest = raw.read(
+        f"SELECT id, state FROM {MESSAGES} WHERE channel_id = %s "
+        f"ORDER BY id DESC LIMIT {MOST_SEEN}",
+        [channel_id],
+    )
+    return sorted(found for found, state in newest if state == accepted), False
+
+
+def are_waiting(ids: Iterable[int]) -> bool:
+    """Whether one of these still waits; others may be fanning it out."""
+    sql = f"SELECT 1 FROM {MESSAGES} WHERE id IN ({raw.listed(ids)}) AND state = %s LIMIT 1"
+    return bool(raw.read(sql, [Message.State.ACCEPTED.value]))
+
+
 def lock(ids: Iterable[int]) -> list[Accepted]:
     """Those that are still waiting and that nobody else has."""
     return _accepted(raw.read(*_locking(ids)))

@@ -48,6 +48,8 @@ class Answer(NamedTuple):
     total_ms: int
     remote_address: str
     """The numeric address that was called, or that was refused; empty if it never came to that."""
+    is_final: bool = False
+    """An unsuccessful answer said ``Hookstation-Retry: never``: no other attempt is wanted."""
 
 
 class CallRefused(Exception):

@@ -20,6 +20,9 @@ from delivery.steps.send.names import Place
 from delivery.steps.send.verdict import Failure
 
 _KEPT_HEADER_BYTES = 2048
+_RETRY_NEVER = re.compile(
+    rb"^hookstation-retry:[ \t]*never[ \t]*\r?$", re.IGNORECASE | re.MULTILINE
+)
 _RETRY_AFTER = re.compile(rb"^retry-after:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 _SMALL_BODY = 4096
 _ABORT = -1
@@ -202,6 +205,7 @@ class Handle:
             excerpt=bytes(self._excerpt),
             error=error,
             retry_after=None if found.is_success else _retry_after(headers),
+            is_final=not found.is_success and _RETRY_NEVER.search(headers) is not None,
             connect_ms=self._connect_ms() if self._opened else None,
             first_byte_ms=self._ms(curl.getinfo(pycurl.STARTTRANSFER_TIME)) if headers else None,
             total_ms=self._ms(curl.getinfo(pycurl.TOTAL_TIME)),

@@ -17,7 +17,7 @@ from channels_app.rules.secrets import decode_secret, new_secret
 from channels_app.rules.tenants import Tenant
 from channels_app.steps import (
     adopt_secret,
-    issue_key,
+    api_keys,
     register_channel,
     register_consumer,
     register_event_type,
@@ -243,14 +243,14 @@ def test_pausing_what_is_disabled_is_a_conflict() -> None:
 
 def test_keys_of_a_team_and_of_the_installation() -> None:
     team = TeamFactory.create()
-    ours = issue_key.issue({"scopes": ["read"]}, actor="command", team=team.slug)
+    ours = api_keys.create({"scopes": ["read"]}, actor="command", team=team.slug)
     assert (ours.row.team, ours.row.producer) == (team, None)
     for scopes, said in ((["read"], True), (["admin"], False)):
         with pytest.raises(Invalid):
-            issue_key.issue(
+            api_keys.create(
                 {"scopes": scopes, "all_channels": said}, actor="command", team=team.slug
             )
-    bare = issue_key.issue({"scopes": ["admin"], "all_channels": True}, actor="command")
+    bare = api_keys.create({"scopes": ["admin"], "all_channels": True}, actor="command")
     assert (bare.row.team, bare.row.producer) == (None, None)
     parsed = keys.parse(bare.secrets[0])
     assert parsed is not None
@@ -259,7 +259,7 @@ def test_keys_of_a_team_and_of_the_installation() -> None:
     for owner in ({"team": "nobody"}, {"producer": "nobody"}):
         wishes = {"all_channels": "producer" in owner}
         with pytest.raises(NotFound):
-            issue_key.issue(wishes, actor="command", **owner)
+            api_keys.create(wishes, actor="command", **owner)
 
 
 @pytest.mark.parametrize(

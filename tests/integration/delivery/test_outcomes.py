@@ -80,6 +80,36 @@ def test_bad_tls() -> None:
     is_dead_of(delivery, attempts, "tls_error")
 
 
+@pytest.mark.parametrize(
+    ("status", "name", "value", "outcome"),
+    [
+        (422, "Hookstation-Retry", "never", "client_error"),
+        (500, "hookstation-retry", " Never ", "server_error"),
+        (302, "Hookstation-Retry", "never", "redirect"),
+    ],
+)
+def test_an_answer_that_wants_no_other_attempt_is_dead_at_once(
+    receiver: Receiver, status: int, name: str, value: str, outcome: str
+) -> None:
+    receiver.script("/never", [Reply(status, headers=((name, value),))])
+    delivery, attempts = deliver(receiver.url("/never"), max_attempts=5, timeout_ms=10_000)
+    assert (delivery.state, delivery.reason) == ("dead", "permanent_failure")
+    assert (delivery.outcome, delivery.status_code, delivery.failure_count) == (outcome, status, 1)
+    assert [attempt.outcome for attempt in attempts] == [outcome]
+    assert Consumer.objects.get().state == "active"
+
+
+def test_only_a_failure_that_says_never_is_final(receiver: Receiver) -> None:
+    replies = [
+        Reply(500, headers=(("Hookstation-Retry", "later"),)),
+        Reply(500, headers=(("X-Hookstation-Retry", "never"),), body=b"Hookstation-Retry: never"),
+        Reply(200, headers=(("Hookstation-Retry", "never"),)),
+    ]
+    receiver.script("/later", replies)
+    delivery, attempts = deliver(receiver.url("/later"), max_attempts=5, timeout_ms=10_000)
+    assert (delivery.state, len(attempts)) == ("delivered", 3)
+
+
 @pytest.mark.parametrize(("status", "outcome"), [(429, "throttled"), (503, "unavailable")])
 def test_retry_after_is_obeyed_and_slows_the_consumer(
     receiver: Receiver, status: int, outcome: str

@@ -9,13 +9,14 @@ from django.db import connection
 
 from channels_app import clock
 from channels_app.api.places import Places
-from channels_app.models import Consumer, MessageBody
+from channels_app.models import Consumer, Message, MessageBody
 from channels_app.rules import times
 from delivery.models import Attempt, Counter, Delivery, PullWorker
 from delivery.rules.lifecycle import FREE_ATTEMPTS
 from delivery.runtime import leasing, receiving
 from delivery.steps import leases as steps
 from delivery.steps import release
+from delivery.steps.dispatch import waiting as fan_out
 from tests.support import calling
 from tests.support.api import LeanClient
 from tests.support.books import assert_counters_are_true
@@ -25,6 +26,7 @@ from tests.support.pulling import Worker, bring, lapse, row_of, waiting
 from tests.support.pumping import (
     make_channel,
     make_consumer,
+    publish,
     pump_rounds,
     pump_until,
     pumping,
@@ -123,6 +125,54 @@ def test_as_many_as_asked_for_the_most_urgent_first(most: int) -> None:
 
 def test_nothing_is_an_answer_too() -> None:
     assert Worker(waiting()).receive() == []
+
+
+def arrived(consumer: Consumer, *bodies: str, **options: Any) -> None:
+    """Accepted, and fanned out by nobody."""
+    publish(consumer.channel, *(body.encode() for body in bodies), **options)
+
+
+def test_what_was_accepted_and_not_fanned_out_yet_is_received() -> None:
+    consumer = waiting(b"0")
+    worker = Worker(consumer)
+    arrived(consumer, "1", "2", "3")
+    assert [one["body"] for one in worker.receive(max=1)] == ["0"], "enough, and no look for more"
+    assert Message.objects.filter(state="accepted").count() == 3
+    assert sorted(one["body"] for one in worker.receive(max=2)) == ["1", "2"]
+    assert [one["body"] for one in worker.receive(max=2)] == ["3"]
+    assert_counters_are_true()
+
+
+def test_what_another_channel_accepted_is_left_to_its_pump() -> None:
+    consumer, other = waiting(), waiting()
+    arrived(other, "x")
+    assert Worker(consumer).receive() == []
+    assert Message.objects.filter(state="accepted").count() == 1
+
+
+def test_what_is_fanned_out_by_a_receipt_is_in_the_order_of_its_keys() -> None:
+    consumer = waiting(ordering=True)
+    for body in ("A1", "A2", "B1"):
+        arrived(consumer, body, ordering_key=body[0])
+    worker = Worker(consumer)
+    first = worker.receive()
+    assert sorted(one["body"] for one in first) == ["A1", "B1"]
+    worker.say("ack", *(one["lease"] for one in first))
+    assert [one["body"] for one in worker.receive()] == ["A2"]
+
+
+def test_in_a_backlog_the_newest_are_received_and_no_key_is_overtaken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fan_out, "MOST_SEEN", 4)
+    other = waiting()
+    arrived(other, *"abcd")
+    plain, ordered = waiting(), waiting(ordering=True)
+    arrived(plain, "x")
+    arrived(ordered, "A1", ordering_key="A")
+    assert [one["body"] for one in Worker(plain).receive()] == ["x"]
+    assert Worker(ordered).receive() == []
+    assert Message.objects.filter(state="accepted").count() == 5
 
 
 def test_what_is_due_later_is_not_received_before() -> None:
@@ -410,6 +460,55 @@ def test_what_lapses_again_and_again_is_dead_in_the_end() -> None:
     assert_counters_are_true()
 
 
+@pytest.mark.parametrize("end", ["lapse", "release", "resume", "nack"])
+def test_charged_leases_count_receives_as_sqs_does(end: str) -> None:
+    """After ``max_attempts`` receives without an acknowledgement it is dead, and never before."""
+    consumer = waiting(b"x", lapsed_leases="charged", max_attempts=3, retry=[0])
+    worker = Worker(consumer)
+    for received in (1, 2, 3):
+        (one,) = worker.receive(worker_id="w", resume=end == "resume")
+        assert one["attempt"] == received
+        assert row_of(consumer).failure_count == received - 1
+        assert row_of(consumer).interruption_count == 0
+        if end == "lapse":
+            lapse(consumer)
+        elif end != "resume":
+            assert worker.say(end, one["lease"])[0] == [one["lease"]]
+    assert worker.receive(worker_id="w", resume=end == "resume") == []
+    row = row_of(consumer)
+    assert (row.state, row.reason, row.failure_count) == ("dead", "exhausted", 3)
+    assert row.outcome == {"release": "interrupted", "nack": "rejected"}.get(end, "lease_expired")
+    assert row.finished_at is not None
+    assert Attempt.objects.count() == 3
+    assert_counters_are_true()
+
+
+def test_a_charged_lease_that_lapsed_may_still_be_acknowledged() -> None:
+    consumer = waiting(b"x", lapsed_leases="charged", max_attempts=1)
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    lapse(consumer)
+    assert worker.say("ack", one["lease"])[0] == [one["lease"]]
+    assert row_of(consumer).state == "delivered"
+
+
+@pytest.mark.parametrize(("max_attempts", "state"), [(1, "dead"), (2, "queued")])
+def test_a_sweep_charges_the_leases_of_a_consumer_that_is_off(
+    max_attempts: int, state: str
+) -> None:
+    consumer = waiting(b"x", lapsed_leases="charged", max_attempts=max_attempts)
+    worker = Worker(consumer)
+    worker.receive()
+    lapse(consumer)
+    consumer.state = Consumer.State.PAUSED
+    consumer.save()
+    assert release.release_lapsed(now=clock.now(), slot=0) == 1
+    row = row_of(consumer)
+    assert (row.state, row.failure_count, row.interruption_count) == (state, 1, 0)
+    assert (row.finished_at is not None) == (state == "dead")
+    assert_counters_are_true()
+
+
 @pytest.mark.seed("S2-58")
 def test_rejected_messages_come_again_until_their_attempts_are_used_up() -> None:
     consumer = waiting(b"x", retry=[60, 600], max_attempts=3)
@@ -430,6 +529,19 @@ def test_rejected_messages_come_again_until_their_attempts_are_used_up() -> None
     assert [(one.number, one.outcome, one.answer.error) for one in attempts] == [
         (n, "rejected", "no such customer") for n in (1, 2, 3)
     ]
+    assert_counters_are_true()
+
+
+def test_a_rejection_for_good_is_dead_at_once_and_said_twice_the_same() -> None:
+    consumer = waiting(b"x", max_attempts=5)
+    worker = Worker(consumer)
+    (one,) = worker.receive()
+    for _ in range(2):
+        said = worker.say("nack", one["lease"], final=True, delay_s=5, error="no such customer")
+        assert said == ([one["lease"]], {})
+    row = row_of(consumer)
+    assert (row.state, row.reason, row.outcome) == ("dead", "permanent_failure", "rejected")
+    assert (row.failure_count, row.due_at) == (1, None)
     assert_counters_are_true()
 
 

@@ -1,5 +1,6 @@
 """Keys: only a live one with the right scope and grant opens anything; revoked is useless."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,8 +8,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from channels_app.api import authentication
-from channels_app.models import ApiKey
+from channels_app.errors import KeyUnavailable
+from channels_app.models import ApiKey, AuditEntry
 from channels_app.rules import keys
+from channels_app.rules.encryption import Unreadable, generate_key
+from channels_app.steps import api_keys
 from tests.support.api import Api
 from tests.support.factories import (
     ApiKeyFactory,
@@ -18,6 +22,7 @@ from tests.support.factories import (
     bearer,
     text_of,
 )
+from tests.support.keys import host
 
 URL = "channels/orders"
 
@@ -46,7 +51,7 @@ def test_only_the_exact_text_opens() -> None:
     head, _, secret = text.rpartition("_")
     assert status(f"Bearer {text}") == 200
     assert status(f"bearer  {text} ") == 200
-    other = keys.mint().text
+    other = keys.generate().text
     for wrong in [
         text,
         f"Basic {text}",
@@ -164,3 +169,96 @@ def test_a_team_publishes_with_its_own_key() -> None:
     team = TeamFactory.create()
     api = Api(ApiKeyFactory.create(team=team, channels=["orders"]))
     assert api.post(f"{URL}/messages", b"x").status == 202
+
+
+def signing(**wishes: object) -> tuple[ApiKey, api_keys.Shown]:
+    """A key for SQS clients, and what its owner is shown."""
+    done = api_keys.create({"all_channels": True, "sigv4": True, **wishes}, actor="test")
+    return done.row, api_keys.Shown(*done.secrets)
+
+
+def verified(shown: api_keys.Shown) -> str | None:
+    """The secret that a signature with this access key id is verified with."""
+    assert shown.access_key_id is not None
+    found = authentication.sigv4_secret(shown.access_key_id)
+    return found[1] if found else None
+
+
+def test_a_sigv4_secret_is_found_until_its_key_is_revoked_or_has_expired() -> None:
+    key, shown = signing()
+    assert verified(shown) == shown.secret_access_key
+    with CaptureQueriesContext(connection) as queries:
+        verified(shown)
+    assert not any("apikey" in query["sql"] for query in queries), "opened once"
+
+    api_keys.revoke(key.key_id, actor="test")
+    assert verified(shown) is None
+    expired, shown = signing()
+    expired.expires_at = datetime.now(UTC)
+    expired.save()
+    assert verified(shown) is None
+
+
+def test_a_key_without_sigv4_and_an_unknown_one_have_no_secret() -> None:
+    plain = ApiKeyFactory.create()
+    for access_key_id in (
+        keys.access_key_id(plain.key_id),
+        keys.access_key_id(keys.generate().key_id),
+        text_of(plain),
+        "",
+    ):
+        assert authentication.sigv4_secret(access_key_id) is None
+
+
+def test_rotating_gives_a_new_pair_beside_the_old_one() -> None:
+    key, old = signing()
+
+    new = api_keys.Shown(*api_keys.rotate(key.key_id, {}, actor="test").secrets)
+
+    assert new.access_key_id != old.access_key_id
+    assert (verified(old), verified(new)) == (old.secret_access_key, new.secret_access_key)
+
+
+def test_a_sigv4_secret_is_encrypted_bound_to_its_key_and_in_no_audit_entry() -> None:
+    key, shown = signing()
+    _, other = signing()
+    assert shown.secret_access_key is not None
+    assert shown.secret_access_key.encode() not in bytes(key.sigv4_sealed)
+    for entry in AuditEntry.objects.all():
+        assert shown.secret_access_key not in json.dumps([entry.before, entry.after])
+
+    stolen = ApiKey.objects.get(key_id=keys.parse_access_key_id(other.access_key_id or ""))
+    stolen.sigv4_sealed = key.sigv4_sealed
+    stolen.save()
+    with pytest.raises(Unreadable):
+        verified(other)
+
+
+def test_a_process_without_the_encryption_key_says_so_of_a_sigv4_secret() -> None:
+    old, new = generate_key(), generate_key()
+    with host(old):
+        _, shown = signing()
+        assert verified(shown) == shown.secret_access_key
+    with host(new), pytest.raises(KeyUnavailable):
+        verified(shown)
+
+
+def test_the_api_shows_a_sigv4_pair_once(admin: Api) -> None:
+    ProducerFactory.create(slug="shop")
+    made = admin.post("producers/shop/keys", {"all_channels": True, "sigv4": True})
+    assert made.status == 201
+    assert made.json["sigv4"] is True
+    shown = api_keys.Shown(
+        made.json["key"], made.json["aws_access_key_id"], made.json["aws_secret_access_key"]
+    )
+    assert verified(shown) == shown.secret_access_key
+
+    (listed,) = admin.get("producers/shop/keys").json["items"]
+    assert listed["sigv4"] is True
+    assert "aws_secret_access_key" not in listed
+    plain = admin.post("producers/shop/keys", {"all_channels": True}).json
+    assert (plain["sigv4"], plain["aws_access_key_id"], plain["aws_secret_access_key"]) == (
+        False,
+        None,
+        None,
+    )

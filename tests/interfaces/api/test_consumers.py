@@ -335,7 +335,7 @@ BAD = [
     ("timeout_ms", "5000"),
     ("timeout_ms", 1000.5),
     ("max_attempts", 0),
-    ("max_attempts", 101),
+    ("max_attempts", 1001),
     ("max_attempts", HUGE),
     ("retry", "never"),
     ("retry", [1, "2"]),

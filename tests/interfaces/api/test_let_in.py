@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from channels_app import clock
 from channels_app.models import ApiKey, Channel, Consumer, Membership, Team
 from channels_app.rules import times
-from channels_app.steps import issue_key, register_channel
+from channels_app.steps import api_keys, register_channel
 from delivery.models import Replay
 from delivery.steps import replay
 from tests.support.books import make_deliveries, make_messages, public
@@ -129,7 +129,7 @@ def test_a_successor_without_an_overlap_keeps_what_its_key_had() -> None:
     consumer = consumer_of(team, channel)
     old = keyed(team, channel.slug, since=6)
 
-    issue_key.rotate(old.key_id, {"overlap_s": 0}, actor="test")
+    api_keys.rotate(old.key_id, {"overlap_s": 0}, actor="test")
 
     newest = keyed(team, channel.slug, since=0)
     assert looked(Api(newest), consumer)[0] == 6

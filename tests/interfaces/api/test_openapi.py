@@ -9,7 +9,7 @@ from drf_spectacular.validation import validate_schema
 from jsonschema import Draft202012Validator
 
 from channels_app.steps import (
-    issue_key,
+    api_keys,
     register_channel,
     register_consumer,
     register_event_type,
@@ -88,7 +88,7 @@ def test_references_lead_somewhere(document: Any) -> None:
         ("EventType", register_event_type),
         ("Consumer", register_consumer),
         ("Producer", register_producer),
-        ("Key", issue_key),
+        ("Key", api_keys),
     ],
 )
 def test_every_field_is_described_and_shown(document: Any, name: str, step: Any) -> None:

@@ -87,7 +87,7 @@ class Request:
 
 BODIES: dict[str, Callable[[World], object]] = {
     "put_consumer": lambda made: {"url": made.consumer.url},
-    "issue_key": lambda made: {"all_channels": True},
+    "create_api_key": lambda made: {"all_channels": True},
     "put_schedule": lambda made: {"every_ms": 60_000, "body": "x"},
     "publish_message": lambda made: b"x",
     "publish_batch": lambda made: [{"body": "x"}],

@@ -29,7 +29,7 @@ def test_all_commands_are_looked_at() -> None:
     files = {module.name for module in pkgutil.iter_modules([str(folder) for folder in folders])}
 
     assert {name for name, _ in OURS} == files
-    assert {"apply", "demo", "issue_key", "publish", "receiver"} <= files
+    assert {"apply", "demo", "create_api_key", "publish", "receiver"} <= files
 
 
 @pytest.mark.parametrize(("name", "app"), OURS)

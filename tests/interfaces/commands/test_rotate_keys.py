@@ -12,9 +12,17 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from channels_app import clock, keystore, sealing
-from channels_app.models import Channel, Consumer, ConsumerSecret, Message, MessageBody, new_id
+from channels_app.models import (
+    ApiKey,
+    Channel,
+    Consumer,
+    ConsumerSecret,
+    Message,
+    MessageBody,
+    new_id,
+)
 from channels_app.rules.encryption import Keyring, generate_key
-from channels_app.steps import reseal
+from channels_app.steps import api_keys, reseal
 from delivery.management.commands import worker
 from delivery.models import PumpSlot
 from delivery.runtime import slots
@@ -134,6 +142,23 @@ def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
     assert sealed.answer == said
     message = Message.objects.get()
     assert sealing.open_headers(message.id, message.headers) == {"X-Trace": "1"}
+
+
+def test_after_a_rotation_sigv4_secrets_need_the_new_key_alone(install: Install) -> None:
+    install(OLD)
+    done = api_keys.create({"all_channels": True, "sigv4": True}, actor="test")
+    api_keys.create({"all_channels": True}, actor="test")
+    assert reseal.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
+    install(NEW, OLD)
+
+    assert "1 secret access key: 1 sealed again" in rotate()
+    assert "1 secret access key: 0 sealed again" in rotate()
+
+    install(NEW)
+    key = ApiKey.objects.get(pk=done.row.pk)
+    assert key.version == done.row.version
+    secret = api_keys.Shown(*done.secrets).secret_access_key
+    assert sealing.open_sigv4(key.key_id, bytes(key.sigv4_sealed)) == secret
 
 
 def test_a_second_run_changes_nothing(install: Install) -> None:

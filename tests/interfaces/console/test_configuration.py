@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from channels_app import inbound
+from channels_app.api import authentication
 from channels_app.models import (
     ApiKey,
     AuditEntry,
@@ -451,7 +452,7 @@ def test_a_consumer_that_may_not_be_called_is_refused_beside_its_address(operato
     channel = ChannelFactory.create()
     add = reverse("admin:channels_app_consumer_add")
     values = {"channel": channel.pk, "client_id": "x", "mode": "push", "rate_burst": 1}
-    values |= {"head_of_line": "skip"}
+    values |= {"head_of_line": "skip", "lapsed_leases": "free"}
 
     answer = operator.post(add, values | {"url": "http://10.0.0.1/"})
 
@@ -557,6 +558,22 @@ def test_a_key_is_shown_once_and_works(operator: Client) -> None:
     assert (key.producer, key.scopes) == (producer, ["publish"])
     assert parsed[1] not in console.look(operator, console.page_url(key))
     assert console.told(operator) == []
+
+
+def test_a_key_for_sqs_clients_shows_both_values_once(operator: Client) -> None:
+    add = reverse("admin:channels_app_apikey_add")
+
+    values = {"label": "new", "scopes": ["publish"], "all_channels": "on", "sigv4": "on"}
+    html = operator.post(add, values).content.decode()
+
+    access = re.search(r"data-secret>AWS_ACCESS_KEY_ID=(\w+)<", html)
+    secret = re.search(r"data-secret>AWS_SECRET_ACCESS_KEY=(\w+)<", html)
+    assert access is not None
+    assert secret is not None
+    verified = authentication.sigv4_secret(access[1])
+    assert verified is not None
+    assert verified[1] == secret[1]
+    assert secret[1] not in console.look(operator, console.page_url(ApiKey.objects.get()))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from channels_app import clock
 from channels_app.models import AuditEntry, Team
 from channels_app.rules.ids import DELIVERY, to_public
 from channels_app.steps import (
-    issue_key,
+    api_keys,
     register_consumer,
     register_producer,
     rotate_secret,
@@ -49,10 +49,10 @@ def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: C
     ChannelFactory.create(slug="orders", external=True)
     who: Any = {"actor": "user:olga"}
     register_producer.put("shop", {"team": "acme"}, **who)
-    key = issue_key.issue({"all_channels": True}, producer="shop", **who).row
-    issue_key.rotate(key.key_id, {}, **who)
-    issue_key.revoke(key.key_id, **who)
-    issue_key.issue({"scopes": ["read"]}, team="acme", **who)
+    key = api_keys.create({"all_channels": True}, producer="shop", **who).row
+    api_keys.rotate(key.key_id, {}, **who)
+    api_keys.revoke(key.key_id, **who)
+    api_keys.create({"scopes": ["read"]}, team="acme", **who)
     wanted = {"url": "http://127.0.0.1/hook", "team": "acme"}
     register_consumer.put("orders", "till", wanted, **who)
     rotate_secret.rotate("orders", "till", {}, **who)
@@ -61,7 +61,7 @@ def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: C
 
     assert told(viewer) == [
         "consumer.resume", "consumer.pause", "consumer.rotate_secret", "consumer.create",
-        "key.issue", "key.revoke", "key.expire", "key.rotate", "key.issue", "producer.create",
+        "key.create", "key.revoke", "key.expire", "key.rotate", "key.create", "producer.create",
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from channels_app.api import authentication
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
 from channels_app.ui.views import keys as views
 from tests.support import people
@@ -97,9 +98,24 @@ def test_a_key_is_made_shown_once_used_and_dead_when_revoked(
     assert "revoked" in editor.get("/portal/acme/keys/").content.decode()
     entries = AuditEntry.objects.order_by("id").values_list("actor", "action", "team_id")
     assert list(entries) == [
-        ("user:eddy", "key.issue", shop.team_id),
+        ("user:eddy", "key.create", shop.team_id),
         ("user:eddy", "key.revoke", shop.team_id),
     ]
+
+
+def test_a_key_for_sqs_clients_shows_both_values_once(
+    editor: Client, orders: Channel, shop: Producer
+) -> None:
+    answer = editor.post(NEW, wish(sigv4="on"))
+
+    html = answer.content.decode()
+    made(answer)
+    found = re.search(r"AWS_ACCESS_KEY_ID=(\w+)\s+AWS_SECRET_ACCESS_KEY=(\w+)", html)
+    assert found is not None, html
+    verified = authentication.sigv4_secret(found[1])
+    assert verified is not None
+    assert verified[1] == found[2]
+    assert "AWS_" not in editor.post(NEW, wish()).content.decode()
 
 
 def test_a_key_of_the_team_belongs_to_nobody_else(
@@ -272,7 +288,7 @@ def test_a_key_that_is_over_has_no_successor(editor: Client, shop: Producer) -> 
 
     answer = editor.post(f"/portal/acme/keys/{key.key_id}/rotate/", {"overlap_s": "0"})
 
-    assert "issue a new one" in answer.content.decode()
+    assert "create a new one" in answer.content.decode()
 
 
 def test_keys_of_others_do_not_exist(editor: Client) -> None:

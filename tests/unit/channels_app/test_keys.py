@@ -1,26 +1,37 @@
 """A key opens what it was made for and nothing else, and its secret is stored nowhere."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules.keys import SCOPES, allows, matches, mint, parse
+from channels_app.rules.keys import (
+    SCOPES,
+    access_key_id,
+    allows,
+    generate,
+    generate_sigv4_secret,
+    matches,
+    parse,
+    parse_access_key_id,
+)
 from tests.support.properties import quick
 
 
 def test_a_new_key_is_recognised_by_its_digest() -> None:
-    key = mint()
+    key = generate()
     parsed = parse(key.text)
     assert parsed is not None
     key_id, secret = parsed
     assert key_id == key.key_id
     assert len(key.digest) == 64
     assert matches(secret, key.digest)
-    assert not matches(secret, mint().digest)
+    assert not matches(secret, generate().digest)
 
 
 def test_what_is_stored_or_printed_does_not_hold_the_secret() -> None:
-    key = mint()
+    key = generate()
     _, secret = parse(key.text) or ("", "")
     assert secret
     assert secret not in key.digest
@@ -29,12 +40,12 @@ def test_what_is_stored_or_printed_does_not_hold_the_secret() -> None:
 
 
 def test_keys_do_not_repeat() -> None:
-    keys = [mint() for _ in range(100)]
+    keys = [generate() for _ in range(100)]
     assert len({key.key_id for key in keys}) == len({key.digest for key in keys}) == 100
 
 
 def test_a_single_changed_character_does_not_match() -> None:
-    key = mint()
+    key = generate()
     _, secret = parse(key.text) or ("", "")
     for position, character in enumerate(secret):
         other = "b" if character == "a" else "a"
@@ -59,7 +70,7 @@ def test_a_single_changed_character_does_not_match() -> None:
 )
 def test_malformed_keys_are_not_parsed(mangle: object) -> None:
     assert callable(mangle)
-    assert parse(mangle(mint().text)) is None
+    assert parse(mangle(generate().text)) is None
 
 
 @quick
@@ -77,3 +88,18 @@ def test_scopes_are_exact_and_admin_has_them_all() -> None:
         assert not allows([], wanted)
         others = [scope for scope in SCOPES if scope not in (wanted, "admin")]
         assert not allows(others, wanted)
+
+
+def test_an_access_key_id_is_the_keys_id_as_aws_clients_take_it() -> None:
+    key_id = generate().key_id
+    text = access_key_id(key_id)
+    assert re.fullmatch("[A-Z0-9]{20}", text)
+    assert parse_access_key_id(text) == key_id
+    for wrong in ("", text.lower(), text[:-1], text + "A", "AKIA" + text[4:], text + "\n", "HSAK%"):
+        assert parse_access_key_id(wrong) is None, wrong
+
+
+def test_a_secret_access_key_has_the_length_of_one_of_aws() -> None:
+    secrets = {generate_sigv4_secret() for _ in range(100)}
+    assert len(secrets) == 100
+    assert all(re.fullmatch("[A-Za-z0-9]{40}", secret) for secret in secrets)

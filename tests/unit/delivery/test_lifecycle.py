@@ -61,6 +61,8 @@ def step(
     POLICIES,
     st.none() | st.floats(0, 86_400),
     st.floats(0, 1, exclude_max=True),
+    st.booleans(),
+    st.booleans(),
 )
 def test_every_step_is_an_arrow(
     outcome: Outcome,
@@ -70,6 +72,8 @@ def test_every_step_is_an_arrow(
     policy: Policy,
     wish: float | None,
     jitter: float,
+    charges_leases: bool,
+    is_final: bool,
 ) -> None:
     move = after_attempt(
         outcome,
@@ -79,6 +83,8 @@ def test_every_step_is_an_arrow(
         policy=policy,
         retry_after=wish,
         jitter=jitter,
+        charges_leases=charges_leases,
+        is_final=is_final,
     )
     assert (S.IN_FLIGHT, move.state, move.reason) in ARROWS
     assert (move.due_in is None) == (move.state in FINISHED)

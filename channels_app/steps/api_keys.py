@@ -1,12 +1,17 @@
-"""Issue an API key: make, rotate or revoke it. Its text is shown once, never stored (S0-11)."""
+"""API keys: create, rotate, revoke. The text of a key is shown once and never stored (S0-11).
+
+A key that is created with ``sigv4`` has a second secret, for clients that sign their requests with
+AWS Signature Version 4 (S0-49). Who verifies such a signature needs the secret itself, so it is
+stored encrypted, not as a digest.
+"""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 
-from channels_app import clock, transactions
+from channels_app import clock, sealing, transactions
 from channels_app.errors import Conflict, Invalid, NotFound, Refused, Stale
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
 from channels_app.rules import fields, grants, keys, times
@@ -49,11 +54,16 @@ FIELDS: dict[str, Field] = {
         fields.nullable(Described(_expiry, {"type": "string", "format": "date-time"})),
         help="When it stops working.",
     ),
+    "sigv4": Field(
+        fields.boolean,
+        default=False,
+        help="Also create a key pair for AWS Signature Version 4, which SQS clients use.",
+    ),
 }
 OVERLAP = {"overlap_s": Field(fields.whole(0, LONGEST_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
 
 
-def issue(
+def create(
     values: Mapping[str, Any],
     *,
     actor: str,
@@ -61,19 +71,21 @@ def issue(
     team: str | None = None,
     reason: str = "",
 ) -> Registered[ApiKey]:
-    """Make a key of a producer, of a team, or (of neither) of the installation.
+    """Create a key of a producer, of a team, or (of neither) of the installation.
 
-    ``secrets`` holds its text, once. Raises Invalid, and NotFound for an unknown owner.
+    ``secrets`` holds its text, once, and with ``sigv4`` the access key id and the secret access key
+    behind it (see `Shown`). Raises Invalid, NotFound for an unknown owner, and with ``sigv4``
+    KeyUnavailable in a process without the encryption key.
     """
     wanted = _clean(FIELDS, values)
     _check(wanted, of_team=team is not None)
-    return transactions.run(lambda: _issue(wanted, actor, producer, team, reason))
+    return transactions.run(lambda: _create(wanted, actor, producer, team, reason))
 
 
-def issue_within(
+def create_within(
     team: str, values: Mapping[str, Any], *, actor: str, producer: str | None = None
 ) -> Registered[ApiKey]:
-    """As ``issue``, for a team that gives what it has: to itself or to a producer of its own.
+    """As ``create``, for a team that gives what it has: to itself or to a producer of its own.
 
     The key ends with the rights that it is made of, also where a later instant was asked for.
     Raises Invalid, also for rights that are not the team's to give, and NotFound.
@@ -89,11 +101,11 @@ def issue_within(
     ends = (wanted["expires_at"], grants.end(*given, of_producer=of_producer, held=held))
     wanted["expires_at"] = min((end for end in ends if end), default=None)
     owner = None if of_producer else team
-    return transactions.run(lambda: _issue(wanted, actor, producer, owner, ""))
+    return transactions.run(lambda: _create(wanted, actor, producer, owner, ""))
 
 
 def every_channel(team: str, producer: str | None, scopes: Collection[str]) -> list[str]:
-    """What a key for all that its owner may use has to name (see ``issue_within``)."""
+    """What a key for all that its owner may use has to name (see ``create_within``)."""
     held = _held(team, producer)
     return grants.every(scopes, of_producer=producer is not None, held=held)
 
@@ -108,7 +120,7 @@ def rotate(
     condition: Condition = ALWAYS,
     reason: str = "",
 ) -> Registered[ApiKey]:
-    """Make a key like this one, which expires ``overlap_s`` seconds from now (0: at once).
+    """Create a key like this one, which expires ``overlap_s`` seconds from now (0: at once).
 
     With ``producer`` only that producer's key is found, with ``team`` only the team's and those of
     its producers. Raises Invalid, NotFound, Stale, Refused for an operator's key in a team's hands,
@@ -148,7 +160,34 @@ def describe(key: ApiKey) -> dict[str, Any]:
         "channels": key.channels,
         "all_channels": key.reaches_all,
         "expires_at": times.text(key.expires_at) if key.expires_at else None,
+        "sigv4": key.has_sigv4,
     }
+
+
+class Shown(NamedTuple):
+    """What ``create`` and ``rotate`` return as ``secrets``: shown once."""
+
+    key: str
+    """``hsk_...``"""
+    access_key_id: str | None = None
+    """As clients know it: ``AWS_ACCESS_KEY_ID``. None for a key without ``sigv4``."""
+    secret_access_key: str | None = None
+    """As clients know it: ``AWS_SECRET_ACCESS_KEY``."""
+
+    @property
+    def environment(self) -> list[str]:
+        """Lines ``NAME=value`` for a shell; none for a key without ``sigv4``."""
+        if self.access_key_id is None:
+            return []
+        return [
+            f"AWS_ACCESS_KEY_ID={self.access_key_id}",
+            f"AWS_SECRET_ACCESS_KEY={self.secret_access_key}",
+        ]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All of it for people: the key, then the environment."""
+        return (self.key, *self.environment)
 
 
 def _clean(known: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +225,7 @@ def _reach(granted: list[str], *, said: bool, admin: bool, of_team: bool) -> Fau
     return None
 
 
-def _issue(
+def _create(
     wanted: Mapping[str, Any], actor: str, producer: str | None, team: str | None, reason: str
 ) -> Registered[ApiKey]:
     owner = Producer.objects.filter(slug=producer).first() if producer is not None else None
@@ -195,12 +234,19 @@ def _issue(
         raise NotFound("unknown_producer", f"There is no producer {producer}.")
     if team is not None and tenant is None:
         raise NotFound("unknown_team", f"There is no team {team}.")
-    return _make(ApiKey(producer=owner, team=tenant, **wanted), actor, "key.issue", reason)
+    given = {name: value for name, value in wanted.items() if name != "sigv4"}
+    key = ApiKey(producer=owner, team=tenant, **given)
+    return _make(key, actor, "key.create", reason, sigv4=wanted["sigv4"])
 
 
-def _make(key: ApiKey, actor: str, action: str, reason: str) -> Registered[ApiKey]:
-    minted = keys.mint()
-    key.key_id, key.digest = minted.key_id, minted.digest
+def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> Registered[ApiKey]:
+    generated = keys.generate()
+    key.key_id, key.digest = generated.key_id, generated.digest
+    secrets = (generated.text,)
+    if sigv4:
+        secret = keys.generate_sigv4_secret()
+        key.sigv4_sealed = sealing.seal_sigv4(key.key_id, secret)
+        secrets += (keys.access_key_id(key.key_id), secret)
     key.save()
     owner = {
         "producer": key.producer.slug if key.producer else None,
@@ -214,13 +260,13 @@ def _make(key: ApiKey, actor: str, action: str, reason: str) -> Registered[ApiKe
         reason=reason,
         after=describe(key) | owner,
     )
-    return Registered(key, created=True, changed=True, secrets=(minted.text,))
+    return Registered(key, created=True, changed=True, secrets=secrets)
 
 
 def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> Registered[ApiKey]:
     now = clock.now()
     if old.revoked_at or (old.expires_at and old.expires_at <= now):
-        raise Conflict("key_of_no_use", "The key is revoked or has expired; issue a new one.")
+        raise Conflict("key_of_no_use", "The key is revoked or has expired; create a new one.")
     made = _make(
         ApiKey(
             label=old.label,
@@ -234,6 +280,7 @@ def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> Registered[
         actor,
         "key.rotate",
         reason,
+        sigv4=old.has_sigv4,
     )
     before = describe(old)
     until = now + timedelta(seconds=overlap_s)

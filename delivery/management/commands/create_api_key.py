@@ -1,4 +1,4 @@
-"""``manage.py issue_key``: a new API key, alone on standard output."""
+"""``manage.py create_api_key``: a new API key, on standard output."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from channels_app import clock
 from channels_app.errors import BrokerError
 from channels_app.models import ApiKey, Producer
 from channels_app.rules.keys import SCOPES
-from channels_app.steps import issue_key, register_producer
+from channels_app.steps import api_keys, register_producer
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, actor
 
@@ -19,17 +19,19 @@ LONGEST_DAYS = 3650
 
 
 class Command(BaseCommand):
-    """Prints what channels_app/steps/issue_key.py makes."""
+    """Prints what channels_app/steps/api_keys.py creates."""
 
     help = (
-        "Issue an API key of a producer. The key alone is printed on standard output, everything\n"
+        "Create an API key of a producer. The key alone is printed on standard output, everything\n"
         "else on standard error, so that it can go straight into a file or a secret store. It is\n"
-        "stored as a digest only: a lost key cannot be shown again, issue another."
+        "stored as a digest only: a lost key cannot be shown again, create another. With --sigv4\n"
+        "two lines for SQS clients follow it, AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=..."
     )
     examples = (
-        "  manage.py issue_key shop --channel orders > shop.key\n"
-        "  manage.py issue_key shop --existing --channel orders --expires-days 90\n"
-        "  manage.py issue_key ops --scope admin --all-channels --label 'deploy script'"
+        "  manage.py create_api_key shop --channel orders > shop.key\n"
+        "  manage.py create_api_key shop --existing --channel orders --expires-days 90\n"
+        "  manage.py create_api_key ops --scope admin --label 'deploy script'\n"
+        '  eval "$(manage.py create_api_key ops --scope admin --sigv4 | grep ^AWS_)"'
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -59,10 +61,15 @@ class Command(BaseCommand):
         parser.add_argument(
             "--all-channels",
             action="store_true",
-            help="every channel, also those made later; an admin key needs it",
+            help="every channel, also those made later; --scope admin implies it",
         )
         parser.add_argument(
             "--expires-days", type=float, metavar="N", help="days until it expires (default: never)"
+        )
+        parser.add_argument(
+            "--sigv4",
+            action="store_true",
+            help="also for SQS clients: with a key pair for AWS Signature Version 4",
         )
         parser.add_argument("--label", default="", metavar="TEXT", help="a word to know it by")
 
@@ -74,6 +81,7 @@ class Command(BaseCommand):
         scopes: list[str] | None,
         channels: list[str],
         all_channels: bool,
+        sigv4: bool,
         expires_days: float | None,
         label: str,
         **options: Any,
@@ -83,7 +91,9 @@ class Command(BaseCommand):
             "label": label,
             "scopes": list(dict.fromkeys(scopes or ["publish"])),
             "channels": list(dict.fromkeys(channels)),
-            "all_channels": all_channels,
+            # An admin key reaches every channel, and who asks for one has said so.
+            "all_channels": all_channels or (not channels and "admin" in (scopes or ())),
+            "sigv4": sigv4,
         }
         if expires_days is not None:
             values["expires_at"] = _in_days(expires_days)
@@ -95,7 +105,7 @@ class Command(BaseCommand):
             with transaction.atomic():
                 if known is None:
                     register_producer.put(producer, {}, actor=actor())
-                issued = issue_key.issue(values, actor=actor(), producer=producer)
+                created = api_keys.create(values, actor=actor(), producer=producer)
         except BrokerError as error:
             raise Error(error.detail) from None
         if known is None:
@@ -105,8 +115,9 @@ class Command(BaseCommand):
         elif known.disabled:
             text = f"Producer {producer} is disabled: the key works once it is enabled."
             self.stderr.write(text, self.style.WARNING)
-        self.stderr.write(_described(issued.row, producer), self.style.NOTICE)
-        self.stdout.write(issued.secrets[0])
+        self.stderr.write(_described(created.row, producer), self.style.NOTICE)
+        for line in api_keys.Shown(*created.secrets).lines:
+            self.stdout.write(line)
 
 
 def _in_days(days: float) -> int:

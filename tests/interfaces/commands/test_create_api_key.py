@@ -1,4 +1,4 @@
-"""``manage.py issue_key``: the key alone on stdout, and it works."""
+"""``manage.py create_api_key``: the key on stdout, and it works."""
 
 import subprocess
 import sys
@@ -11,6 +11,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
+from channels_app.api import authentication
+from channels_app.api.authentication import Caller
 from channels_app.directory import directory
 from channels_app.models import ApiKey, Channel, Producer
 from channels_app.rules import keys
@@ -18,10 +20,10 @@ from channels_app.rules import keys
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def issue(producer: str, **options: Any) -> tuple[str, str]:
+def create(producer: str, **options: Any) -> tuple[str, str]:
     """What went to stdout and to stderr."""
     out, err = StringIO(), StringIO()
-    call_command("issue_key", producer, stdout=out, stderr=err, **options)
+    call_command("create_api_key", producer, stdout=out, stderr=err, **options)
     return out.getvalue(), err.getvalue()
 
 
@@ -29,7 +31,7 @@ def issue(producer: str, **options: Any) -> tuple[str, str]:
 def test_the_key_stands_alone_on_stdout_and_opens_the_door() -> None:
     Producer.objects.create(slug="shop")
 
-    out, err = issue("shop", all_channels=True)
+    out, err = create("shop", all_channels=True)
 
     (text,) = out.splitlines()
     parsed = keys.parse(text)
@@ -47,7 +49,7 @@ def test_the_key_stands_alone_on_stdout_and_opens_the_door() -> None:
 def test_scopes_channels_label_and_expiry_are_kept() -> None:
     Channel.objects.create(slug="orders")
 
-    issue(
+    create(
         "shop",
         scopes=["publish", "read", "read"],
         channels=["orders"],
@@ -64,7 +66,7 @@ def test_scopes_channels_label_and_expiry_are_kept() -> None:
 
 @pytest.mark.django_db
 def test_the_first_key_of_an_installation_makes_its_producer() -> None:
-    out, err = issue("ops", scopes=["admin"], all_channels=True)
+    out, err = create("ops", scopes=["admin"], all_channels=True)
 
     assert len(out.splitlines()) == 1
     assert "There was no producer ops: it was created." in err
@@ -75,27 +77,58 @@ def test_existing_refuses_to_make_a_producer() -> None:
     Producer.objects.create(slug="shop")
 
     with pytest.raises(CommandError, match=r"no producer 'shup'. There are: shop. .* --existing"):
-        issue("shup", existing=True, all_channels=True)
+        create("shup", existing=True, all_channels=True)
 
     assert Producer.objects.count() == 1
 
 
 @pytest.mark.django_db
 @pytest.mark.trap("a key for all channels by leaving a field out")
-@pytest.mark.parametrize("scopes", [["publish"], ["admin"]])
-def test_the_command_asks_for_all_channels_in_words(scopes: list[str]) -> None:
+def test_the_command_asks_for_all_channels_in_words() -> None:
     with pytest.raises(CommandError, match=r"all_channels: .* ask for all of them"):
-        issue("shop", scopes=scopes)
+        create("shop", scopes=["publish"])
     assert not ApiKey.objects.exists()
 
-    issue("shop", scopes=scopes, all_channels=True)
+    create("shop", scopes=["publish"], all_channels=True)
     assert ApiKey.objects.get().reaches_all
+
+
+@pytest.mark.django_db
+def test_scope_admin_implies_all_channels_and_refuses_names() -> None:
+    Channel.objects.create(slug="orders")
+
+    _, err = create("ops", scopes=["admin"])
+
+    assert "admin on all channels" in err
+    with pytest.raises(CommandError, match="An admin key reaches every channel"):
+        create("ops", scopes=["admin"], channels=["orders"])
+
+
+@pytest.mark.django_db
+def test_sigv4_prints_lines_that_a_shell_evaluates() -> None:
+    out, err = create("ops", scopes=["admin"], sigv4=True)
+
+    key, *lines = out.splitlines()
+    shell = subprocess.run(
+        ["/bin/sh", "-c", f'{"; ".join(lines)}; echo "$AWS_ACCESS_KEY_ID $AWS_SECRET_ACCESS_KEY"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    access_key_id, secret = shell.stdout.split()
+    parsed = keys.parse(key)
+    assert parsed is not None
+    assert access_key_id == f"HSAK{parsed[0].upper()}"
+    view = directory.key(parsed[0])
+    assert view is not None
+    assert authentication.sigv4_secret(access_key_id) == (Caller(view), secret)
+    assert secret not in err
 
 
 @pytest.mark.django_db
 def test_a_refused_key_leaves_no_producer_behind() -> None:
     with pytest.raises(CommandError, match="There is no channel nowhere"):
-        issue("shop", channels=["nowhere"])
+        create("shop", channels=["nowhere"])
 
     assert not Producer.objects.exists()
 
@@ -104,7 +137,7 @@ def test_a_refused_key_leaves_no_producer_behind() -> None:
 def test_a_producer_that_exists_stays_as_it_is() -> None:
     Producer.objects.create(slug="shop", description="mine", disabled=True)
 
-    _, err = issue("shop", all_channels=True)
+    _, err = create("shop", all_channels=True)
 
     assert Producer.objects.get().description == "mine"
     assert "created" not in err
@@ -115,11 +148,11 @@ def test_a_producer_that_exists_stays_as_it_is() -> None:
 @pytest.mark.parametrize("days", [0, -1, float("nan"), float("inf"), 1e9])
 def test_an_expiry_that_is_none(days: float) -> None:
     with pytest.raises(CommandError, match="--expires-days must be above 0"):
-        issue("shop", expires_days=days, all_channels=True)
+        create("shop", expires_days=days, all_channels=True)
 
 
 def test_an_unknown_scope_is_told_with_those_that_exist() -> None:
-    command = [sys.executable, "manage.py", "issue_key", "shop", "--scope", "everything"]
+    command = [sys.executable, "manage.py", "create_api_key", "shop", "--scope", "everything"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 

@@ -1,0 +1,26 @@
+"""Dead letters: which deaths are published on a dead-letter channel (S0-77).
+
+Called inside the transaction in which deliveries die. It leaves a row for each, and
+runtime/dead_letters.py publishes the message and deletes the row in one transaction: each death is
+published exactly once, whenever a process is killed.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from channels_app.directory import directory
+from delivery.models import DeadLetter
+
+
+def note(dead: Iterable[tuple[int, int]], now: datetime) -> None:
+    """Deliveries that die, each with its consumer; costs nothing where none has such a channel."""
+    wanted = directory.dead_lettered()
+    if not wanted:
+        return
+    rows = [
+        DeadLetter(delivery_id=delivery_id, due_at=now)
+        for delivery_id, consumer_id in dead
+        if consumer_id in wanted
+    ]
+    # One that was replayed and died again before its first death was published is published once.
+    DeadLetter.objects.bulk_create(rows, ignore_conflicts=True)

@@ -1,0 +1,97 @@
+"""Publish the messages of dead deliveries on the dead-letter channels of their consumers."""
+
+import logging
+from datetime import timedelta
+
+from channels_app import clock, failpoints, sealing, transactions
+from channels_app.directory import directory
+from channels_app.errors import KeyUnavailable
+from channels_app.models import MessageBody, new_id, raw
+from channels_app.rules import ids
+from channels_app.rules.encryption import Unreadable
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+from delivery.models import DeadLetter, Delivery
+from delivery.rules.dead_letters import MAX_HOPS, headers, hops
+from delivery.rules.lifecycle import DeliveryState
+
+logger = logging.getLogger(__name__)
+
+BATCH_SIZE = 20
+"""Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
+RETRY = timedelta(seconds=30)
+"""Until a body is tried again whose encryption key this process lacks."""
+_TABLE = DeadLetter._meta.db_table
+_DUE = f"SELECT delivery_id FROM {_TABLE} WHERE due_at <= %s ORDER BY due_at LIMIT %s"  # noqa: S608 (a name of ours)
+
+
+def has_work() -> bool:
+    """Whether any consumer has a dead-letter channel; asks no table."""
+    return bool(directory.dead_lettered())
+
+
+def forward() -> int:
+    """Publish a batch; returns how many rows were looked at, 0 when none is due."""
+    return transactions.run(_forward, on_collision=new_id.reseed)
+
+
+def _forward() -> int:
+    """The message and the end of its row in one transaction: neither twice nor not at all."""
+    now = clock.now()
+    keys = [key for (key,) in raw.read(_DUE + raw.skip_locked(), [raw.text(now), BATCH_SIZE])]
+    if not keys:
+        return 0
+    found = Delivery.objects.select_related(
+        "message", "channel", "consumer__dead_letter_channel"
+    ).in_bulk(keys)
+    later = []
+    for key in keys:
+        row = found.get(key)
+        # What was replayed meanwhile is no dead letter any more.
+        if row is None or row.state != DeliveryState.DEAD:
+            continue
+        try:
+            _publish(row)
+        except KeyUnavailable as missing:
+            logger.warning("dead letter %s waits for a key: %s", row, missing.detail)
+            later.append(key)
+    failpoints.reach("in_forward")
+    DeadLetter.objects.filter(delivery_id__in=later).update(due_at=now + RETRY)
+    DeadLetter.objects.filter(delivery_id__in=set(keys).difference(later)).delete()
+    return len(keys)
+
+
+def _publish(row: Delivery) -> None:
+    """Raises KeyUnavailable. What is not what was accepted, or missing, is not published."""
+    target, message = row.consumer.dead_letter_channel, row.message
+    view = directory.channel(target.slug) if target else None
+    stored = MessageBody.objects.filter(message_id=message.id).first()
+    if view is None or stored is None:
+        return
+    try:
+        body = sealing.open_body(message.id, bytes(stored.data), stored.key_id)
+        carried = sealing.open_headers(message.id, message.headers)
+    except KeyUnavailable:
+        raise
+    except Unreadable as error:
+        logger.warning("dead letter %s is not published: %s", row, error)
+        return
+    if hops(carried) >= MAX_HOPS:
+        logger.warning("dead letter %s is not published: it came %d channels far", row, MAX_HOPS)
+        return
+    publication = Publication(
+        body,
+        content_type=message.content_type,
+        event_type=message.event_type,
+        priority=message.priority,
+        ordering_key=message.ordering_key,
+        headers=headers(
+            carried,
+            channel=row.channel.slug,
+            consumer=row.consumer.client_id,
+            message=ids.to_public(ids.MESSAGE, message.id),
+            reason=row.reason,
+            attempts=row.attempt_count,
+        ),
+    )
+    accept.accept(view, message.producer_id, [publication], within_quota=False)
