@@ -133,8 +133,8 @@ class StepForm(Refusable):
             burst = self.cleaned_data.get("rate_burst") or 1
             values["rate_limit"] = {"per_second": limited, "burst": burst} if limited else None
         for name in ("team", "dead_letter_channel"):
-            if values.get(name) is not None:
-                values[name] = values[name].slug
+            if (chosen := values.get(name)) is not None:
+                values[name] = chosen.slug
         return values
 
     def clean(self) -> dict[str, Any] | None:

@@ -242,7 +242,7 @@ def _create(
 def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> Registered[ApiKey]:
     generated = keys.generate()
     key.key_id, key.digest = generated.key_id, generated.digest
-    secrets = (generated.text,)
+    secrets: tuple[str, ...] = (generated.text,)
     if sigv4:
         secret = keys.generate_sigv4_secret()
         key.sigv4_sealed = sealing.seal_sigv4(key.key_id, secret)
