@@ -192,8 +192,11 @@ def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:
     So who receives after the answer to a publish finds the message.
     """
     share = _due(view, wish, owner)
-    if len(share.rows) == wish.most or not _fan_out(view.channel_id):
+    if len(share.rows) == wish.most:
         return share
+    if not _fan_out(view.channel_id) and share.rows:
+        return share
+    # Of an empty one another process may have fanned out a message between the two looks.
     more = _due(view, wish._replace(most=wish.most - len(share.rows)), owner)
     return more._replace(rows=share.rows + more.rows, parcels=share.parcels | more.parcels)
 
