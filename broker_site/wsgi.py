@@ -12,12 +12,13 @@ people = get_wsgi_application()
 
 # Loading the views takes half a second: before the first request, not in it. After the line above,
 # which loads the apps.
-from broker_site import urls  # noqa: E402, F401
+from broker_site import sqs, urls  # noqa: E402, F401
 from broker_site.lean import LeanHandler  # noqa: E402
 from channels_app import transactions  # noqa: E402
 from channels_app.api.places import bodies  # noqa: E402
 from delivery.runtime import children  # noqa: E402
 from delivery.runtime.receiving import polls  # noqa: E402
+from delivery.sqs.handler import is_meant  # noqa: E402
 
 # Callers share a commit: one answer that never came would hold them all.
 transactions.limit_answers(transactions.REQUEST_ANSWER_S)
@@ -32,5 +33,8 @@ programs = LeanHandler()
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Choose the path by the address alone; both give the same answers."""
-    handler = programs if environ["PATH_INFO"].startswith(LeanHandler.PREFIXES) else people
-    return handler(environ, start_response)
+    if environ["PATH_INFO"].startswith(LeanHandler.PREFIXES):
+        return programs(environ, start_response)
+    if is_meant(environ):
+        return sqs.application(environ, start_response)
+    return people(environ, start_response)

@@ -13,6 +13,7 @@ DELIVERY = "dlv"
 ATTEMPT = "att"
 REPLAY = "rpl"
 LANE = "lan"
+MOVE = "mov"
 
 # 41 bits of milliseconds (until 2094), 10 bits of slot, 12 bits of sequence: a positive BIGINT.
 EPOCH_MS = 1_735_689_600_000

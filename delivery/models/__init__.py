@@ -17,6 +17,7 @@ from delivery.models.lake import (
 from delivery.models.lane import Lane, LaneWaiter
 from delivery.models.notice import Notice, Standing
 from delivery.models.pipeline import PipelineLock, PipelineRun, PipelineSchedule, Segment
+from delivery.models.queue import MoveTask, Queue
 from delivery.models.replay import Replay
 from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
@@ -42,6 +43,7 @@ __all__ = [
     "Lane",
     "LaneWaiter",
     "LatencyHour",
+    "MoveTask",
     "Notice",
     "PipelineLock",
     "PipelineRun",
@@ -49,6 +51,7 @@ __all__ = [
     "Pruned",
     "PullWorker",
     "PumpSlot",
+    "Queue",
     "Replay",
     "Restore",
     "Restored",

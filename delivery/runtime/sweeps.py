@@ -7,7 +7,15 @@ from datetime import timedelta
 from channels_app import clock, failpoints
 from channels_app.steps import turns
 from delivery.conf import conf
-from delivery.runtime import audits, dead_letters, notices, recurring, slots, task_queue
+from delivery.runtime import (
+    audits,
+    dead_letters,
+    message_moves,
+    notices,
+    recurring,
+    slots,
+    task_queue,
+)
 from delivery.runtime.rounds import Rounds, Sweep
 from delivery.runtime.wake import hurry
 from delivery.steps import (
@@ -148,6 +156,7 @@ SWEEPS = (
     Sweep("quotas", 1.0, _waiting.run, pause_s=QUOTA_PAUSE_S, has_work=_waiting.has_work),
     Sweep("notices", 5.0, notices.sweep),
     Sweep("dead letters", 0.5, _until_none(dead_letters.forward), has_work=dead_letters.has_work),
+    Sweep("message moves", 0.5, _until_none(message_moves.run), has_work=message_moves.has_work),
     Sweep("early acks", 600.0, _once(lambda: acknowledge.forget(clock.now()))),
     Sweep("correlations", 60.0, lambda: correlate.forget(clock.now())),
     Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),

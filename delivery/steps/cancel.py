@@ -196,6 +196,28 @@ def _has_expired(message: Message, now: datetime) -> bool:
     return message.expires_at is not None and message.expires_at <= now
 
 
+def cancel_waiting(consumer_id: int, *, now: datetime, limit: int, slot: int = 0) -> int:
+    """Take back up to ``limit`` queued deliveries of one consumer; returns how many.
+
+    For whoever takes back all of them, slice by slice, and writes that down once.
+    """
+
+    def write() -> int:
+        mine = Delivery.objects.filter(consumer_id=consumer_id, state=QUEUED)
+        # What another transaction holds is being received.
+        rows = mine.order_by("id").select_for_update(skip_locked=True)
+        found = list(rows.values_list("id", "consumer_id")[:limit])
+        take_back(found, now, slot)
+        return len(found)
+
+    return transactions.run(write)
+
+
+def take_back(rows: Iterable[tuple[int, int]], now: datetime, slot: int) -> None:
+    """Cancel queued deliveries (id, consumer id) that the caller's transaction has locked."""
+    _take_back(rows, Reason.CANCELLED, now, slot)
+
+
 def cancel_retired(now: datetime, slot: int, batch: int) -> int:
     """Cancel up to ``batch`` queued deliveries of removed consumers; returns how many rows moved.
 

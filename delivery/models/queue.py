@@ -1,0 +1,68 @@
+"""Queue: what the SQS door keeps of a channel that is a queue to its clients (docs/sqs.md)."""
+
+from django.db import models
+
+from channels_app.models.base import ExactCharField, TimeOrderedKey, Versioned
+from channels_app.models.channel import Channel
+from channels_app.models.consumer import Consumer
+
+
+class Queue(Versioned):
+    """One queue by its exact name, with the attributes that channel and consumer do not have."""
+
+    name = ExactCharField(max_length=80, unique=True)
+    """1 to 80 letters, digits, hyphens and underscores; a FIFO queue's ends in ``.fifo``."""
+    consumer = models.OneToOneField(Consumer, models.CASCADE, related_name="sqs_queue")
+    """The pull consumer for which it is received."""
+    attributes = models.JSONField(default=dict, blank=True)
+    """As they were set, by name; what was not set has the service's default."""
+    tags = models.JSONField(default=dict, blank=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class MoveTask(models.Model):
+    """A message move task: what waits in a dead-letter queue goes back, or to another queue."""
+
+    class State(models.TextChoices):
+        """As the service names them."""
+
+        RUNNING = "RUNNING"
+        COMPLETED = "COMPLETED"
+        CANCELLED = "CANCELLED"
+        FAILED = "FAILED"
+
+    id = TimeOrderedKey(primary_key=True)
+    consumer = models.ForeignKey(Consumer, models.CASCADE, related_name="move_tasks")
+    """The pull consumer of the dead-letter queue."""
+    source_arn = models.CharField(max_length=200)
+    destination_arn = models.CharField(max_length=200, blank=True, default="")
+    destination = models.ForeignKey(Channel, models.CASCADE, null=True, related_name="+")
+    """Null: each message goes to the queue in which it died."""
+    max_per_second = models.PositiveIntegerField(null=True)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
+    moved_count = models.PositiveIntegerField(default=0)
+    to_move_count = models.PositiveIntegerField()
+    """What waited when it began."""
+    failure = models.CharField(max_length=200, blank=True, default="")
+    started_at = models.DateTimeField()
+    """What was accepted later stays."""
+    next_due_at = models.DateTimeField()
+    """When the next messages are moved."""
+
+    class Meta:
+        # runtime/message_moves: those that are running; a queue's, newest first
+        indexes = [
+            models.Index(fields=["state", "next_due_at"], name="move_task_due"),
+            models.Index(fields=["consumer", "id"], name="move_task_list"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(state__in=["RUNNING", "COMPLETED", "CANCELLED", "FAILED"]),
+                name="known_move_task_state",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"move task {self.id}"

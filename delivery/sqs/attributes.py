@@ -1,0 +1,224 @@
+"""Message attributes: what may be sent, their MD5, and how a stored message keeps them.
+
+https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-message-metadata.html
+"""
+
+import base64
+import hashlib
+import json
+import re
+from binascii import Error as BadBase64
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from channels_app.rules import headers, names
+from delivery.rules.dead_letters import PREFIX
+from delivery.sqs.errors import SqsError
+
+MAX_ATTRIBUTES = 10
+MAX_NAME_LENGTH = 256
+PACKED = "Sqs-Message-Attributes"
+"""The header that keeps, as JSON, what cannot be a header of its own."""
+EVENT_TYPE, CONTENT_TYPE = "Hookstation-Event-Type", "Content-Type"
+"""Attributes that are a message's event type and content type."""
+TRACE = "X-Amzn-Trace-Id"
+"""The header that keeps the message system attribute AWSTraceHeader."""
+ENCODING = "Content-Transfer-Encoding"
+"""Says that a body which is no text was received in base64 (RFC 2045)."""
+_NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_TYPE = re.compile(r"(String|Number|Binary)(?:\.\S{1,248})?")
+_MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(?:; ?charset=[\w-]+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NO_TEXT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Attribute(NamedTuple):
+    """One message attribute, or one of the message system attributes."""
+
+    data_type: str
+    value: str | bytes
+
+    @property
+    def raw(self) -> bytes:
+        """The value's bytes."""
+        return self.value if isinstance(self.value, bytes) else self.value.encode()
+
+
+Attributes = Mapping[str, Attribute]
+
+
+def is_text(text: str) -> bool:
+    """Whether a body or a value has only the characters that the service takes."""
+    return _NO_TEXT.search(text) is None
+
+
+def read(given: object) -> dict[str, Attribute]:
+    """A request's attributes by name. Raises SqsError."""
+    if not isinstance(given, dict):
+        raise SqsError("MalformedInput", "Message attributes must be a map.")
+    if len(given) > MAX_ATTRIBUTES:
+        detail = f"Number of message attributes [{len(given)}] exceeds the allowed maximum [10]."
+        raise SqsError("InvalidParameterValue", detail)
+    return {name: _read(name, value) for name, value in given.items()}
+
+
+def read_system(given: object) -> dict[str, Attribute]:
+    """A request's message system attributes: a trace header, or nothing. Raises SqsError."""
+    found = read(given)
+    for name, attribute in found.items():
+        if name != "AWSTraceHeader":
+            raise _invalid(name, "there is no such message system attribute")
+        if attribute.data_type != "String":
+            raise _invalid(name, "its type must be String")
+        if fault := headers.settable(TRACE, str(attribute.value)):
+            raise _invalid(name, fault)
+    return found
+
+
+def size(attributes: Attributes) -> int:
+    """Bytes that count towards the limit of a message: names, types and values."""
+    return sum(
+        len(name.encode()) + len(it.data_type.encode()) + len(it.raw)
+        for name, it in attributes.items()
+    )
+
+
+def md5(attributes: Attributes) -> str:
+    """The checksum of attributes, as clients compare it.
+
+    In the order of their names: name, type, a byte for text (1) or bytes (2), and value, each with
+    its length in four bytes before it.
+    """
+    digest = hashlib.md5(usedforsecurity=False)
+    for name in sorted(attributes):
+        attribute = attributes[name]
+        for part in (name.encode(), attribute.data_type.encode()):
+            digest.update(len(part).to_bytes(4, "big") + part)
+        digest.update(b"\x02" if isinstance(attribute.value, bytes) else b"\x01")
+        digest.update(len(attribute.raw).to_bytes(4, "big") + attribute.raw)
+    return digest.hexdigest()
+
+
+def show(attributes: Attributes) -> dict[str, dict[str, str]]:
+    """Attributes as an answer has them."""
+    return {
+        name: {"BinaryValue": base64.b64encode(it.value).decode(), "DataType": it.data_type}
+        if isinstance(it.value, bytes)
+        else {"StringValue": it.value, "DataType": it.data_type}
+        for name, it in attributes.items()
+    }
+
+
+def choose(attributes: Attributes, wanted: Collection[str]) -> dict[str, Attribute]:
+    """Those that ``MessageAttributeNames`` asks for: names, prefixes like ``a.*``, or all."""
+    if "All" in wanted or ".*" in wanted:
+        return dict(attributes)
+    prefixes = tuple(name[:-1] for name in wanted if name.endswith(".*"))
+    return {
+        name: it
+        for name, it in attributes.items()
+        if name in wanted or (prefixes and name.startswith(prefixes))
+    }
+
+
+def event_type(attributes: Attributes) -> str:
+    """The message's event type, where an attribute names a possible one."""
+    given = attributes.get(EVENT_TYPE)
+    value = str(given.value) if given and given.data_type == "String" else ""
+    return "" if names.event_type(value) else value
+
+
+def content_type(attributes: Attributes) -> str:
+    """The same of its content type."""
+    given = attributes.get(CONTENT_TYPE)
+    value = str(given.value) if given and given.data_type == "String" else ""
+    return value if _MEDIA_TYPE.fullmatch(value) else ""
+
+
+def to_headers(attributes: Attributes, system: Attributes) -> dict[str, str]:
+    """Attributes as the headers of a stored message, without those that are its fields.
+
+    A text that can be a header is one under its own name: push consumers and the REST API see it.
+    The others are packed into one.
+    """
+    stored: dict[str, str] = {}
+    packed: dict[str, dict[str, str]] = {}
+    taken: set[str] = set()
+    fields = {EVENT_TYPE: event_type(attributes), CONTENT_TYPE: content_type(attributes)}
+    for name, attribute in attributes.items():
+        if fields.get(name):
+            continue
+        known = headers.canonical(name)
+        is_plain = attribute.data_type == "String" and isinstance(attribute.value, str)
+        if (
+            not is_plain
+            or known in taken
+            or known in {PACKED.lower(), TRACE.lower()}
+            or attribute.value != str(attribute.value).strip()
+            or headers.forwardable(name, str(attribute.value))
+        ):
+            packed |= show({name: attribute})
+        else:
+            taken.add(known)
+            stored[name] = str(attribute.value)
+    if packed:
+        stored[PACKED] = json.dumps(packed, separators=(",", ":"))
+    if trace := system.get("AWSTraceHeader"):
+        stored[TRACE] = str(trace.value)
+    return stored
+
+
+def of_message(stored: Mapping[str, str], kind: str, media_type: str) -> dict[str, Attribute]:
+    """The attributes of a stored message, whether it came through the door or not."""
+    found = {
+        name: Attribute("String", value)
+        for name, value in stored.items()
+        if value and name not in {PACKED, TRACE} and not name.startswith(PREFIX)
+    }
+    for name, value in ((EVENT_TYPE, kind), (CONTENT_TYPE, media_type)):
+        if value:
+            found[name] = Attribute("String", value)
+    try:
+        packed = json.loads(stored.get(PACKED, "{}"))
+        found |= {name: _read(name, value) for name, value in packed.items()}
+    except (ValueError, AttributeError, SqsError):
+        # A producer may send any text under this name: then it is a header like any other.
+        found[PACKED] = Attribute("String", stored[PACKED])
+    return found
+
+
+def _read(name: str, value: object) -> Attribute:
+    if not (len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name)):
+        raise _invalid(name[:MAX_NAME_LENGTH], "the name has letters, digits, '_', '-' and '.'")
+    if name.lower().startswith(("aws.", "amazon.")):
+        raise _invalid(name, "names that begin with AWS. or Amazon. are reserved")
+    if not isinstance(value, dict):
+        raise _invalid(name, "a structure is needed")
+    if value.get("StringListValues") or value.get("BinaryListValues"):
+        detail = "Message attribute list values in SendMessage operation are not supported."
+        raise SqsError("UnsupportedOperation", detail)
+    data_type = value.get("DataType")
+    found = _TYPE.fullmatch(data_type) if isinstance(data_type, str) else None
+    if found is None:
+        raise _invalid(name, "its type must be String, Number or Binary")
+    kind = found[1]
+    content = value.get("BinaryValue" if kind == "Binary" else "StringValue")
+    if not isinstance(content, str) or not content:
+        raise _invalid(name, f"it must contain a non-empty value of type {kind}")
+    if kind == "Binary":
+        try:
+            return Attribute(found[0], base64.b64decode(content, validate=True))
+        except (BadBase64, ValueError):
+            raise _invalid(name, "BinaryValue is not base64") from None
+    if not is_text(content):
+        raise _invalid(name, "it has characters that are not allowed")
+    if kind == "Number" and not _NUMBER.fullmatch(content):
+        detail = f"Could not cast message attribute '{name}' value to number."
+        raise SqsError("InvalidParameterValue", detail)
+    return Attribute(found[0], content)
+
+
+def _invalid(name: str, reason: str) -> SqsError:
+    return SqsError(
+        "InvalidParameterValue", f"The message attribute '{name}' is invalid: {reason}."
+    )

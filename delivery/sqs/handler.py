@@ -1,0 +1,133 @@
+"""One request of an SQS client: who signed it, what it asks for, and the answer."""
+
+import logging
+import re
+import uuid
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from django.db import Error as DatabaseFailure
+from django.db import close_old_connections
+from django.http import UnreadablePostError
+
+from channels_app import clock, origin
+from channels_app.api import authentication
+from channels_app.api.base import read_body
+from channels_app.api.problems import ApiProblem
+from channels_app.conf import conf
+from channels_app.errors import BrokerError
+from channels_app.rules.encryption import KeyMissing
+from delivery.sqs import messages, protocol, signature
+from delivery.sqs.context import Context
+from delivery.sqs.errors import SqsError
+from delivery.sqs.operations import OPERATIONS
+
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+"""A batch of 1 MiB whose every other character needs six in JSON, attributes in base64."""
+_QUEUE = re.compile(r"/[0-9]{12}/[A-Za-z0-9._-]{1,100}")
+log = logging.getLogger(__name__)
+
+
+class Answer(NamedTuple):
+    """What goes out."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    is_read: bool
+    """Whether the request's body was read, so that the connection can go on."""
+
+
+class _Signer(NamedTuple):
+    """Whoever names a key, before the signature is checked: it may be anybody.
+
+    Its bodies take no places of the key's owner.
+    """
+
+    key_id: str
+
+    @property
+    def owner(self) -> Hashable:
+        """Who alone is hurt by slow bodies."""
+        return "signed", self.key_id
+
+
+def is_meant(meta: Mapping[str, Any]) -> bool:
+    """Whether a request is for this door: a POST to ``/`` or to a queue, or a presigned GET."""
+    path = meta["PATH_INFO"]
+    if path != "/" and not _QUEUE.fullmatch(path):
+        return False
+    return meta["REQUEST_METHOD"] == "POST" or "X-Amz-Signature=" in meta.get("QUERY_STRING", "")
+
+
+def answer(meta: Mapping[str, Any]) -> Answer:
+    """The answer to the request with this WSGI environment. Raises nothing."""
+    request_id = str(uuid.uuid4())
+    origin.current.set(origin.of("sqs", meta))
+    body: list[bytes] = []
+    try:
+        call, result = _call(meta, body)
+        status, text = 200, protocol.write(call, result, request_id)
+        as_json, extra = call.is_json, list[tuple[str, str]]()
+    except Exception as failure:
+        error = _refusal(failure)
+        as_json = protocol.is_json(meta)
+        status = error.json_status if as_json else error.kind.status
+        text = protocol.write_error(error, as_json=as_json, request_id=request_id)
+        who = "Sender" if error.is_senders else "Receiver"
+        extra = [("x-amzn-query-error", f"{error.kind.query_code};{who}")] if as_json else []
+    finally:
+        close_old_connections()
+    headers = [
+        ("Content-Type", protocol.JSON if as_json else protocol.XML),
+        ("x-amzn-RequestId", request_id),
+        *extra,
+    ]
+    return Answer(status, headers, text, bool(body))
+
+
+def _call(meta: Mapping[str, Any], read: list[bytes]) -> tuple[protocol.Call, dict[str, Any]]:
+    signed = signature.read(meta)
+    known = authentication.sigv4_secret(signed.key_id)
+    if known is None:
+        detail = "The security token included in the request is invalid."
+        raise SqsError("InvalidClientTokenId", detail)
+    caller, secret = known
+    body = read_body(_Signer(signed.key_id), meta, meta["wsgi.input"].read, MAX_REQUEST_BYTES)
+    read.append(body)
+    signature.verify(signed, secret, meta, body, clock.now())
+    authentication.note_use(caller.key)
+    call = protocol.read(meta, body)
+    operation = OPERATIONS.get(call.operation)
+    if operation is None:
+        detail = f"The action {call.operation[:100]} is not valid for this endpoint."
+        raise SqsError("InvalidAction", detail)
+    context = Context(caller, signed.region, _base_url(meta))
+    return call, operation(context, call.parameters)
+
+
+def _base_url(meta: Mapping[str, Any]) -> str:
+    """Where the caller reached the broker: a queue's address has to work for it."""
+    public, host = urlsplit(conf().public_url), meta["HTTP_HOST"]
+    scheme = public.scheme if host == public.netloc else meta["wsgi.url_scheme"]
+    return f"{scheme}://{host}"
+
+
+def _refusal(failure: Exception) -> SqsError:
+    if isinstance(failure, SqsError):
+        return failure
+    if isinstance(failure, ApiProblem) and failure.status_code == 413:
+        return SqsError("RequestEntityTooLarge", str(failure.detail))
+    if isinstance(failure, ApiProblem) and failure.status_code in {400, 411}:
+        return SqsError("MalformedInput", str(failure.detail))
+    if isinstance(failure, BrokerError | ApiProblem):
+        return messages.refused(failure)
+    if isinstance(failure, KeyMissing | DatabaseFailure):
+        log.warning("sqs: %s", failure)
+        detail = "The request has failed due to a temporary failure of the server."
+        return SqsError("ServiceUnavailable", detail)
+    if isinstance(failure, UnreadablePostError | OSError):
+        return SqsError("MalformedInput", "The request ended before its body did.")
+    log.exception("sqs: an operation failed")
+    return SqsError("InternalFailure", "The request processing has failed because of an error.")

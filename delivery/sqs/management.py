@@ -1,0 +1,409 @@
+"""Operations on queues: create, delete, list, attributes, tags, purge."""
+
+import base64
+from binascii import Error as BadBase64
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Q
+
+from channels_app import clock, transactions
+from channels_app.directory import directory
+from channels_app.models import AuditEntry, Message
+from channels_app.rules.conditions import ALWAYS
+from channels_app.steps import register_channel, register_consumer, switch_consumer
+from delivery.models import Counter, Delivery, Queue
+from delivery.rules.lanes import BEHIND
+from delivery.rules.leases import Lease
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.outcome import Outcome
+from delivery.runtime import leasing
+from delivery.sqs import attributes, errors, queues
+from delivery.sqs.context import ANY_SCOPE, Context
+from delivery.sqs.errors import SqsError
+from delivery.sqs.queues import CLIENT_ID, COUNTS, MAX_TAGS, QueueView
+from delivery.steps import cancel
+
+MAX_RESULTS = 1000
+MAX_COUNTED = 10_000
+"""Rows that are counted one by one: delayed messages, and those that are not fanned out yet."""
+PURGE_ROWS = 500
+DEDUPLICATION_S = 300
+"""A FIFO queue knows a deduplication id for five minutes."""
+Parameters = dict[str, Any]
+Result = dict[str, Any]
+
+
+def create(context: Context, parameters: Parameters) -> Result:
+    """CreateQueue: register the channel, where there is none, and its pull consumer.
+
+    The same attributes twice change nothing; others are refused.
+    """
+    name = queues.check_name(parameters.get("QueueName"))
+    given = queues.clean(parameters.get("Attributes", {}), is_fifo=name.endswith(queues.FIFO))
+    tags = _tags(parameters.get("Tags", {}))
+    context.authorize("register")
+    try:
+        queue = context.named(name, "register")
+    except SqsError as error:
+        if error.name != "QueueDoesNotExist":
+            raise
+        queue = _create(context, name, given, tags)
+    else:
+        shown = queues.shown(queue, context.region)
+        for attribute, value in given.items():
+            if shown.get(attribute, "") != value:
+                detail = (
+                    "A queue already exists with the same name and a different value for attribute "
+                    f"{attribute}"
+                )
+                raise SqsError("QueueNameExists", detail)
+    return {"QueueUrl": context.url_of(queue.name)}
+
+
+def delete(context: Context, parameters: Parameters) -> Result:
+    """DeleteQueue: remove the pull consumer. The channel, and what was delivered, stay."""
+    queue = context.queue(parameters, "register")
+    channel, client_id = queue.channel.slug, queue.consumer.client_id
+    _purge(context, queue)
+    if queue.row:
+        queue.row.delete()
+    switch_consumer.retire(
+        channel,
+        client_id,
+        actor=context.caller.actor,
+        tenant=context.caller.tenant,
+        reason="The queue was deleted.",
+    )
+    return {}
+
+
+def get_url(context: Context, parameters: Parameters) -> Result:
+    """GetQueueUrl."""
+    name = parameters.get("QueueName")
+    if not isinstance(name, str) or not name:
+        raise errors.missing("QueueName")
+    return {"QueueUrl": context.url_of(context.target(name, *ANY_SCOPE).name)}
+
+
+def list_queues(context: Context, parameters: Parameters) -> Result:
+    """ListQueues, by name."""
+    context.authorize(*ANY_SCOPE)
+    prefix = parameters.get("QueueNamePrefix", "")
+    if not isinstance(prefix, str):
+        raise SqsError("MalformedInput", "QueueNamePrefix must be a text.")
+    found = [
+        queue.name
+        for queue in queues.every()
+        if queue.name.startswith(prefix) and context.receives(queue)
+    ]
+    return _page(context, parameters, found, "QueueUrls")
+
+
+def list_sources(context: Context, parameters: Parameters) -> Result:
+    """ListDeadLetterSourceQueues: those whose redrive policy names the queue."""
+    target = context.queue(parameters, *ANY_SCOPE)
+    found = [queue.name for queue in sources_of(target.name) if context.receives(queue)]
+    return _page(context, parameters, found, "queueUrls")
+
+
+def sources_of(name: str) -> list[QueueView]:
+    """The queues whose redrive policy names this one."""
+    redrives = ((queue, queue.redrive) for queue in queues.every())
+    return [queue for queue, redrive in redrives if redrive and redrive.target == name]
+
+
+def get_attributes(context: Context, parameters: Parameters) -> Result:
+    """GetQueueAttributes."""
+    queue = context.queue(parameters, *ANY_SCOPE)
+    wanted = parameters.get("AttributeNames", [])
+    if not isinstance(wanted, list):
+        raise SqsError("MalformedInput", "AttributeNames must be a list of texts.")
+    if unknown := [name for name in wanted if name != "All" and name not in queues.READABLE]:
+        raise SqsError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
+    is_all = "All" in wanted
+    found = queues.shown(queue, context.region) if wanted else {}
+    if is_all or any(name in wanted for name in COUNTS):
+        found |= _counts(queue)
+    chosen = {name: value for name, value in found.items() if is_all or name in wanted}
+    return {"Attributes": chosen} if chosen else {}
+
+
+def set_attributes(context: Context, parameters: Parameters) -> Result:
+    """SetQueueAttributes: those that are given; the others stay."""
+    queue = context.queue(parameters, "register")
+    if not parameters.get("Attributes"):
+        raise errors.missing("Attributes")
+    given = queues.clean(parameters["Attributes"], is_fifo=queue.is_fifo)
+    if "FifoQueue" in given and given["FifoQueue"] != str(queue.is_fifo).lower():
+        raise SqsError("InvalidAttributeName", "Unknown Attribute FifoQueue.")
+    _check_redrive(context, queue.name, given, queue.is_fifo)
+    _set(context, queue, given)
+    return {}
+
+
+def tag(context: Context, parameters: Parameters) -> Result:
+    """TagQueue."""
+    queue = context.queue(parameters, "register")
+    given = _tags(parameters.get("Tags", {}))
+    if not given:
+        raise errors.missing("Tags")
+    row = _row(queue)
+    row.tags = _checked({**row.tags, **given})
+    row.save()
+    return {}
+
+
+def untag(context: Context, parameters: Parameters) -> Result:
+    """UntagQueue."""
+    queue = context.queue(parameters, "register")
+    names = parameters.get("TagKeys")
+    if not isinstance(names, list) or not names:
+        raise errors.missing("TagKeys")
+    row = _row(queue)
+    row.tags = {name: value for name, value in row.tags.items() if name not in names}
+    row.save()
+    return {}
+
+
+def list_tags(context: Context, parameters: Parameters) -> Result:
+    """ListQueueTags."""
+    queue = context.queue(parameters, *ANY_SCOPE)
+    return {"Tags": queue.row.tags} if queue.row and queue.row.tags else {}
+
+
+def purge(context: Context, parameters: Parameters) -> Result:
+    """PurgeQueue: cancel all that waits or is held now."""
+    _purge(context, context.queue(parameters, "receive"))
+    return {}
+
+
+def refuse_permission(context: Context, parameters: Parameters) -> Result:
+    """AddPermission and RemovePermission, which are for accounts of AWS."""
+    context.queue(parameters, "register")
+    raise SqsError(
+        "UnsupportedOperation",
+        "Queues have no permissions here: scopes and channels of API keys say who may use them.",
+    )
+
+
+def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, str]) -> QueueView:
+    is_fifo, slug = name.endswith(queues.FIFO), queues.slug_of(name)
+    _check_redrive(context, name, given, is_fifo)
+    actor, tenant = context.caller.actor, context.caller.tenant
+    if directory.channel(slug) is None:
+        context.authorize("admin")
+        values: dict[str, Any] = {"kind": "queue", **_of_channel(given)}
+        if is_fifo:
+            values["idempotency_window_s"] = DEDUPLICATION_S
+        register_channel.put(slug, values, actor=actor, reason="CreateQueue")
+    elif _of_channel(given):
+        context.authorize("admin")
+        register_channel.patch(slug, _of_channel(given), actor=actor, reason="CreateQueue")
+    done = register_consumer.put(
+        slug,
+        CLIENT_ID,
+        {"mode": "pull", "ordering": is_fifo, **_of_consumer(given)},
+        actor=actor,
+        tenant=tenant,
+        may_publish=context.caller.may_publish,
+        reason="CreateQueue",
+    )
+    kept = {key: value for key, value in given.items() if key not in _CHANNELS}
+    # A queue that was deleted has left its consumer, and perhaps its row.
+    Queue.objects.filter(Q(consumer_id=done.row.id) | Q(name=name)).delete()
+    Queue(name=name, consumer=done.row, attributes=kept, tags=tags).save()
+    return context.named(name, "register")
+
+
+_CHANNELS = frozenset({"FifoQueue", "MaximumMessageSize", "SqsManagedSseEnabled"})
+"""Attributes that are the channel's, or the name's."""
+
+
+def _of_channel(given: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "MaximumMessageSize" in given:
+        found["max_body_bytes"] = int(given["MaximumMessageSize"])
+    if "SqsManagedSseEnabled" in given:
+        found["encrypt_bodies"] = given["SqsManagedSseEnabled"] == "true"
+    return found
+
+
+def _of_consumer(given: dict[str, str]) -> dict[str, Any]:
+    """The pull consumer's part: each receive counts, and what is given back returns at once."""
+    policy = given.get("RedrivePolicy")
+    redrive = queues.read_redrive(policy) if policy else None
+    return {
+        "retry": [0],
+        "lapsed_leases": "charged",
+        "max_attempts": redrive.max_receives if redrive else queues.MAX_RECEIVES,
+        "dead_letter_channel": queues.find(redrive.target).channel.slug if redrive else None,
+    }
+
+
+def _set(context: Context, queue: QueueView, given: dict[str, str]) -> None:
+    actor, tenant = context.caller.actor, context.caller.tenant
+    if of_channel := _of_channel(given):
+        context.authorize("admin")
+        register_channel.patch(queue.channel.slug, of_channel, actor=actor)
+    if "RedrivePolicy" in given:
+        register_consumer.patch(
+            queue.channel.slug,
+            queue.consumer.client_id,
+            _of_consumer(given),
+            actor=actor,
+            tenant=tenant,
+            may_publish=context.caller.may_publish,
+        )
+    row = _row(queue)
+    kept = {name: value for name, value in given.items() if name not in _CHANNELS}
+    merged = {**row.attributes, **kept}
+    row.attributes = {name: value for name, value in merged.items() if value}
+    row.save()
+
+
+def _row(queue: QueueView) -> Queue:
+    """The queue's row, new for a channel that was none to SQS clients before."""
+    return queue.row or Queue(name=queue.name, consumer_id=queue.consumer.id)
+
+
+def _check_redrive(context: Context, name: str, given: dict[str, str], is_fifo: bool) -> None:
+    text = given.get("RedrivePolicy")
+    if not text:
+        return
+    policy = queues.read_redrive(text)
+    try:
+        target = context.named(policy.target, "register")
+    except SqsError:
+        reason = "Dead letter target does not exist."
+        raise errors.invalid("RedrivePolicy", text, reason) from None
+    if target.is_fifo != is_fifo:
+        reason = "Dead-letter queue must be same type of queue as the source."
+        raise errors.invalid("RedrivePolicy", text, reason)
+    allowed = target.set_attributes.get("RedriveAllowPolicy")
+    permission, sources = queues.read_allow(allowed) if allowed else ("allowAll", ())
+    if permission == "denyAll" or (permission == "byQueue" and name not in sources):
+        reason = "Queue does not have permission to use the dead-letter queue."
+        raise errors.invalid("RedrivePolicy", text, reason)
+
+
+def count_waiting(queue: QueueView) -> int:
+    """How many messages wait in the queue, delayed ones too."""
+    counts = _counts(queue)
+    return int(counts[COUNTS[0]]) + int(counts[COUNTS[2]])
+
+
+def _counts(queue: QueueView) -> dict[str, str]:
+    now, consumer_id = clock.now(), queue.consumer.id
+    counts = Counter.read([consumer_id])[consumer_id]
+    waiting = Delivery.objects.filter(
+        consumer_id=consumer_id,
+        state=DeliveryState.QUEUED.value,
+        due_at__gt=now,
+        due_at__lt=BEHIND,
+    )
+    delayed = waiting[:MAX_COUNTED].count()
+    new = Message.objects.filter(channel_id=queue.channel.id, state=Message.State.ACCEPTED)
+    soon = new.filter(due_at__lte=now)[:MAX_COUNTED].count()
+    later = new.filter(due_at__gt=now)[:MAX_COUNTED].count()
+    return {
+        "ApproximateNumberOfMessages": str(
+            max(0, counts[DeliveryState.QUEUED.value] - delayed) + soon
+        ),
+        "ApproximateNumberOfMessagesNotVisible": str(counts[DeliveryState.IN_FLIGHT.value]),
+        "ApproximateNumberOfMessagesDelayed": str(delayed + later),
+    }
+
+
+def _purge(context: Context, queue: QueueView) -> None:
+    """Cancel what waits, what is held, and what was accepted and is not fanned out yet."""
+    asker, now = context.asker("PurgeQueue"), clock.now()
+    consumer_id = queue.consumer.id
+    fresh = Message.objects.filter(channel_id=queue.channel.id, state=Message.State.ACCEPTED)
+    if len(queue.channel.consumers) > 1:
+        fresh = fresh.none()  # they are not only this one's
+    while keys := list(
+        fresh.filter(accepted_at__lte=now).values_list("id", flat=True)[:PURGE_ROWS]
+    ):
+        cancel.cancel_messages(dict.fromkeys(keys, ALWAYS), asker, now=now)
+    count = 0
+    while cancelled := cancel.cancel_waiting(consumer_id, now=now, limit=PURGE_ROWS):
+        count += cancelled
+    held = Delivery.objects.filter(
+        consumer_id=consumer_id, state=DeliveryState.IN_FLIGHT.value
+    ).order_by("id")
+    after = 0
+    while rows := list(held.filter(id__gt=after)[:PURGE_ROWS]):
+        after = rows[-1].id
+        count += len(leasing.end([_lease_of(row) for row in rows], Outcome.EXPIRED))
+    transactions.run(
+        lambda: AuditEntry.record(
+            asker.actor,
+            "queue.purge",
+            f"consumer:{queue.channel.slug}/{queue.consumer.client_id}",
+            team_id=queue.consumer.team_id,
+            reason=asker.reason,
+            after={"cancelled": count},
+        )
+    )
+
+
+def _lease_of(row: Delivery) -> Lease:
+    """What its holder has, as far as ending it asks."""
+    return Lease(
+        delivery_id=row.id,
+        consumer_id=row.consumer_id,
+        attempt=row.attempt_count,
+        failure_count=row.failure_count,
+        interruption_count=row.interruption_count,
+        accepted_at=row.accepted_at,
+        taken_at=clock.now(),
+        worker="",
+        ordering_key=row.ordering_key,
+    )
+
+
+def _tags(given: object) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise SqsError("MalformedInput", "Tags must be a map.")
+    for name, value in given.items():
+        if not (isinstance(value, str) and 1 <= len(name) <= 128 and len(value) <= 256):
+            raise errors.invalid(
+                "Tags", name[:128], "1 to 128 and 0 to 256 characters are allowed."
+            )
+        if not (attributes.is_text(name) and attributes.is_text(value)):
+            raise errors.invalid("Tags", name, "It has characters that are not allowed.")
+    return _checked(given)
+
+
+def _checked(tags: dict[str, str]) -> dict[str, str]:
+    if len(tags) > MAX_TAGS:
+        raise SqsError("OverLimit", f"A queue has at most {MAX_TAGS} tags.")
+    return tags
+
+
+def _page(context: Context, parameters: Parameters, names: Sequence[str], key: str) -> Result:
+    """A page of addresses; without MaxResults the first thousand, and no token for others."""
+    limit, token = parameters.get("MaxResults"), parameters.get("NextToken")
+    if limit is not None and not (
+        isinstance(limit, int) and not isinstance(limit, bool) and 1 <= limit <= MAX_RESULTS
+    ):
+        raise errors.invalid("MaxResults", limit, f"Must be between 1 and {MAX_RESULTS}.")
+    if token is not None:
+        if limit is None:
+            raise errors.missing("MaxResults")
+        after = _after(token)
+        names = [name for name in names if name > after]
+    page = names[: limit or MAX_RESULTS]
+    found: Result = {key: [context.url_of(name) for name in page]}
+    if limit is not None and len(names) > limit:
+        found["NextToken"] = base64.urlsafe_b64encode(page[-1].encode()).decode()
+    # The service leaves an empty list of queues out.
+    return found if page or key == "queueUrls" else {}
+
+
+def _after(token: object) -> str:
+    try:
+        return base64.urlsafe_b64decode(str(token).encode()).decode()
+    except (BadBase64, ValueError):
+        raise errors.invalid("NextToken", token, "It is not one that was given out.") from None

@@ -1,0 +1,347 @@
+"""Queues: which channel and which pull consumer a queue's name stands for, and its attributes.
+
+A name that can be a channel's is that channel's. Another one (capital letters, a hyphen in front)
+stands in the table of queues, and its channel has it in lower case with a digest behind it.
+"""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from channels_app.directory import ChannelView, ConsumerView, directory
+from channels_app.models import Consumer
+from channels_app.rules import names
+from delivery.models import Queue
+from delivery.sqs import errors
+from delivery.sqs.errors import SqsError
+
+ACCOUNT = "000000000000"
+"""The installation, as queue addresses and resource names have it. Clients may write any other."""
+CLIENT_ID = "sqs"
+"""The pull consumer that CreateQueue registers."""
+FIFO = ".fifo"
+MAX_NAME_LENGTH = 80
+MAX_TAGS = 50
+MAX_SIZE = 1024 * 1024
+"""Bytes of a message, and of a batch, with their attributes."""
+MAX_LEASE_S = 43_200
+MAX_WAIT_S = 20
+MAX_RECEIVES = 1000
+MAX_SOURCES = 10
+LONGEST_DELAY_S = 3660 * 86_400
+"""The service stops at 900. A channel may allow less (``max_future_days``)."""
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
+_ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:[0-9]*:([A-Za-z0-9_.-]+)")
+
+
+class Number(NamedTuple):
+    """An attribute that is a number."""
+
+    default: int
+    least: int
+    most: int
+
+
+NUMBERS = {
+    "VisibilityTimeout": Number(30, 0, MAX_LEASE_S),
+    "MessageRetentionPeriod": Number(345_600, 60, 1_209_600),
+    "DelaySeconds": Number(0, 0, LONGEST_DELAY_S),
+    "ReceiveMessageWaitTimeSeconds": Number(0, 0, MAX_WAIT_S),
+    "MaximumMessageSize": Number(MAX_SIZE, 1024, MAX_SIZE),
+    "KmsDataKeyReusePeriodSeconds": Number(300, 60, 86_400),
+}
+CHOICES = {
+    "FifoQueue": ("true", "false"),
+    "ContentBasedDeduplication": ("true", "false"),
+    "SqsManagedSseEnabled": ("true", "false"),
+    "DeduplicationScope": ("queue", "messageGroup"),
+    "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
+}
+FIFO_ONLY = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+SETTABLE = frozenset(
+    {*NUMBERS, *CHOICES, "KmsMasterKeyId", "Policy", "RedriveAllowPolicy", "RedrivePolicy"}
+)
+COUNTS = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+READABLE = SETTABLE | {*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"}
+
+
+class RedrivePolicy(NamedTuple):
+    """Where a message goes that was received too often."""
+
+    target: str
+    """The queue's name."""
+    arn: str
+    max_receives: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """One queue with everything that an operation needs of it."""
+
+    name: str
+    channel: ChannelView
+    consumer: ConsumerView
+    row: Queue | None
+    """None for a channel with a pull consumer that nobody made a queue of through the door."""
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether it is a FIFO queue."""
+        return self.name.endswith(FIFO)
+
+    @property
+    def set_attributes(self) -> Mapping[str, str]:
+        """The attributes that somebody set, as far as they are not the channel's."""
+        return self.row.attributes if self.row else {}
+
+    def number(self, name: str) -> int:
+        """An attribute that is a number."""
+        return int(self.set_attributes.get(name, NUMBERS[name].default))
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of a message with its attributes."""
+        return min(self.channel.max_body_bytes, MAX_SIZE)
+
+    @property
+    def redrive(self) -> RedrivePolicy | None:
+        """The redrive policy; None without one."""
+        text = self.set_attributes.get("RedrivePolicy")
+        return read_redrive(text) if text else None
+
+
+class _Rows:
+    """The table of queues as the configuration's current version has it. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = -1
+        self._by_name: dict[str, Queue] = {}
+        self._by_consumer: dict[int, Queue] = {}
+
+    def read(self) -> tuple[dict[str, Queue], dict[int, Queue]]:
+        """By name, and by the id of their consumer."""
+        number = directory.refresh()
+        with self._lock:
+            if number != self._number:
+                rows = list(Queue.objects.select_related("consumer__channel"))
+                self._by_name = {row.name: row for row in rows}
+                self._by_consumer = {row.consumer_id: row for row in rows}
+                self._number = number
+            return self._by_name, self._by_consumer
+
+
+_rows = _Rows()
+
+
+def find(name: str) -> QueueView:
+    """The queue of that name. Raises SqsError."""
+    row = _rows.read()[0].get(name)
+    channel = directory.channel(row.consumer.channel.slug if row else slug_of(name))
+    if channel is None:
+        raise errors.no_queue()
+    row = row or _rows.read()[0].get(name)  # made on another host a moment ago
+    if row is not None:
+        consumer = directory.consumers([row.consumer_id]).get(row.consumer_id)
+    else:
+        consumer = pull_consumer(channel) if channel.slug == name else None
+    if consumer is None or consumer.mode != Consumer.Mode.PULL:
+        raise errors.no_queue()
+    return QueueView(name, channel, consumer, row)
+
+
+def every() -> Iterable[QueueView]:
+    """All queues, by name."""
+    _, by_consumer = _rows.read()
+    found = []
+    for channel in directory.channels():
+        rows = [
+            (by_consumer[consumer.id], consumer)
+            for consumer in channel.consumers
+            if consumer.id in by_consumer and consumer.mode == Consumer.Mode.PULL
+        ]
+        found += [QueueView(row.name, channel, consumer, row) for row, consumer in rows]
+        if not rows and (consumer := pull_consumer(channel)):
+            found.append(QueueView(channel.slug, channel, consumer, None))
+    return sorted(found, key=lambda queue: queue.name)
+
+
+def pull_consumer(channel: ChannelView) -> ConsumerView | None:
+    """The one for which a channel is received: ``sqs``, or the only one that pulls."""
+    pulling = [it for it in channel.consumers if it.mode == Consumer.Mode.PULL]
+    named = [it for it in pulling if it.client_id == CLIENT_ID]
+    return named[0] if named else pulling[0] if len(pulling) == 1 else None
+
+
+def name_of(channel: str, client_id: str) -> str | None:
+    """The queue that this consumer of this channel is; None for one that is none."""
+    consumer = directory.consumer(channel, client_id)
+    if consumer is None or consumer.mode != Consumer.Mode.PULL:
+        return None
+    row = _rows.read()[1].get(consumer.id)
+    return row.name if row else channel
+
+
+def slug_of(name: str) -> str:
+    """The channel of a queue of this name that is made now."""
+    if names.slug(name) is None:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.lower().lstrip('-_') or 'queue'}.{digest}"
+
+
+def check_name(name: object) -> str:
+    """A name for a new queue. Raises SqsError."""
+    if not isinstance(name, str) or not name:
+        raise errors.missing("QueueName")
+    if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
+        detail = (
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+        )
+        raise SqsError("InvalidParameterValue", detail)
+    return name
+
+
+def name_of_url(url: object) -> str:
+    """The queue that an address names; its host and account do not matter. Raises SqsError."""
+    if url is None or url == "":
+        raise errors.missing("QueueUrl")
+    if not isinstance(url, str):
+        raise SqsError("InvalidAddress", "The address of a queue is a text.")
+    return url.rstrip("/").rpartition("/")[2]
+
+
+def name_of_arn(arn: object, parameter: str) -> str:
+    """The queue that a resource name names. Raises SqsError."""
+    found = _ARN.fullmatch(arn) if isinstance(arn, str) else None
+    if found is None:
+        raise errors.invalid(parameter, arn, "It is not the ARN of a queue.")
+    return found[1]
+
+
+def arn_of(name: str, region: str) -> str:
+    """A queue's resource name."""
+    return f"arn:aws:sqs:{region}:{ACCOUNT}:{name}"
+
+
+def read_redrive(text: str) -> RedrivePolicy:
+    """A redrive policy. Raises SqsError."""
+    found = _object("RedrivePolicy", text)
+    receives = found.get("maxReceiveCount")
+    number = str(receives) if not isinstance(receives, bool) else ""
+    if not re.fullmatch("[0-9]{1,4}", number) or not 1 <= int(number) <= MAX_RECEIVES:
+        raise errors.invalid(
+            "RedrivePolicy", text, f"maxReceiveCount must be from 1 to {MAX_RECEIVES}."
+        )
+    arn = found.get("deadLetterTargetArn")
+    return RedrivePolicy(name_of_arn(arn, "RedrivePolicy"), str(arn), int(number))
+
+
+def read_allow(text: str) -> tuple[str, tuple[str, ...]]:
+    """A redrive allow policy: its permission, and the sources that it names. Raises SqsError."""
+    found = _object("RedriveAllowPolicy", text)
+    permission, arns = found.get("redrivePermission"), found.get("sourceQueueArns", [])
+    if permission not in {"allowAll", "denyAll", "byQueue"} or not isinstance(arns, list):
+        raise errors.invalid(
+            "RedriveAllowPolicy", text, "redrivePermission must be allowAll, denyAll or byQueue."
+        )
+    if (permission == "byQueue") != bool(arns) or len(arns) > MAX_SOURCES:
+        raise errors.invalid(
+            "RedriveAllowPolicy", text, "byQueue, and it alone, names 1 to 10 sourceQueueArns."
+        )
+    return permission, tuple(name_of_arn(arn, "RedriveAllowPolicy") for arn in arns)
+
+
+def clean(given: object, *, is_fifo: bool) -> dict[str, str]:
+    """Attributes that are to be set, in the form in which they are kept. Raises SqsError.
+
+    An empty policy takes one away.
+    """
+    if not isinstance(given, dict):
+        raise SqsError("MalformedInput", "Attributes must be a map.")
+    cleaned = {name: _clean(name, value) for name, value in given.items()}
+    if not is_fifo and cleaned.get("FifoQueue") == "true":
+        raise SqsError("InvalidParameterValue", "The name of a FIFO queue can only end with .fifo.")
+    if is_fifo and cleaned.get("FifoQueue", "true") == "false":
+        raise errors.invalid("FifoQueue", "false", "The queue's name ends in .fifo.")
+    for name in FIFO_ONLY:
+        if name in cleaned and not is_fifo:
+            raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
+    return cleaned
+
+
+def shown(queue: QueueView, region: str) -> dict[str, str]:
+    """All attributes of a queue but the counts, by name."""
+    row = queue.row
+    found = {name: str(queue.number(name)) for name in NUMBERS if not name.startswith("Kms")}
+    found["MaximumMessageSize"] = str(queue.max_bytes)
+    found |= {
+        "QueueArn": arn_of(queue.name, region),
+        "CreatedTimestamp": _seconds(row.created_at if row else None),
+        "LastModifiedTimestamp": _seconds(row.updated_at if row else None),
+        "SqsManagedSseEnabled": str(queue.channel.encrypt_bodies).lower(),
+    }
+    if queue.is_fifo:
+        found |= {
+            "FifoQueue": "true",
+            "ContentBasedDeduplication": "false",
+            "DeduplicationScope": "queue",
+            "FifoThroughputLimit": "perQueue",
+        }
+    kept = {
+        name: value
+        for name, value in queue.set_attributes.items()
+        if name not in NUMBERS or name.startswith("Kms")
+    }
+    return found | kept
+
+
+def _clean(name: str, value: object) -> str:
+    if name not in SETTABLE:
+        raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
+    if not isinstance(value, str):
+        raise SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
+    if name in NUMBERS:
+        limits = NUMBERS[name]
+        if not re.fullmatch("[0-9]{1,9}", value) or not (limits.least <= int(value) <= limits.most):
+            raise SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
+        return str(int(value))
+    if name in CHOICES and value not in CHOICES[name]:
+        raise SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
+    if name == "Policy" and value:
+        raise SqsError(
+            "UnsupportedOperation",
+            "Queues have no policies here: scopes and channels of API keys say who may use them.",
+        )
+    if name == "RedrivePolicy" and value:
+        policy = read_redrive(value)
+        return json.dumps(
+            {"deadLetterTargetArn": policy.arn, "maxReceiveCount": policy.max_receives},
+            separators=(",", ":"),
+        )
+    if name == "RedriveAllowPolicy" and value:
+        read_allow(value)
+    return value
+
+
+def _object(name: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise errors.invalid(name, text, "It is not a JSON object.")
+    return found
+
+
+def _seconds(instant: datetime | None) -> str:
+    return str(int(instant.timestamp())) if instant else "0"

@@ -1,0 +1,373 @@
+"""The SQS door by hand: the Query protocol, signatures, API keys, and the REST API beside it."""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+from xml.etree import ElementTree
+
+import pytest
+import requests
+from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from tests.e2e.sqs.conftest import REGION, Door, client
+from tests.support.broker import ANSWER_S, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+XML = "{http://queue.amazonaws.com/doc/2012-11-05/}"
+FORM = "application/x-www-form-urlencoded; charset=utf-8"
+JSON = "application/x-amz-json-1.0"
+
+
+def signed(door: Door, request: AWSRequest, auth: type[SigV4Auth] = SigV4Auth) -> AWSRequest:
+    keys = Credentials(door.access_key_id, door.secret_access_key)
+    auth(keys, "sqs", REGION).add_auth(request)
+    return request
+
+
+def sent(request: AWSRequest, **changed: str) -> requests.Response:
+    made = request.prepare()
+    headers = {name: str(value) for name, value in made.headers.items()} | changed
+    return requests.request(
+        made.method, made.url, headers=headers, data=made.body, timeout=ANSWER_S
+    )
+
+
+def query(door: Door, action: str, path: str = "/", **fields: str) -> requests.Response:
+    """A call in the Query protocol."""
+    body = urlencode({"Action": action, "Version": "2012-11-05", **fields})
+    request = AWSRequest("POST", door.url + path, headers={"Content-Type": FORM}, data=body)
+    return sent(signed(door, request))
+
+
+def json_request(door: Door, operation: str, parameters: Mapping[str, Any]) -> AWSRequest:
+    headers = {"Content-Type": JSON, "X-Amz-Target": f"AmazonSQS.{operation}"}
+    return AWSRequest("POST", f"{door.url}/", headers=headers, data=json.dumps(parameters))
+
+
+def parsed(answer: requests.Response) -> ElementTree.Element:
+    return ElementTree.fromstring(answer.content)  # noqa: S314 - the broker under test wrote it
+
+
+def texts(answer: requests.Response, path: str) -> list[str]:
+    """The texts of the elements at a path such as ``A/B``."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "text/xml"
+    tree = parsed(answer)
+    return [found.text or "" for found in tree.findall(XML + path.replace("/", f"/{XML}"))]
+
+
+def refused(answer: requests.Response) -> tuple[int, str]:
+    """The status and the code of a refusal, in either protocol."""
+    if answer.headers["Content-Type"] == JSON:
+        code, _, who = answer.headers["x-amzn-query-error"].partition(";")
+        assert who in {"Sender", "Receiver"}
+        assert set(answer.json()) == {"__type", "message"}
+        return answer.status_code, code
+    error = parsed(answer).find(f"{XML}Error")
+    assert error is not None
+    assert error.findtext(f"{XML}Type") in {"Sender", "Receiver"}
+    return answer.status_code, error.findtext(f"{XML}Code") or ""
+
+
+@pytest.fixture
+def url(boto: Any, name: str) -> str:
+    made: str = boto.create_queue(QueueName=name)["QueueUrl"]
+    return made
+
+
+# The Query protocol
+
+
+def test_a_queue_by_the_query_protocol(door: Door, name: str) -> None:
+    created = query(
+        door,
+        "CreateQueue",
+        **{
+            "QueueName": name,
+            "Attribute.1.Name": "VisibilityTimeout",
+            "Attribute.1.Value": "60",
+            "Tag.1.Key": "team",
+            "Tag.1.Value": "<a&b>",
+        },
+    )
+    (url,) = texts(created, "CreateQueueResult/QueueUrl")
+    assert texts(query(door, "GetQueueUrl", QueueName=name), "GetQueueUrlResult/QueueUrl") == [url]
+    listed = query(door, "ListQueues", QueueNamePrefix=name)
+    assert texts(listed, "ListQueuesResult/QueueUrl") == [url]
+    asked = {"QueueUrl": url, "AttributeName.1": "VisibilityTimeout"}
+    found = query(door, "GetQueueAttributes", **asked)
+    assert texts(found, "GetQueueAttributesResult/Attribute/Name") == ["VisibilityTimeout"]
+    assert texts(found, "GetQueueAttributesResult/Attribute/Value") == ["60"]
+    tags = query(door, "ListQueueTags", QueueUrl=url)
+    assert texts(tags, "ListQueueTagsResult/Tag/Value") == ["<a&b>"]
+    assert len(texts(tags, "ResponseMetadata/RequestId")) == 1
+
+
+def test_messages_by_the_query_protocol(door: Door, url: str) -> None:
+    entry = "SendMessageBatchRequestEntry"
+    batch = query(
+        door,
+        "SendMessageBatch",
+        urlsplit(url).path,  # as old clients call it: the address is the queue
+        **{
+            f"{entry}.1.Id": "one",
+            f"{entry}.1.MessageBody": "<ä & b>\r\n",
+            f"{entry}.1.MessageAttribute.1.Name": "kind",
+            f"{entry}.1.MessageAttribute.1.Value.DataType": "String",
+            f"{entry}.1.MessageAttribute.1.Value.StringValue": "x",
+            f"{entry}.1.MessageAttribute.2.Name": "raw",
+            f"{entry}.1.MessageAttribute.2.Value.DataType": "Binary",
+            f"{entry}.1.MessageAttribute.2.Value.BinaryValue": base64.b64encode(b"\0").decode(),
+            f"{entry}.2.Id": "two",
+            f"{entry}.2.MessageBody": "late",
+            f"{entry}.2.DelaySeconds": "-1",
+        },
+    )
+    path = "SendMessageBatchResult/SendMessageBatchResultEntry"
+    assert texts(batch, f"{path}/Id") == ["one"]
+    failed = "SendMessageBatchResult/BatchResultErrorEntry"
+    assert texts(batch, f"{failed}/Id") == ["two"]
+    assert texts(batch, f"{failed}/SenderFault") == ["true"]
+    got = query(
+        door,
+        "ReceiveMessage",
+        **{
+            "QueueUrl": url,
+            "WaitTimeSeconds": "20",
+            "AttributeName.1": "All",
+            "MessageAttributeName.1": "All",
+        },
+    )
+    message = "ReceiveMessageResult/Message"
+    assert texts(got, f"{message}/Body") == ["<ä & b>\r\n"]
+    assert texts(got, f"{message}/MessageAttribute/Name") == ["kind", "raw"]
+    assert texts(got, f"{message}/MessageAttribute/Value/DataType") == ["String", "Binary"]
+    assert texts(got, f"{message}/MD5OfMessageAttributes") == texts(
+        batch, f"{path}/MD5OfMessageAttributes"
+    )
+    assert "ApproximateReceiveCount" in texts(got, f"{message}/Attribute/Name")
+    (handle,) = texts(got, f"{message}/ReceiptHandle")
+    change = {"QueueUrl": url, "ReceiptHandle": handle, "VisibilityTimeout": "600"}
+    texts(query(door, "ChangeMessageVisibility", **change), "ResponseMetadata")
+    entry = "DeleteMessageBatchRequestEntry.1"
+    done = query(
+        door,
+        "DeleteMessageBatch",
+        **{"QueueUrl": url, f"{entry}.Id": "x", f"{entry}.ReceiptHandle": handle},
+    )
+    assert texts(done, "DeleteMessageBatchResult/DeleteMessageBatchResultEntry/Id") == ["x"]
+
+
+def test_errors_of_the_query_protocol(door: Door, url: str) -> None:
+    gone = query(door, "GetQueueUrl", QueueName="not-there")
+    assert refused(gone) == (400, "AWS.SimpleQueueService.NonExistentQueue")
+    handle = query(door, "DeleteMessage", QueueUrl=url, ReceiptHandle="x")
+    assert refused(handle) == (404, "ReceiptHandleIsInvalid")
+    assert refused(query(door, "Explode")) == (400, "InvalidAction")
+    for fields in (
+        {"MaxNumberOfMessages": "many"},
+        {"AttributeName": "All", "AttributeName.1": "All"},
+        {"Attribute.1": "x"},
+    ):
+        answer = query(door, "ReceiveMessage", QueueUrl=url, **fields)
+        assert refused(answer) == (400, "MalformedInput")
+
+
+def test_what_is_no_request_is_refused(door: Door) -> None:
+    for body in ("", "[]", "nonsense", "\ud800", "[" * 100_000):
+        request = json_request(door, "SendMessage", {})
+        request.data = body.encode("utf-8", "surrogatepass")
+        code = "MalformedInput" if body else "MissingParameter"
+        assert refused(sent(signed(door, request))) == (400, code)
+    wrong: list[dict[str, Any]] = [
+        {"QueueUrl": 7},
+        {"QueueUrl": "x", "MessageBody": ["x"]},
+        {"QueueName": {}},
+    ]
+    for parameters in wrong:
+        status, _ = refused(sent(signed(door, json_request(door, "SendMessage", parameters))))
+        assert status == 400
+    assert refused(sent(signed(door, json_request(door, "Explode", {})))) == (400, "InvalidAction")
+
+
+# Signatures and keys
+
+
+def test_a_request_without_a_right_signature_is_refused(door: Door) -> None:
+    def answer(door: Door, changed: Mapping[str, str] | None = None) -> tuple[int, str]:
+        request = signed(door, json_request(door, "ListQueues", {}))
+        return refused(sent(request, **(changed or {})))
+
+    unsigned = json_request(door, "ListQueues", {})
+    assert refused(sent(unsigned)) == (403, "MissingAuthenticationToken")
+    key = str(door.broker.http.headers["Authorization"])
+    assert refused(sent(unsigned, Authorization=key)) == (403, "MissingAuthenticationToken")
+    stranger = door._replace(access_key_id="HSAKAAAAAAAAAAAAAAAA")
+    assert answer(stranger) == (403, "InvalidClientTokenId")
+    guess = door._replace(secret_access_key="x" * 40)
+    assert answer(guess) == (403, "SignatureDoesNotMatch")
+    changed = {"X-Amz-Target": "AmazonSQS.PurgeQueue"}
+    assert answer(door, changed) == (403, "SignatureDoesNotMatch")
+
+
+def test_a_body_that_is_not_the_signed_one_is_refused(door: Door) -> None:
+    request = signed(door, json_request(door, "ListQueues", {}))
+    made = request.prepare()
+    answer = requests.post(made.url, headers=dict(made.headers), data="{ }", timeout=ANSWER_S)
+    assert refused(answer) == (403, "SignatureDoesNotMatch")
+
+
+def test_a_presigned_address_is_good_by_itself(door: Door, url: str) -> None:
+    params = {"Action": "GetQueueAttributes", "QueueUrl": url, "AttributeName.1": "QueueArn"}
+    request = AWSRequest("GET", f"{door.url}/", params=params)
+    answer = sent(signed(door, request, SigV4QueryAuth))
+    (arn,) = texts(answer, "GetQueueAttributesResult/Attribute/Value")
+    assert arn.endswith(url.rpartition("/")[2])
+
+
+def test_the_console_stays_at_the_address(door: Door) -> None:
+    answer = requests.get(f"{door.url}/", timeout=ANSWER_S, allow_redirects=False)
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/admin/")
+
+
+def test_a_key_does_what_its_scopes_and_channels_say(door: Door, boto: Any, name: str) -> None:
+    name = name.lower()
+    url = boto.create_queue(QueueName=name)["QueueUrl"]
+    other = boto.create_queue(QueueName=f"{name}-other")["QueueUrl"]
+    sender = client(door.key("sender", "--scope", "publish", "--channel", name))
+    worker = client(door.key("worker", "--scope", "receive", "--channel", name))
+
+    def code(call: Any, **options: Any) -> str:
+        with pytest.raises(ClientError) as failed:
+            call(**options)
+        return str(failed.value.response["Error"]["Code"])
+
+    sender.send_message(QueueUrl=url, MessageBody="x")
+    assert sender.list_queues()["QueueUrls"] == [url]
+    assert code(sender.receive_message, QueueUrl=url) == "AccessDenied"
+    assert code(sender.create_queue, QueueName=f"{name}-new") == "AccessDenied"
+    assert code(sender.delete_queue, QueueUrl=url) == "AccessDenied"
+    assert code(worker.send_message, QueueUrl=url, MessageBody="x") == "AccessDenied"
+    gone = "AWS.SimpleQueueService.NonExistentQueue"
+    assert code(sender.send_message, QueueUrl=other, MessageBody="x") == gone
+    assert code(worker.receive_message, QueueUrl=other) == gone
+    (got,) = worker.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    worker.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
+
+
+def test_a_revoked_key_is_unknown(door: Door) -> None:
+    door.broker.call("PUT", "/producers/leaver", 201, json={})
+    environment = door.key("leaver", "--scope", "publish", "--all-channels")
+    revoked = client(environment)
+    revoked.list_queues()
+    key_id = environment["AWS_ACCESS_KEY_ID"].removeprefix("HSAK").lower()
+    door.broker.call("DELETE", f"/producers/leaver/keys/{key_id}", 204)
+
+    def is_refused() -> bool:
+        try:
+            revoked.list_queues()
+        except ClientError as error:
+            return str(error.response["Error"]["Code"]) == "InvalidClientTokenId"
+        return False
+
+    wait_until(is_refused, 60, "the key still opens the door")
+
+
+# The REST API beside it
+
+
+@pytest.fixture
+def channel(boto: Any, name: str) -> str:
+    """The channel of a queue."""
+    boto.create_queue(QueueName=name.lower())
+    return name.lower()
+
+
+def test_what_the_rest_api_publishes_is_received(door: Door, boto: Any, channel: str) -> None:
+    url = boto.get_queue_url(QueueName=channel)["QueueUrl"]
+    published = door.broker.call(
+        "POST",
+        f"/channels/{channel}/messages",
+        202,
+        data='{"id": 7}',
+        headers={
+            "Content-Type": "application/json",
+            "Hookstation-Event-Type": "order.created",
+            "Hookstation-Ordering-Key": "room-7",
+            "Hookstation-Header-X-Request": "r-1",
+            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        },
+    )
+    (got,) = boto.receive_message(
+        QueueUrl=url,
+        WaitTimeSeconds=20,
+        MessageAttributeNames=["All"],
+        MessageSystemAttributeNames=["All"],
+    )["Messages"]
+    assert got["MessageId"] == published["id"]
+    assert got["Body"] == '{"id": 7}'
+    assert got["Attributes"]["MessageGroupId"] == "room-7"
+    found = {name: it["StringValue"] for name, it in got["MessageAttributes"].items()}
+    assert found == {
+        "Content-Type": "application/json",
+        "Hookstation-Event-Type": "order.created",
+        "X-Request": "r-1",
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    }
+
+
+def test_a_body_that_is_no_text_is_received_in_base64(door: Door, boto: Any, channel: str) -> None:
+    url = boto.get_queue_url(QueueName=channel)["QueueUrl"]
+    door.broker.call("POST", f"/channels/{channel}/messages", 202, data=b"\xff\x00")
+    (got,) = boto.receive_message(
+        QueueUrl=url, WaitTimeSeconds=20, MessageAttributeNames=["Content-*", "All"]
+    )["Messages"]
+    assert base64.b64decode(got["Body"]) == b"\xff\x00"
+    assert got["MessageAttributes"]["Content-Transfer-Encoding"]["StringValue"] == "base64"
+
+
+def test_what_the_door_sends_is_received_through_the_rest_api(
+    door: Door, boto: Any, channel: str
+) -> None:
+    url = boto.get_queue_url(QueueName=channel)["QueueUrl"]
+    text = {"DataType": "String", "StringValue": "order.created"}
+    sent = boto.send_message(
+        QueueUrl=url,
+        MessageBody="x",
+        MessageAttributes={
+            "Hookstation-Event-Type": text,
+            "Content-Type": {"DataType": "String", "StringValue": "text/plain"},
+            "Tenant": {"DataType": "String", "StringValue": "seven"},
+            "count": {"DataType": "Number", "StringValue": "7"},
+        },
+    )
+    shown = door.broker.call("GET", f"/messages/{sent['MessageId']}", 200)
+    assert (shown["event_type"], shown["content_type"]) == ("order.created", "text/plain")
+    path = f"/channels/{channel}/consumers/sqs/receive"
+    (got,) = door.broker.call("POST", path, 200, json={"wait_s": 20})["messages"]
+    assert (got["id"], got["body"]) == (sent["MessageId"], "x")
+    assert got["headers"]["Tenant"] == "seven"
+    assert json.loads(got["headers"]["Sqs-Message-Attributes"]) == {
+        "count": {"StringValue": "7", "DataType": "Number"}
+    }
+
+
+def test_a_channel_with_a_pull_consumer_is_a_queue(door: Door, boto: Any, name: str) -> None:
+    name = name.lower()
+    door.broker.call("PUT", f"/channels/{name}", 201, json={})
+    with pytest.raises(ClientError):
+        boto.get_queue_url(QueueName=name)
+    door.broker.call("PUT", f"/channels/{name}/consumers/jobs", 201, json={"mode": "pull"})
+    url = boto.get_queue_url(QueueName=name)["QueueUrl"]
+    assert boto.list_queues(QueueNamePrefix=name)["QueueUrls"] == [url]
+    boto.send_message(QueueUrl=url, MessageBody="x")
+    (got,) = boto.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    boto.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
+    boto.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "5"})
+    found = boto.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
+    assert found["Attributes"] == {"VisibilityTimeout": "5"}
