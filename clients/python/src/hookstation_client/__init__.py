@@ -1,0 +1,53 @@
+"""The Python client of Hookstation: publish, receive, work, verify.
+
+from hookstation_client import Hookstation
+
+hooks = Hookstation("http://127.0.0.1:8000", key="hsk_...")
+hooks.publish("orders", {"id": 7}, event_type="order.created")
+"""
+
+from hookstation_client.client import (
+    AsyncDelivery,
+    AsyncHookstation,
+    Delivery,
+    Hookstation,
+)
+from hookstation_client.errors import (
+    BadRequest,
+    Conflict,
+    ConnectionFailed,
+    Forbidden,
+    HookstationError,
+    LeaseLost,
+    NotFound,
+    RateLimited,
+    SignatureError,
+    Unauthorized,
+    Unavailable,
+)
+from hookstation_client.models import BatchResult, ItemResult, Message, Outgoing, Settled
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncDelivery",
+    "AsyncHookstation",
+    "BadRequest",
+    "BatchResult",
+    "Conflict",
+    "ConnectionFailed",
+    "Delivery",
+    "Forbidden",
+    "Hookstation",
+    "HookstationError",
+    "ItemResult",
+    "LeaseLost",
+    "Message",
+    "NotFound",
+    "Outgoing",
+    "RateLimited",
+    "Settled",
+    "SignatureError",
+    "Unauthorized",
+    "Unavailable",
+]
