@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
 
 FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 20.0
@@ -87,7 +88,7 @@ class Pages(Generic[T]):
 def blocking(build: Callable[Concatenate[Any, P], Call[T]]) -> Callable[Concatenate[Any, P], T]:
     """The method of a blocking client that sends what ``build`` describes."""
 
-    def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         sent: T = self._send(build(self, *args, **kwargs))
         return sent
 
@@ -99,7 +100,7 @@ def listing(
 ) -> Callable[Concatenate[Any, P], Iterator[T]]:
     """The method of a blocking client that iterates over a list, page by page."""
 
-    def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         items: Iterator[T] = self._iterate(build(self, *args, **kwargs))
         return items
 
@@ -111,7 +112,7 @@ def awaiting(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """The same as `blocking`, for asyncio."""
 
-    async def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         sent: T = await self._send(build(self, *args, **kwargs))
         return sent
 
@@ -123,7 +124,7 @@ def async_listing(
 ) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
     """The same as `listing`, for asyncio."""
 
-    def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         items: AsyncIterator[T] = self._iterate(build(self, *args, **kwargs))
         return items
 
@@ -150,7 +151,7 @@ def wait_before_retry(
 def connection_failed(call: Call[Any], cause: httpx.TransportError) -> ConnectionFailed:
     """What a failure of the transport is to the caller."""
     code = "not_sent" if isinstance(cause, _UNSENT) else "no_response"
-    said = f"{call.method} {call.path}: {cause or type(cause).__name__}"
+    said = f"{call.method} {call.path}: {str(cause) or type(cause).__name__}"
     return ConnectionFailed(said, code=code)
 
 
@@ -207,12 +208,13 @@ def _may_repeat(call: Call[Any], error: HookstationError) -> bool:
     return ambiguous and call.is_repeatable
 
 
-def _documented(method: Any, build: Callable[..., Any], kind: str = "") -> Any:
+def _documented(method: F, build: Callable[..., Any], kind: str = "") -> F:
     """Give the method name, docstring and signature of the operation that it sends."""
     functools.update_wrapper(method, build)
-    del method.__wrapped__
+    # A signature of our own, in place of the one that `inspect` would read there.
+    vars(method).pop("__wrapped__")
     signature = inspect.signature(build)
     value = re.sub(r"^(?:Call|Pages)\[(.*)\]$", r"\1", str(signature.return_annotation))
     returns = f"{kind}[{value}]" if kind else value
-    method.__signature__ = signature.replace(return_annotation=returns)
+    vars(method)["__signature__"] = signature.replace(return_annotation=returns)
     return method

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import (
     Any,
@@ -14,6 +15,7 @@ from typing import (
 
 import httpx
 
+from hookstation_client.buffer import AsyncBuffer, Buffer, Refused
 from hookstation_client.calls import (
     Call,
     Pages,
@@ -28,6 +30,7 @@ from hookstation_client.calls import (
 from hookstation_client.errors import HookstationError, LeaseLost
 from hookstation_client.models import ReceivedMessage, Settled, received_fields
 from hookstation_client.operations import Operations, ScheduleOperations
+from hookstation_client.reconciliation import Reconciliation, replay_of
 
 T = TypeVar("T")
 
@@ -168,6 +171,40 @@ class Hookstation(_Common):
             if not batch and not wait:
                 return
 
+    def reconcile(
+        self,
+        channel: str,
+        consumer: str,
+        *,
+        seen: Callable[[str], bool],
+        after: str | None = None,
+        replay: bool = False,
+    ) -> Reconciliation:
+        """Compare notes: what the broker gave the consumer, and what ``seen(message_id)`` knows.
+
+        Covers what was accepted behind the message ``after``, up to two seconds ago. With
+        ``replay`` what is missing or dead is sent again. Keep ``last`` of the result, and pass it
+        as ``after`` the next time.
+        """
+        result = Reconciliation(last=after)
+        for item in self.expected(channel, consumer, after=after):
+            result.add(item, seen(item["message_id"]))
+        if replay:
+            for ids in result.batches():
+                result.replays.append(self.replay(**replay_of(ids)))
+        return result
+
+    def buffer(
+        self,
+        channel: str,
+        *,
+        spool: str | Path | None = None,
+        fsync: bool = False,
+        on_refused: Callable[[Refused], None] | None = None,
+    ) -> Buffer:
+        """A `Buffer`: publishes to the channel in the background, through a spool file."""
+        return Buffer(self, channel, spool=spool, fsync=fsync, on_refused=on_refused)
+
     def schedules(self, channel: str) -> Schedules:
         """The schedules of a channel."""
         return Schedules(self, channel)
@@ -304,6 +341,40 @@ class AsyncHookstation(_Common):
             if not batch and not wait:
                 return
 
+    async def reconcile(
+        self,
+        channel: str,
+        consumer: str,
+        *,
+        seen: Callable[[str], bool | Awaitable[bool]],
+        after: str | None = None,
+        replay: bool = False,
+    ) -> Reconciliation:
+        """Compare notes as `Hookstation.reconcile` does; ``seen`` may be a coroutine function."""
+        result = Reconciliation(last=after)
+        async for item in self.expected(channel, consumer, after=after):
+            known = seen(item["message_id"])
+            result.add(item, known if isinstance(known, bool) else await known)
+        if replay:
+            for ids in result.batches():
+                result.replays.append(await self.replay(**replay_of(ids)))
+        return result
+
+    def buffer(
+        self,
+        channel: str,
+        *,
+        spool: str | Path | None = None,
+        fsync: bool = False,
+        on_refused: Callable[[Refused], None] | None = None,
+        client: Hookstation | None = None,
+    ) -> AsyncBuffer:
+        """An `AsyncBuffer`. Its thread sends with ``client``, or one with the settings of this."""
+        sender = client or Hookstation(
+            self.url, key=self.key, timeout=self.timeout, retries=self.retries
+        )
+        return AsyncBuffer(Buffer(sender, channel, spool=spool, fsync=fsync, on_refused=on_refused))
+
     def schedules(self, channel: str) -> AsyncSchedules:
         """The schedules of a channel."""
         return AsyncSchedules(self, channel)
@@ -353,7 +424,7 @@ class AsyncHookstation(_Common):
                 return
 
 
-class Schedules(ScheduleOperations):
+class Schedules:
     """The schedules of one channel."""
 
     def __init__(self, client: Hookstation, channel: str) -> None:
@@ -371,7 +442,7 @@ class Schedules(ScheduleOperations):
     run = blocking(ScheduleOperations.run)
 
 
-class AsyncSchedules(ScheduleOperations):
+class AsyncSchedules:
     """The same for asyncio."""
 
     def __init__(self, client: AsyncHookstation, channel: str) -> None:

@@ -78,6 +78,27 @@ class SignatureError(ValueError):
     """A webhook that is not signed with the secret, or whose timestamp is too old or too new."""
 
 
+class Retry(Exception):
+    """Raised by a handler: the message is to come again, ``after`` so many seconds at least.
+
+    A push consumer's own retry policy may wait longer. With ``pause`` the broker holds back
+    everything for this consumer meanwhile, up to a minute: for a handler whose own database is
+    down. A worker's messages come again after exactly that time.
+    """
+
+    def __init__(self, after: float = 0, reason: str = "", *, pause: bool = False) -> None:
+        super().__init__(reason or f"retry after {after} s")
+        self.after = after
+        self.pause = pause
+
+
+class Reject(Exception):
+    """Raised by a handler: this message can never be handled. It becomes a dead letter at once."""
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason)
+
+
 _CLASSES: dict[int, type[HookstationError]] = {
     401: Unauthorized,
     403: Forbidden,

@@ -194,7 +194,7 @@ class Operations:
 
     # -- Channels and consumers ------------------------------------------------------------------
 
-    def create_channel(self, channel: str, **fields: Any) -> Call[Resource]:
+    def create_channel(self, /, channel: str, **fields: Any) -> Call[Resource]:
         """Create a channel or replace its settings. The same call twice changes nothing."""
         return _write("PUT", _path("channels", channel), fields)
 
@@ -206,7 +206,7 @@ class Operations:
         """The channels that the key may use."""
         return Pages(_path("channels"), dict)
 
-    def create_event_type(self, channel: str, name: str, **fields: Any) -> Call[Resource]:
+    def create_event_type(self, /, channel: str, name: str, **fields: Any) -> Call[Resource]:
         """Register an event type or replace it: ``schema``, ``example``, ``description``."""
         return _write("PUT", _path("channels", channel, "event-types", name), fields)
 
@@ -220,6 +220,7 @@ class Operations:
 
     def register(
         self,
+        /,
         channel: str,
         consumer: str,
         *,
@@ -240,7 +241,7 @@ class Operations:
             said["url"] = url
         return _write("PUT", _path("channels", channel, "consumers", consumer), said)
 
-    def update_consumer(self, channel: str, consumer: str, **fields: Any) -> Call[Resource]:
+    def update_consumer(self, /, channel: str, consumer: str, **fields: Any) -> Call[Resource]:
         """Change the given fields of a consumer."""
         return _write("PATCH", _path("channels", channel, "consumers", consumer), fields)
 
@@ -468,49 +469,50 @@ class ScheduleOperations:
 
     channel: str
 
-    def put(self, name: str, body: Any = None, **fields: Any) -> Call[Resource]:
+    def put(self, /, name: str, body: Any = None, **fields: Any) -> Call[Resource]:
         """Create a schedule, or replace it. The same call twice changes nothing.
 
         ``cron="0 9 * * 1-5"`` or ``every=seconds`` says when, ``body`` what is published. The
         other fields are those of docs/api.md, "Schedules".
         """
-        return _write("PUT", self._path(name), _schedule_fields({"body": body, **fields}))
+        return _write(
+            "PUT",
+            _schedules(self.channel, name),
+            _schedule_fields({"body": body, **fields}),
+        )
 
-    def update(self, name: str, **fields: Any) -> Call[Resource]:
+    def update(self, /, name: str, **fields: Any) -> Call[Resource]:
         """Change the given fields of a schedule."""
-        return _write("PATCH", self._path(name), _schedule_fields(fields))
+        return _write("PATCH", _schedules(self.channel, name), _schedule_fields(fields))
 
     def get(self, name: str) -> Call[Resource]:
         """A schedule, with its next occurrences and what became of the last ones."""
-        return Call("GET", self._path(name), _json)
+        return Call("GET", _schedules(self.channel, name), _json)
 
     def list(self, *, state: str | None = None) -> Pages[Resource]:
         """The schedules of the channel, newest first, without their bodies."""
-        return Pages(self._path(), dict, given(state=state))
+        return Pages(_schedules(self.channel), dict, given(state=state))
 
     def delete(self, name: str) -> Call[None]:
         """Forget a schedule; its messages stay."""
-        return Call("DELETE", self._path(name), _nothing)
+        return Call("DELETE", _schedules(self.channel, name), _nothing)
 
     def pause(self, name: str) -> Call[Resource]:
         """Publish nothing until `resume`."""
-        return _write("POST", self._path(name, "pause"))
+        return _write("POST", _schedules(self.channel, name, "pause"))
 
     def resume(self, name: str) -> Call[Resource]:
         """Go on; what was due meanwhile is not published."""
-        return _write("POST", self._path(name, "resume"))
+        return _write("POST", _schedules(self.channel, name, "resume"))
 
     def run(self, name: str) -> Call[Message]:
         """Publish the schedule's message once more, now."""
         return Call(
             "POST",
-            self._path(name, "run"),
+            _schedules(self.channel, name, "run"),
             lambda response: Message.from_json(response.json()),
             is_repeatable=False,
         )
-
-    def _path(self, *parts: str) -> str:
-        return _path("channels", self.channel, "schedules", *parts)
 
 
 def _batch(
@@ -548,6 +550,10 @@ def _schedule_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _path(*parts: str) -> str:
     return "/api/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _schedules(channel: str, *parts: str) -> str:
+    return _path("channels", channel, "schedules", *parts)
 
 
 def _json(response: httpx.Response) -> Resource:
