@@ -283,8 +283,10 @@ class Buffer:
 class AsyncBuffer:
     """The same for asyncio. A thread writes the file, and another one sends."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: Buffer, owned: Hookstation | None = None) -> None:
         self._buffer = buffer
+        self._owned = owned
+        """The client that was made for this buffer, to be closed with it."""
 
     async def publish(self, body: Any, **fields: Any) -> str:
         """Take a message; returns its idempotency key."""
@@ -305,6 +307,8 @@ class AsyncBuffer:
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Send what waits, for ``timeout`` seconds at most. A file keeps what is left."""
         await asyncio.to_thread(self._buffer.close, timeout)
+        if self._owned is not None:
+            self._owned.close()
 
     async def __aenter__(self) -> AsyncBuffer:
         return self

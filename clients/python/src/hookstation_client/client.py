@@ -370,10 +370,13 @@ class AsyncHookstation(_Common):
         client: Hookstation | None = None,
     ) -> AsyncBuffer:
         """An `AsyncBuffer`. Its thread sends with ``client``, or one with the settings of this."""
-        sender = client or Hookstation(
-            self.url, key=self.key, timeout=self.timeout, retries=self.retries
-        )
-        return AsyncBuffer(Buffer(sender, channel, spool=spool, fsync=fsync, on_refused=on_refused))
+        owned = None
+        if client is None:
+            client = owned = Hookstation(
+                self.url, key=self.key, timeout=self.timeout, retries=self.retries
+            )
+        buffer = Buffer(client, channel, spool=spool, fsync=fsync, on_refused=on_refused)
+        return AsyncBuffer(buffer, owned)
 
     def schedules(self, channel: str) -> AsyncSchedules:
         """The schedules of a channel."""

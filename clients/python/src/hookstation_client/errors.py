@@ -35,7 +35,9 @@ class HookstationError(Exception):
         """Seconds to wait before the next try, where the broker names them."""
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.detail}" if self.code else self.detail
+        # The detail of several faults names their fields, that of a single one does not.
+        field = next(iter(self.fields)) if len(self.fields) == 1 else ""
+        return ": ".join(part for part in (self.code, field, self.detail) if part)
 
 
 class BadRequest(HookstationError):

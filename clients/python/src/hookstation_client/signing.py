@@ -14,6 +14,8 @@ from hookstation_client.errors import SignatureError
 TOLERANCE_S = 300
 """How far a timestamp may be off, in seconds, as Standard Webhooks recommends."""
 
+_PREFIX = "whsec_"
+
 Secrets = Union[str, Iterable[str]]
 
 
@@ -43,7 +45,8 @@ def verify(
     try:
         message_id = found["webhook-id"]
         timestamp = found["webhook-timestamp"]
-        signatures = found["webhook-signature"].split(" ")
+        # Bytes: `compare_digest` refuses text beyond ASCII, and the header is a stranger's.
+        signatures = found["webhook-signature"].encode(errors="replace").split(b" ")
     except KeyError as missing:
         raise SignatureError(f"The header {missing.args[0]} is missing.") from None
     if not (timestamp.isascii() and timestamp.isdigit()):
@@ -54,8 +57,7 @@ def verify(
     content = _bytes(body)
     for one in [secret] if isinstance(secret, str) else secret:
         expected = _signature(_key(one), message_id, timestamp, content).encode()
-        # Bytes: `compare_digest` refuses text beyond ASCII, and the header is a stranger's.
-        if any(hmac.compare_digest(expected, given.encode()) for given in signatures):
+        if any(hmac.compare_digest(expected, given) for given in signatures):
             return message_id
     raise SignatureError("No signature matches.")
 
@@ -66,10 +68,15 @@ def _signature(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
 
 
 def _key(secret: str) -> bytes:
+    encoded = secret[len(_PREFIX) :] if secret.startswith(_PREFIX) else secret
     try:
-        return base64.b64decode(secret[6:] if secret.startswith("whsec_") else secret)
+        key = base64.b64decode(encoded + "==")  # Padding that is not needed is skipped.
     except (binascii.Error, ValueError):
         raise ValueError("The secret is no base64 behind `whsec_`.") from None
+    if not key:
+        # Anybody could sign with it.
+        raise ValueError("The secret is empty.")
+    return key
 
 
 def _bytes(body: bytes | str) -> bytes:
