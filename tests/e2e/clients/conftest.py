@@ -1,4 +1,4 @@
-"""One broker for all tests of a module, and a channel for each test."""
+"""One broker for all tests of this folder, and a channel for each test."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from tests.support.broker import Broker, running
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LONG_POLLS": "8"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Broker]:
     with (
         django_db_blocker.unblock(),
@@ -20,7 +20,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> 
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def key(broker: Broker) -> str:
     return str(broker.http.headers["Authorization"]).partition(" ")[2]
 

@@ -1,15 +1,19 @@
 """Each message is handled once, as far as a store remembers."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hookstation_client
 import pytest
 from django.core.cache.backends.locmem import LocMemCache
 from hookstation_client.deduplication import (
+    CLAIM_S,
     CacheStore,
     MemoryStore,
     SQLiteStore,
@@ -90,7 +94,7 @@ def test_message_that_is_being_handled_is_to_come_again(make: Make) -> None:
     may_end.set()
     first.join()
 
-    assert busy.value.after > 0
+    assert 0 < busy.value.after <= CLAIM_S
     assert handle(message("one")) is None
 
 
@@ -134,5 +138,40 @@ def test_sqlite_store_outlives_its_process(tmp_path: Path) -> None:
     for _ in range(2):
         store = SQLiteStore(tmp_path / "handled.db")
         once(store, "same")(recording(handled))(message("one"))
+
+    assert handled == ["one"]
+
+
+CLAIMS = """
+import os, sys
+from hookstation_client.deduplication import SQLiteStore
+
+SQLiteStore(sys.argv[1]).claim("same:one").__enter__()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow("starts a process that is killed")
+def test_message_of_a_killed_process_is_handled_at_once(tmp_path: Path) -> None:
+    handled: list[str] = []
+    path = tmp_path / "handled.db"
+    source = Path(hookstation_client.__file__).parents[1]
+
+    killed = subprocess.run(
+        [sys.executable, "-c", CLAIMS, path], env={"PYTHONPATH": str(source)}, check=False
+    )
+    once(SQLiteStore(path), "same")(recording(handled))(message("one"))
+
+    assert killed.returncode == -9
+    assert handled == ["one"]
+
+
+def test_claim_that_was_left_behind_ends(make: Make) -> None:
+    handled: list[str] = []
+    store = make(claim=0.0)
+    entered = store.claim("same:one")
+    entered.__enter__()
+
+    once(store, "same")(recording(handled))(message("one"))
 
     assert handled == ["one"]

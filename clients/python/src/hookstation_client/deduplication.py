@@ -11,21 +11,25 @@ import contextvars
 import functools
 import hashlib
 import inspect
+import os
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hookstation_client.errors import Retry
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 KEEP_S = 7 * 86_400.0
-CLAIM_S = 3600.0
-"""Seconds after which a claim whose process died is given to another one."""
-BUSY_RETRY_S = 10.0
+CLAIM_S = 120.0
+"""Seconds after which a message whose process died is handled by another one.
+
+Longer than a handler takes: after that time a repeat of its message would run beside it.
+"""
 
 current: contextvars.ContextVar[str] = contextvars.ContextVar("hookstation_message_id")
 """The id of the message that a handler of `Hooks` is called for."""
@@ -75,11 +79,19 @@ def once(store: Store, name: str | None = None) -> Callable[[F], F]:
     return decorate
 
 
+class _State(NamedTuple):
+    """What a store knows about a key: ``new``, ``running`` or ``done``."""
+
+    name: str
+    until: float = 0.0
+    """Unix seconds until which a claim holds."""
+
+
 class _Claims:
     """A store made of three short calls."""
 
-    def begin(self, key: str) -> str:
-        """Claim a key; ``new``, or ``done`` or ``running`` as it was."""
+    def begin(self, key: str) -> _State:
+        """Claim a key; the state in which it was."""
         raise NotImplementedError
 
     def done(self, key: str) -> None:
@@ -94,9 +106,11 @@ class _Claims:
     def claim(self, key: str) -> Iterator[bool]:
         """As `Store.claim`."""
         state = self.begin(key)
-        if state == "running":
-            raise Retry(BUSY_RETRY_S, "the same message is being handled right now")
-        if state == "done":
+        if state.name == "running":
+            # Whoever asked again before the claim ends would use up attempts for nothing.
+            wait = max(1.0, state.until - time.time())
+            raise Retry(wait, "the same message is being handled right now")
+        if state.name == "done":
             yield False
             return
         try:
@@ -110,78 +124,88 @@ class _Claims:
 class MemoryStore(_Claims):
     """Remembers in this process alone: for tests, and for one process that may forget."""
 
-    def __init__(self, keep: float = KEEP_S) -> None:
+    def __init__(self, keep: float = KEEP_S, claim: float = CLAIM_S) -> None:
         self._keep = keep
+        self._claim = claim
         self._lock = threading.Lock()
-        self._states: dict[str, tuple[str, float]] = {}
+        self._states: dict[str, _State] = {}
 
-    def begin(self, key: str) -> str:
+    def begin(self, key: str) -> _State:
         """Claim a key."""
-        now = time.monotonic()
+        now = time.time()
         with self._lock:
-            # The oldest come first: a key is put at the end each time it is set.
-            for old, (_, until) in list(self._states.items())[:100]:
-                if until < now:
+            # The oldest stand first: a key is put at the end each time it is set.
+            for old, state in list(self._states.items())[:100]:
+                if state.until < now:
                     del self._states[old]
-            state, until = self._states.get(key, ("new", 0.0))
-            if until >= now:
+            state = self._states.get(key, _State("new"))
+            if state.until >= now:
                 return state
-            self._set(key, "running")
-            return "new"
+            self._set(key, _State("running", now + self._claim))
+            return _State("new")
 
     def done(self, key: str) -> None:
         """Remember the key as handled."""
         with self._lock:
-            self._set(key, "done")
+            self._set(key, _State("done", time.time() + self._keep))
 
     def forget(self, key: str) -> None:
         """Give the claim up."""
         with self._lock:
             self._states.pop(key, None)
 
-    def _set(self, key: str, state: str) -> None:
+    def _set(self, key: str, state: _State) -> None:
         self._states.pop(key, None)
-        self._states[key] = (state, time.monotonic() + self._keep)
+        self._states[key] = state
 
 
 class SQLiteStore(_Claims):
-    """Remembers in an SQLite file, which the processes of one host share."""
+    """Remembers in an SQLite file, which the processes of one host share.
 
-    def __init__(self, path: str | Path, keep: float = KEEP_S) -> None:
+    The claim of a process that died is free at once.
+    """
+
+    def __init__(self, path: str | Path, keep: float = KEEP_S, claim: float = CLAIM_S) -> None:
         self._path = str(path)
         self._keep = keep
+        self._claim = claim
         with self._connection() as database:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute(
-                "CREATE TABLE IF NOT EXISTS handled"
-                " (key TEXT PRIMARY KEY, state TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID"
+                "CREATE TABLE IF NOT EXISTS hookstation_handled (key TEXT PRIMARY KEY,"
+                " owner TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID"
             )
-            database.execute("CREATE INDEX IF NOT EXISTS handled_until ON handled (until)")
+            database.execute(
+                "CREATE INDEX IF NOT EXISTS hookstation_handled_until"
+                " ON hookstation_handled (until)"
+            )
 
-    def begin(self, key: str) -> str:
+    def begin(self, key: str) -> _State:
         """Claim a key."""
         now = time.time()
         with self._connection() as database:
             database.execute("BEGIN IMMEDIATE")
-            database.execute("DELETE FROM handled WHERE until < ?", (now,))
-            found = database.execute("SELECT state FROM handled WHERE key = ?", (key,)).fetchone()
-            if found is None:
-                database.execute(
-                    "INSERT INTO handled VALUES (?, 'running', ?)", (key, now + CLAIM_S)
-                )
-        return "new" if found is None else str(found[0])
+            database.execute("DELETE FROM hookstation_handled WHERE until < ?", (now,))
+            found = database.execute(
+                "SELECT owner, until FROM hookstation_handled WHERE key = ?", (key,)
+            ).fetchone()
+            if found is not None and (not found[0] or _is_alive(found[0])):
+                return _State("running" if found[0] else "done", found[1])
+            self._set(database, key, _this_process(), now + self._claim)
+        return _State("new")
 
     def done(self, key: str) -> None:
         """Remember the key as handled."""
         with self._connection() as database:
-            database.execute(
-                "REPLACE INTO handled VALUES (?, 'done', ?)", (key, time.time() + self._keep)
-            )
+            self._set(database, key, "", time.time() + self._keep)
 
     def forget(self, key: str) -> None:
         """Give the claim up."""
         with self._connection() as database:
-            database.execute("DELETE FROM handled WHERE key = ?", (key,))
+            database.execute("DELETE FROM hookstation_handled WHERE key = ?", (key,))
+
+    def _set(self, database: sqlite3.Connection, key: str, owner: str, until: float) -> None:
+        database.execute("REPLACE INTO hookstation_handled VALUES (?, ?, ?)", (key, owner, until))
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -202,17 +226,25 @@ class CacheStore(_Claims):
     Memcached and the database cache. What the cache evicts is forgotten.
     """
 
-    def __init__(self, cache: Any, keep: float = KEEP_S, prefix: str = "hookstation:") -> None:
+    def __init__(
+        self,
+        cache: Any,
+        keep: float = KEEP_S,
+        claim: float = CLAIM_S,
+        prefix: str = "hookstation:",
+    ) -> None:
         self._cache = cache
         self._keep = keep
+        self._claim = claim
         self._prefix = prefix
 
-    def begin(self, key: str) -> str:
+    def begin(self, key: str) -> _State:
         """Claim a key."""
-        name = self._name(key)
-        if self._cache.add(name, "running", timeout=CLAIM_S):
-            return "new"
-        return str(self._cache.get(name) or "running")
+        name, until = self._name(key), time.time() + self._claim
+        if self._cache.add(name, until, timeout=self._claim):
+            return _State("new")
+        found = self._cache.get(name, until)
+        return _State("done") if found == "done" else _State("running", float(found))
 
     def done(self, key: str) -> None:
         """Remember the key as handled."""
@@ -250,3 +282,28 @@ class ModelStore:
             manager = self._model._default_manager.using(database)
             _, is_new = manager.get_or_create(key=key)
             yield is_new
+
+
+_processes: dict[int, str] = {}
+
+
+def _this_process() -> str:
+    """Its id and a mark that a later process of the same id does not have."""
+    pid = os.getpid()
+    return f"{pid}:{_processes.setdefault(pid, uuid.uuid4().hex)}"
+
+
+def _is_alive(owner: str) -> bool:
+    """Whether a process still exists; true where that is not known."""
+    pid = int(owner.partition(":")[0])
+    if pid == os.getpid():
+        return owner == _this_process()
+    if os.name != "posix":
+        return True  # Signal 0 asks nothing there.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
