@@ -120,6 +120,9 @@ def test_shop_takes_orders_once_and_rejects_for_good(
             "not all is settled",
         )
         assert shop.orders() == [1, 2]
+        # Rejected ones were tried once: `Hookstation-Retry: never`.
+        dead = list(hooks.dead_letters(channel, "shop"))
+        assert {(d["reason"], d["attempt_count"]) for d in dead} == {("permanent_failure", 1)}
 
         # A repeat is acknowledged and changes nothing, though it holds another order here.
         repeat = signed(made["secret"], sent[0].id, b'{"id": 99, "article": "tea"}', channel)

@@ -20,6 +20,7 @@ from hookstation_client import (
     Hookstation,
     Outgoing,
     Refused,
+    Reject,
     Retry,
     Worker,
 )
@@ -49,28 +50,32 @@ def run_until(worker: Worker, done: Callable[[], bool], otherwise: str) -> None:
 
 def test_worker_acknowledges_retries_and_rejects(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all", max_attempts=2, retry=[1])
-    hooks.publish_batch(channel, [Outgoing(text) for text in ("good", "later", "bad")])
+    hooks.publish_batch(channel, [Outgoing(text) for text in ("good", "later", "bad", "no")])
     calls: list[tuple[bytes, int]] = []
 
     def handle(delivery: Delivery) -> None:
         calls.append((delivery.body, delivery.attempt))
         if delivery.body == b"bad":
-            raise RuntimeError("no such room")
+            raise RuntimeError("closed")
+        if delivery.body == b"no":
+            raise Reject("no such room")
         if delivery.body == b"later" and delivery.attempt == 1:
             raise Retry(after=0)
 
     run_until(
         Worker(hooks, channel, "all", handle, wait=1),
-        lambda: states(hooks, channel) == ["Dead", "Delivered", "Delivered"],
+        lambda: states(hooks, channel) == ["Dead", "Dead", "Delivered", "Delivered"],
         "the worker has not settled everything",
     )
 
     assert sorted(calls) == [
-        (b"bad", 1), (b"bad", 2), (b"good", 1), (b"later", 1), (b"later", 2),
+        (b"bad", 1), (b"bad", 2), (b"good", 1), (b"later", 1), (b"later", 2), (b"no", 1),
     ]  # fmt: skip
-    (dead,) = hooks.dead_letters(channel, "all")
-    attempts = hooks.delivery(dead["id"])["attempts"]
-    assert {attempt["error"] for attempt in attempts} == {"RuntimeError: no such room"}
+    dead = [hooks.delivery(item["id"]) for item in hooks.dead_letters(channel, "all")]
+    assert {(d["reason"], d["attempts"][0]["error"]) for d in dead} == {
+        ("exhausted", "RuntimeError: closed"),
+        ("permanent_failure", "no such room"),
+    }
 
 
 def test_worker_extends_leases_and_runs_several_at_once(hooks: Hookstation, channel: str) -> None:

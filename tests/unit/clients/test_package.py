@@ -1,6 +1,7 @@
 """The distribution: what its wheel holds, what it imports, and which Python it needs."""
 
 import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import hookstation_client
 import pytest
+from hookstation_client.client import Schedules
 
 CLIENT = Path(__file__).resolve().parents[3] / "clients" / "python"
 SOURCES = sorted((CLIENT / "src").rglob("*.py"))
+GUIDE = CLIENT.parents[1] / "docs" / "clients" / "python.md"
 FRAMEWORKS = ("celery", "django", "fastapi", "flask", "pydantic", "starlette")
 
 
@@ -42,6 +45,28 @@ def test_annotations_are_never_evaluated() -> None:
     lacking = [p.name for p in SOURCES if ":" in p.read_text() and late not in p.read_text()]
 
     assert [name for name in lacking if name != "__init__.py"] == []
+
+
+def test_guide_names_every_method() -> None:
+    public = {
+        name
+        for kind in (hookstation_client.Hookstation, Schedules)
+        for name in vars(kind)
+        if not name.startswith("_") and name != "close"
+    }
+    named = set(re.findall(r"`([a-z_]+)`", GUIDE.read_text(encoding="utf-8")))
+
+    assert public - named - {"schedules"} == set()
+
+
+def test_blocks_of_the_guide_can_be_run_up_to_their_first_call() -> None:
+    """They are compiled, and whatever they import exists."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
+    for block in blocks:
+        compile(block, GUIDE.name, "exec")
+        imports = [line for line in block.splitlines() if line.startswith(("import ", "from "))]
+        exec("\n".join(imports), {})  # noqa: S102  # our own page
+    assert len(blocks) > 5
 
 
 def test_public_names_exist() -> None:

@@ -477,9 +477,12 @@ class Delivery(ReceivedMessage):
         """It is delivered."""
         settled(self, self._client.ack(self))
 
-    def nack(self, delay: int | None = None, error: str | None = None) -> None:
-        """It failed: again after ``delay`` seconds, or as the consumer's retry policy says."""
-        settled(self, self._client.nack(self, delay=delay, error=error))
+    def nack(self, delay: int | None = None, error: str | None = None, final: bool = False) -> None:
+        """It failed: again after ``delay`` seconds, or as the consumer's retry policy says.
+
+        With ``final`` it is dead at once.
+        """
+        settled(self, self._client.nack(self, delay=delay, error=error, final=final))
 
     def extend(self, lease: int) -> None:
         """The lease ends ``lease`` seconds from now."""
@@ -501,9 +504,14 @@ class AsyncDelivery(ReceivedMessage):
         """It is delivered."""
         settled(self, await self._client.ack(self))
 
-    async def nack(self, delay: int | None = None, error: str | None = None) -> None:
-        """It failed: again after ``delay`` seconds, or as the consumer's retry policy says."""
-        settled(self, await self._client.nack(self, delay=delay, error=error))
+    async def nack(
+        self, delay: int | None = None, error: str | None = None, final: bool = False
+    ) -> None:
+        """It failed: again after ``delay`` seconds, or as the consumer's retry policy says.
+
+        With ``final`` it is dead at once.
+        """
+        settled(self, await self._client.nack(self, delay=delay, error=error, final=final))
 
     async def extend(self, lease: int) -> None:
         """The lease ends ``lease`` seconds from now."""

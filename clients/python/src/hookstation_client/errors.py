@@ -95,7 +95,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this message can never be handled. It becomes a dead letter at once."""
+    """Raised by a handler: it can never handle this message, which is a dead letter at once."""
 
     def __init__(self, reason: str = "rejected") -> None:
         super().__init__(reason)

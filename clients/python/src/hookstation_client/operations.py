@@ -323,12 +323,15 @@ class Operations:
         *,
         delay: int | None = None,
         error: str | None = None,
+        final: bool = False,
     ) -> Call[Settled]:
         """Report a failed attempt: it comes again after ``delay`` seconds, or is dead.
 
-        Without ``delay`` the consumer's retry policy decides. ``error`` is for people.
+        Without ``delay`` the consumer's retry policy decides; with ``final`` it is dead at once.
+        ``error`` is for people.
         """
-        return _settle("nack", leases, delay_s=delay, error=error[:300] if error else None)
+        said = error[:300] if error else None
+        return _settle("nack", leases, delay_s=delay, error=said, final=final or None)
 
     def extend(self, leases: Lease | Iterable[Lease], lease: int) -> Call[Settled]:
         """Let leases end ``lease`` seconds from now."""

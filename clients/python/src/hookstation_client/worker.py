@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -95,8 +96,9 @@ class _Common:
 class Worker(_Common):
     """Runs ``handler(delivery)`` for each message of a pull consumer, in threads (S0-67).
 
-    When the handler returns, the message is acknowledged. `Retry` gives it back for later,
-    `Reject` and any other exception reject it. Leases are extended as long as the handler runs.
+    When the handler returns, the message is acknowledged. `Retry` lets it come again after its
+    time, `Reject` makes it a dead letter at once, any other exception is a failed attempt. Leases
+    are extended as long as the handler runs.
     At most ``concurrency`` messages are held at a time.
 
     `run` ends after SIGTERM, SIGINT or `stop`: it receives no more, and waits up to
@@ -188,10 +190,10 @@ class Worker(_Common):
         try:
             self.handler(delivery)
         except BaseException as error:
-            delay, said = refusal(delivery, error)
+            refused = refusal(delivery, error)
 
             def settle() -> None:
-                delivery.nack(delay=delay, error=said)
+                delivery.nack(**refused)
 
         try:
             self._held.pop(delivery.lease, None)
@@ -346,7 +348,7 @@ class AsyncWorker(_Common):
         if refused is None:
             await self._say(delivery.ack())
         else:
-            await self._say(delivery.nack(delay=refused[0], error=refused[1]))
+            await self._say(delivery.nack(**refused))
 
     async def _say(self, call: Awaitable[Any]) -> None:
         try:
@@ -392,12 +394,12 @@ class AsyncWorker(_Common):
             restore()
 
 
-def refusal(message: ReceivedMessage, error: BaseException) -> tuple[int | None, str]:
-    """``delay`` and ``error`` of the `nack` after a handler raised ``error``."""
+def refusal(message: ReceivedMessage, error: BaseException) -> dict[str, Any]:
+    """The arguments of the `nack` after a handler raised ``error``."""
     if isinstance(error, Retry):
-        return round(error.after), str(error)
+        return {"delay": math.ceil(error.after), "error": str(error)}
     if isinstance(error, Reject):
         logger.warning("%s is rejected: %s", message.id, error)
-    else:
-        logger.error("the handler of %s failed", message.id, exc_info=error)
-    return None, f"{type(error).__name__}: {error}"
+        return {"error": str(error), "final": True}
+    logger.error("the handler of %s failed", message.id, exc_info=error)
+    return {"error": f"{type(error).__name__}: {error}"}
