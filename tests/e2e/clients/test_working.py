@@ -7,8 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +81,25 @@ def test_worker_acknowledges_retries_and_rejects(hooks: Hookstation, channel: st
 def test_worker_extends_leases_and_runs_several_at_once(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing(str(n)) for n in range(4)])
-    together = threading.Barrier(4)
-    lapse = time.monotonic() + 5
+    together = threading.Barrier(5)
+    may_end = threading.Event()
 
     def handle(delivery: Delivery) -> None:
         together.wait(PATIENCE_S)
-        # Longer than the lease: another receiver would get it, were it not extended.
-        while time.monotonic() < lapse:
-            time.sleep(0.1)
+        assert may_end.wait(PATIENCE_S)
 
     worker = Worker(hooks, channel, "all", handle, concurrency=4, lease=2, wait=1)
-    run_until(worker, lambda: states(hooks, channel) == ["Delivered"] * 4, "nothing was delivered")
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    together.wait(PATIENCE_S)
+    # Another receiver asks for longer than the leases last, were they not extended.
+    found = hooks.receive_batch(channel, "all", wait=6)
+    may_end.set()
+    worker.stop()
+    thread.join(PATIENCE_S)
 
+    assert found == []
+    assert states(hooks, channel) == ["Delivered"] * 4
     assert {d["attempt_count"] for d in hooks.deliveries(channel, "all")} == {1}
 
 
@@ -138,9 +145,12 @@ print("ended", flush=True)
 """
 
 
-def client_process(hooks: Hookstation, code: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process of its own that speaks to the same broker."""
-    return subprocess.Popen(
+@contextmanager
+def client_process(
+    hooks: Hookstation, code: str, *arguments: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A process of its own that speaks to the same broker, and is killed at the end."""
+    process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env={
             "PATH": os.environ["PATH"],
@@ -152,6 +162,11 @@ def client_process(hooks: Hookstation, code: str, *arguments: str) -> subprocess
         stdout=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
@@ -162,28 +177,26 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_worker_that_is_told_to_end_finishes_what_it_does(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     hooks.publish_batch(channel, [Outgoing("one"), Outgoing("two")])
-    worker = client_process(hooks, WORKER, channel)
 
-    assert line_of(worker) == "begun"
-    worker.send_signal(signal.SIGTERM)
-    assert worker.stdin is not None
-    worker.stdin.write("\n")
-    worker.stdin.flush()
-    said = [line_of(worker), line_of(worker)]
+    with client_process(hooks, WORKER, channel) as worker:
+        assert line_of(worker) == "begun"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.stdin is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        said = [line_of(worker), line_of(worker)]
+        ended = worker.wait(PATIENCE_S)
 
-    assert worker.wait(PATIENCE_S) == 0
-    assert said == ["done", "ended"]
+    assert (ended, said) == (0, ["done", "ended"])
     assert states(hooks, channel) == ["Delivered", "Queued"]
-    worker.communicate()
 
 
 def test_message_of_a_killed_worker_is_received_again(hooks: Hookstation, channel: str) -> None:
     hooks.register(channel, "all")
     sent = hooks.publish(channel, "x")
-    worker = client_process(hooks, WORKER, channel)
-    assert line_of(worker) == "begun"
-    worker.kill()
-    worker.communicate(timeout=PATIENCE_S)
+    with client_process(hooks, WORKER, channel) as worker:
+        assert line_of(worker) == "begun"
+        worker.kill()
 
     again = next(iter(hooks.receive(channel, "all", wait=20)))
 
@@ -212,13 +225,13 @@ def test_killed_process_leaves_its_messages_in_the_spool(
     spool = tmp_path / "spool.db"
     promised = 0
     for url, least in ((hooks.url, 300), ("http://127.0.0.1:9", 50)):
-        writer = client_process(hooks, BUFFER, channel, str(spool), url)
-        wanted = promised + least
-        said = 0
-        while promised + said < wanted:
-            said = int(line_of(writer))
-        writer.kill()
-        rest = writer.communicate(timeout=PATIENCE_S)[0].split()
+        with client_process(hooks, BUFFER, channel, str(spool), url) as writer:
+            said = 0
+            while said < least:
+                said = int(line_of(writer))
+            writer.kill()
+            assert writer.stdout is not None
+            rest = writer.stdout.read().split()
         promised += int(rest[-1]) if rest and rest[-1].isdigit() else said
 
     with hooks.buffer(channel, spool=spool) as buffer:

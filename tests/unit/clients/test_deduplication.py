@@ -146,8 +146,8 @@ CLAIMS = """
 import os, sys
 from hookstation_client.deduplication import SQLiteStore
 
-SQLiteStore(sys.argv[1]).claim("same:one").__enter__()
-os.kill(os.getpid(), 9)
+with SQLiteStore(sys.argv[1]).claim("same:one"):
+    os.kill(os.getpid(), 9)
 """
 
 
