@@ -175,3 +175,60 @@ def test_claim_that_was_left_behind_ends(make: Make) -> None:
     once(store, "same")(recording(handled))(message("one"))
 
     assert handled == ["one"]
+
+
+IN_A_MODEL = """
+import django
+from django.conf import settings
+
+database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+settings.configure(DATABASES={"default": database})
+django.setup()
+from django.db import connection, models
+from hookstation_client.deduplication import ModelStore, once
+
+class Handled(models.Model):
+    key = models.CharField(max_length=200, unique=True)
+    class Meta:
+        app_label = "shop"
+
+class Order(models.Model):
+    class Meta:
+        app_label = "shop"
+
+with connection.schema_editor() as editor:
+    editor.create_model(Handled)
+    editor.create_model(Order)
+fails = [True, False]
+
+class Message:
+    id, attempt = "one", 1
+
+@once(ModelStore(Handled), "order")
+def order(message):
+    Order.objects.create()
+    if fails.pop(0):
+        raise RuntimeError
+
+for _ in range(3):
+    try:
+        order(Message())
+        print(Order.objects.count(), *Handled.objects.values_list("key", flat=True))
+    except RuntimeError:
+        print(Order.objects.count(), Handled.objects.count())
+"""
+
+
+@pytest.mark.slow("starts a process with settings of its own")
+def test_model_store_remembers_in_the_transaction_of_the_handler() -> None:
+    source = Path(hookstation_client.__file__).parents[1]
+
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_MODEL],
+        env={"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.stdout.splitlines(), done.stderr) == (["0 0", "1 order:one", "1 order:one"], "")
