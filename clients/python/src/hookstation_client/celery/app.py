@@ -18,7 +18,9 @@ from hookstation_client.celery import canvas
 from hookstation_client.celery.exceptions import (
     ImproperlyConfigured,
     NotCovered,
+    NotRegistered,
     OperationalError,
+    Reject,
 )
 from hookstation_client.celery.protocol import TaskMessage, new_id
 from hookstation_client.celery.result import AsyncResult, GroupResult, Results
@@ -33,9 +35,15 @@ from hookstation_client.errors import (
     RateLimited,
     Unavailable,
 )
+from hookstation_client.errors import Retry as Later
+from hookstation_client.receiving import Event, Hooks
 
 CONSUMER = "workers"
 """The pull consumer of each queue."""
+PUSH_CONSUMER = "web"
+"""The push consumer of a queue that has one."""
+BACK_IN_S = 30
+"""When a message comes again that this process cannot run, because it does not know the task."""
 MAX_ATTEMPTS = 100
 """Of a message that no worker can run, because it does not know the task; then it is dead."""
 BATCH_MESSAGES = 200
@@ -361,21 +369,55 @@ class Celery:
 
     def fastapi_router(self, path: str = "/tasks") -> Any:
         """A router of FastAPI that runs the tasks that are pushed to it."""
-        from hookstation_client.celery import push  # noqa: PLC0415 - FastAPI may be absent
-
-        return push.fastapi_router(self, path)
+        return self.hooks().fastapi_router(path)
 
     def flask_blueprint(self, path: str = "/tasks") -> Any:
         """A blueprint of Flask that runs the tasks that are pushed to it."""
-        from hookstation_client.celery import push  # noqa: PLC0415 - Flask may be absent
+        return self.hooks().flask_blueprint(path, name="hookstation_tasks")
 
-        return push.flask_blueprint(self, path)
-
-    def django_urls(self, path: str = "tasks") -> Any:
+    def django_urls(self, path: str = "tasks") -> list[Any]:
         """URL patterns of Django that run the tasks that are pushed to them."""
-        from hookstation_client.celery import push  # noqa: PLC0415 - Django may be absent
+        return self.hooks().django_urls(path, name="hookstation_tasks")
 
-        return push.django_urls(self, path)
+    def hooks(self) -> Hooks:
+        """What receives pushed tasks: signed with ``webhook_secrets``, or ``HOOKSTATION_SECRET``.
+
+        A task is run within the request, and the response acknowledges it: it has to end within
+        the consumer's ``timeout_ms``.
+        """
+        hooks = Hooks(self.conf.webhook_secrets or None)
+
+        @hooks.on("*")
+        def run(event: Event) -> None:
+            told = {
+                "routing_key": event.channel,
+                "exchange": "",
+                "priority": self.conf.priority_of_broker(event.priority),
+                "redelivered": event.attempt > 1,
+            }
+            try:
+                self.run_message(event.body, event.id, hostname=event.consumer, delivery_info=told)
+            except Reject as rejected:
+                if rejected.requeue:
+                    raise Later(after=1) from rejected
+            except (NotRegistered, ValueError) as error:
+                raise Later(after=BACK_IN_S) from error
+
+        return hooks
+
+    def register_push(self, url: str, queue: str | None = None, **fields: Any) -> dict[str, Any]:
+        """Have a queue's tasks pushed to ``url``, where one of the above receives them.
+
+        ``fields`` are those of a consumer (docs/api.md, "Consumers"). The result holds the signing
+        secret as ``secret`` once, when the consumer is new. Safe at each start.
+        """
+        queue = queue or self.conf.task_default_queue
+        said = {"max_attempts": MAX_ATTEMPTS, "timeout_ms": 300_000, **fields}
+        try:
+            self.client.channel(queue)
+        except NotFound:
+            self.client.create_channel(queue, kind="queue", description="A queue of tasks")
+        return self.client.register(queue, PUSH_CONSUMER, url=url, **said)
 
     # -- Inside ----------------------------------------------------------------------------------
 

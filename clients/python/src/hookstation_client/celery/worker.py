@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from hookstation_client import Delivery
-from hookstation_client.celery.app import CONSUMER, Celery
+from hookstation_client.celery.app import BACK_IN_S, CONSUMER, Celery
 from hookstation_client.celery.exceptions import NotRegistered, Reject
 from hookstation_client.errors import HookstationError
 
@@ -33,8 +33,6 @@ WAIT_S = 5
 """How long a call waits for tasks, and so how long the end of the worker may take."""
 PAUSE_S = 1.0
 """After a failed call."""
-BACK_IN_S = 30
-"""When a message comes again that this worker cannot run, because it does not know the task."""
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/([smh]))?")
 _UNITS = {"s": 1, "m": 60, "h": 3600, None: 1}
 
