@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,11 @@ from typing import Any
 
 import pytest
 import redis
+import requests
+import uvicorn
+from fastapi import FastAPI
+from flask import Flask
+from werkzeug.serving import make_server
 
 from tests.support import ports
 from tests.support.broker import ROOT, running, wait_until
@@ -273,6 +279,47 @@ def test_urgent_tasks_are_run_first(shop: Shop, tmp_path: Path) -> None:
         wait_until(lambda: len(lines(file)) == 4, PATIENCE_S, "they were not run")
     # One call in ten takes the oldest, which is the least urgent one here.
     assert [line for line in lines(file) if line != "9"] == ["0", "3", "6"]
+
+
+@pytest.mark.parametrize("framework", ["fastapi", "flask"])
+def test_tasks_are_pushed_into_a_web_application(shop: Shop, framework: str) -> None:
+    if shop.name == "before":
+        pytest.skip("Celery's tasks are pulled alone")
+    port, queue = ports.claim(), f"pushed-{framework}"
+    made = shop.app.register_push(f"http://127.0.0.1:{port}/tasks", queue)
+    shop.app.conf.webhook_secrets = (made["secret"],)
+    with _serving(framework, shop.app, port):
+        chained = shop.add.s(1, 2).set(queue=queue) | shop.fetch.s().set(queue=queue)
+        assert chained().get(timeout=PATIENCE_S) == 3
+        reserved = shop.reserve.apply_async(["lamp"], queue=queue)
+        with pytest.raises(shop.OutOfStock):
+            reserved.get(timeout=PATIENCE_S)
+        forged = requests.post(f"http://127.0.0.1:{port}/tasks", data=b"{}", timeout=PATIENCE_S)
+        assert forged.status_code == 401
+
+
+@contextmanager
+def _serving(framework: str, app: Any, port: int) -> Iterator[None]:
+    """A web application that runs tasks, in a thread."""
+    if framework == "flask":
+        flask = Flask("shop")
+        flask.register_blueprint(app.flask_blueprint())
+        server = make_server("127.0.0.1", port, flask, threaded=True)
+        serve: Callable[[], None] = server.serve_forever
+        stop: Callable[[], None] = server.shutdown
+    else:
+        api = FastAPI()
+        api.include_router(app.fastapi_router())
+        settings = uvicorn.Config(api, port=port, log_level="warning", lifespan="off")
+        uvicorn_server = uvicorn.Server(settings)
+        serve, stop = uvicorn_server.run, lambda: setattr(uvicorn_server, "should_exit", True)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join(PATIENCE_S)
 
 
 def test_a_killed_worker_loses_nothing(shop: Shop, tmp_path: Path) -> None:

@@ -146,8 +146,10 @@ def test_a_killed_relay_loses_nothing_and_keeps_the_order(
     project: Project, hooks: Hookstation, orders: str
 ) -> None:
     project.run(
+        "from django.db import transaction\n"
         "from shop.after import place_order\n"
-        f"for n in range({ORDERS}): place_order(str(n % {ROOMS}), n)\n",
+        "with transaction.atomic():\n"
+        f"    for n in range({ORDERS}): place_order(str(n % {ROOMS}), n)\n",
         RELAY_ON_COMMIT="false",
     )
     relay = project.start("relay_outbox")

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable
+from typing import Any, Callable, overload
 from zoneinfo import ZoneInfo
 
 from hookstation_client import Hookstation, Outgoing
@@ -173,6 +173,12 @@ class Celery:
             )
 
     # -- Tasks -----------------------------------------------------------------------------------
+
+    @overload
+    def task(self, fun: Callable[..., Any], /) -> Task: ...
+
+    @overload
+    def task(self, **options: Any) -> Callable[[Callable[..., Any]], Task]: ...
 
     def task(self, *args: Any, **options: Any) -> Any:
         """Make a task of a function; a decorator, with or without options."""
@@ -570,6 +576,14 @@ class Celery:
 
 _applications: list[Celery] = []
 _FIELDS = ("id", "event_type", "priority", "deliver_in", "deliver_at", "expires_at", "content_type")
+
+
+@overload
+def shared_task(fun: Callable[..., Any], /) -> Task: ...
+
+
+@overload
+def shared_task(**options: Any) -> Callable[[Callable[..., Any]], Task]: ...
 
 
 def shared_task(*args: Any, **options: Any) -> Any:

@@ -102,9 +102,8 @@ def _tagged(value: Any) -> Any:
     for kind, name in ((datetime, "datetime"), (date, "date"), (time, "time")):
         if isinstance(value, kind):
             return {"__type__": name, "__value__": value.isoformat()}
-    for kind, name in ((Decimal, "decimal"), (uuid.UUID, "uuid")):
-        if isinstance(value, kind):
-            return {"__type__": name, "__value__": str(value)}
+    if isinstance(value, (Decimal, uuid.UUID)):
+        return {"__type__": type(value).__name__.lower(), "__value__": str(value)}
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 

@@ -210,7 +210,8 @@ class AsyncResult:
         self.app.results.forget(self.id)
 
     def _parents(self) -> list[Any]:
-        found, node = [], self.parent
+        found: list[Any] = []
+        node = self.parent
         while node is not None:
             found.insert(0, node)
             node = node.parent
@@ -266,7 +267,14 @@ class EagerResult(AsyncResult):
     def ready(self) -> bool:
         return True
 
-    def get(self, timeout: float | None = None, propagate: bool = True, **options: Any) -> Any:
+    def get(
+        self,
+        timeout: float | None = None,
+        propagate: bool = True,
+        interval: float = 0.0,
+        disable_sync_subtasks: bool = True,
+        **options: Any,
+    ) -> Any:
         return self.maybe_throw(propagate)
 
     wait = get

@@ -183,7 +183,10 @@ class Task:
             inspect.signature(self.run).bind(*args, **kwargs)
         if self.app.conf.task_always_eager:
             return self.apply(args, kwargs, **options)
-        return self.app.send_task(self.name, args, kwargs, **self.with_defaults(options))
+        sent: AsyncResult = self.app.send_task(
+            self.name, args, kwargs, **self.with_defaults(options)
+        )
+        return sent
 
     def with_defaults(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of a call, with what was said of the task."""
@@ -203,7 +206,8 @@ class Task:
 
     def signature(self, args: Any = None, *more: Any, **options: Any) -> canvas.Signature:
         """The call as a value: see `canvas.Signature`."""
-        return canvas.signature(self, args, *more, app=self._app, **options)
+        made: canvas.Signature = canvas.signature(self, args, *more, app=self._app, **options)
+        return made
 
     subtask = signature
 
@@ -298,7 +302,7 @@ class Task:
 
     def _backoff(self) -> float:
         factor = int(max(1.0, float(self.retry_backoff)))
-        countdown = min(self.retry_backoff_max, factor * 2**self.request.retries)
+        countdown: int = min(self.retry_backoff_max, factor * 2**self.request.retries)
         if not self.retry_jitter:
             return countdown
         return random.randrange(countdown + 1)  # noqa: S311 - spreads load, keeps no secret

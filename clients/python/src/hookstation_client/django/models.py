@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 from django.db import models
 
@@ -24,6 +24,8 @@ class OutboxMessage(models.Model):
     """When the broker refused it for good. It stays for a person, and holds up no others."""
     error = models.TextField(default="")
 
+    objects: ClassVar[models.Manager[OutboxMessage]]
+
     class Meta:
         indexes = [models.Index(fields=["refused_at", "id"], name="hookstation_outbox_waiting")]
         verbose_name = "outbox message"
@@ -39,10 +41,12 @@ class OutboxRelay(models.Model):
     holder = models.CharField(max_length=100, default="")
     held_until = models.DateTimeField()
 
+    objects: ClassVar[models.Manager[OutboxRelay]]
+
     def __str__(self) -> str:
         return f"{self.holder} until {self.held_until}"
 
 
-def waiting(using: str) -> models.QuerySet[Any]:
+def waiting(using: str) -> models.QuerySet[OutboxMessage]:
     """The messages that are to be published, in their order."""
     return OutboxMessage.objects.using(using).filter(refused_at=None).order_by("id")

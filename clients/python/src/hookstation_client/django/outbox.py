@@ -111,7 +111,8 @@ class Relay:
         on. Raises the client's error when that was so of any, at the end; returns early while
         another relay is at work.
         """
-        published, failed = 0, {}
+        published = 0
+        failed: dict[str, HookstationError] = {}
         try:
             while not is_ending() and self._hold():
                 rows = self._next(list(failed))
@@ -124,8 +125,8 @@ class Relay:
                     failed[rows[0].channel] = error
         finally:
             self._let_go()
-        for error in failed.values():
-            raise error
+        for first in failed.values():
+            raise first
         return published
 
     def drain_all(self) -> int:
@@ -165,7 +166,8 @@ class Relay:
         """The oldest messages of a channel, as many as make a batch."""
         from hookstation_client.django.models import waiting  # noqa: PLC0415 - as above
 
-        rows, size = [], 0
+        rows: list[OutboxMessage] = []
+        size = 0
         found = waiting(self.using).exclude(channel__in=without)
         for row in found[:BATCH_MESSAGES].iterator(chunk_size=20):
             size += len(row.body)
