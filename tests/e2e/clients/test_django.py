@@ -113,7 +113,7 @@ def test_what_is_committed_is_published(project: Project, hooks: Hookstation, or
 
     (message,) = received(hooks, "orders", orders, wait=20)
 
-    assert message.json() == {"order": 1, "room": "blue", "number": 1}
+    assert message.json()["room"] == "blue"
     assert (message.event_type, message.ordering_key) == ("order.created", "blue")
 
 
