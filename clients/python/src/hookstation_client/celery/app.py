@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable, overload
+from typing import Any, Callable, NamedTuple, overload
 from zoneinfo import ZoneInfo
 
 from hookstation_client import Hookstation, Outgoing
@@ -63,11 +63,20 @@ _shared: list[Callable[[Celery], None]] = []
 _EVENT_TYPE = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
 
+class _Call(NamedTuple):
+    """A message that is to be sent."""
+
+    queue: str
+    outgoing: Outgoing
+    is_repeated: bool
+    """Whether another run of the same task may have sent it, with other content."""
+
+
 class _Sending(threading.local):
     """What the thread is about to send."""
 
     def __init__(self) -> None:
-        self.batch: list[tuple[str, Outgoing]] | None = None
+        self.batch: list[_Call] | None = None
         self.is_repeated = False
 
 
@@ -268,7 +277,7 @@ class Celery:
         task_id = str(options.pop("task_id", None) or new_id())
         queue = self._queue_of(name, args, kwargs, options)
         message, outgoing = self._message(name, task_id, args, kwargs, options)
-        self._send(queue, outgoing)
+        self._send(_Call(queue, outgoing, self._sending.is_repeated))
         return self.AsyncResult(message.id or task_id)
 
     def send_again(self, call: Any, **options: Any) -> None:
@@ -467,37 +476,36 @@ class Celery:
         )
         return message, outgoing
 
-    def _send(self, queue: str, outgoing: Outgoing) -> None:
-        is_repeated = self._sending.is_repeated
+    def _send(self, call: _Call) -> None:
         if self._sending.batch is not None:
-            self._sending.batch.append((queue, outgoing))
+            self._sending.batch.append(call)
             return
         try:
-            self.declare(queue)
-            fields = {name: getattr(outgoing, name) for name in _FIELDS}
-            self.client.publish(queue, outgoing.body, **fields)
+            self.declare(call.queue)
+            fields = {name: getattr(call.outgoing, name) for name in _FIELDS}
+            self.client.publish(call.queue, call.outgoing.body, **fields)
         except HookstationError as error:
-            _raise_unless_repeated(error, is_repeated)
+            _raise_unless_repeated(error, call)
 
-    def _send_all(self, collected: list[tuple[str, Outgoing]]) -> None:
-        if len(collected) == 1:
-            return self._send(*collected[0])
-        queues: dict[str, list[Outgoing]] = {}
-        for queue, outgoing in collected:
-            queues.setdefault(queue, []).append(outgoing)
-        for queue, messages in queues.items():
-            for part in _parts(messages):
+    def _send_all(self, calls: list[_Call]) -> None:
+        if len(calls) == 1:
+            return self._send(calls[0])
+        queues: dict[str, list[_Call]] = {}
+        for call in calls:
+            queues.setdefault(call.queue, []).append(call)
+        for queue, of_queue in queues.items():
+            for part in _parts(of_queue):
                 self._send_part(queue, part)
 
-    def _send_part(self, queue: str, messages: list[Outgoing]) -> None:
-        is_repeated = self._sending.is_repeated
+    def _send_part(self, queue: str, calls: list[_Call]) -> None:
         try:
             self.declare(queue)
-            for result in self.client.publish_batch(queue, messages):
-                if result.error is not None:
-                    _raise_unless_repeated(result.error, is_repeated)
+            results = self.client.publish_batch(queue, [call.outgoing for call in calls])
         except HookstationError as error:
-            _raise_unless_repeated(error, is_repeated)
+            return _raise_unless_repeated(error)
+        for call, result in zip(calls, results):
+            if result.error is not None:
+                _raise_unless_repeated(result.error, call)
 
     def _queue_of(self, name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> str:
         if "queue" in options:
@@ -636,25 +644,26 @@ def _matching(routes: Any, name: str) -> Any:
     return None
 
 
-def _parts(messages: list[Outgoing]) -> Iterator[list[Outgoing]]:
-    part: list[Outgoing] = []
+def _parts(calls: list[_Call]) -> Iterator[list[_Call]]:
+    """As many as the broker takes in one request, each time."""
+    part: list[_Call] = []
     size = 0
-    for message in messages:
-        length = len(message.body)
+    for call in calls:
+        length = len(call.outgoing.body)
         if part and (len(part) >= BATCH_MESSAGES or size + length > BATCH_BYTES):
             yield part
             part, size = [], 0
-        part.append(message)
+        part.append(call)
         size += length
     if part:
         yield part
 
 
-def _raise_unless_repeated(error: HookstationError, is_repeated: bool) -> None:
+def _raise_unless_repeated(error: HookstationError, call: _Call | None = None) -> None:
     if isinstance(error, (ConnectionFailed, RateLimited, Unavailable)):
         raise OperationalError(str(error)) from error
     known = isinstance(error, Conflict) and error.code == "idempotency_conflict"
-    if not (known and is_repeated):
+    if call is None or not (known and call.is_repeated):
         raise error
 
 

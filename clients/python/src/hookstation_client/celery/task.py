@@ -16,6 +16,8 @@ from hookstation_client.celery.exceptions import (
     Ignore,
     MaxRetriesExceededError,
     NotCovered,
+    OperationalError,
+    Reject,
     Retry,
 )
 
@@ -132,7 +134,7 @@ class Task:
     reject_on_worker_lost: bool | None = None
     abstract = True
     MaxRetriesExceededError = MaxRetriesExceededError
-    OperationalError: Any = None
+    OperationalError = OperationalError
     _app: Celery | None = None
 
     @property
@@ -258,7 +260,11 @@ class Task:
         again = self.signature(args, kwargs, {**self._options_of(request), **options})
         retry = Retry(exc=exc, when=eta or countdown, is_eager=request.is_eager, sig=again)
         if not request.is_eager:
-            self.app.send_again(again, eta=eta, countdown=countdown)
+            try:
+                self.app.send_again(again, eta=eta, countdown=countdown)
+            except OperationalError as error:
+                # Not the end of the task: its message comes again, and it is run again.
+                raise Reject(error, requeue=True) from error
         if throw:
             raise retry
         return retry
