@@ -55,6 +55,8 @@ SERVER := PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || \
 # One test turns the broker's clock with it, and is skipped without.
 FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 	tools/apt libfaketime || true
+# Celery's own broker, with which its look-alike is compared; these tests are skipped without.
+REDIS := command -v redis-server >/dev/null || tools/apt redis-server || true
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
@@ -84,6 +86,7 @@ test: $(VENV)/.pipeline ## Every tier, a few tests of the slow ones: before a co
 test-full: $(VENV)/.lint ## Every test, and the linters: what CI runs, about half an hour
 	@$(SERVER) || true
 	@$(FAKETIME)
+	@$(REDIS)
 	@$(CHROMIUM)
 	@echo "Eight parts run in parallel; each prints its output when it finishes."
 	@$(SIDE_BY_SIDE) -j3 EXAMPLES=many test-pipeline test-processes test-sqlite \
@@ -102,6 +105,7 @@ test-mariadb: $(VENV)/.mysql ## Database-dependent tests of the fast tiers, on a
 
 test-processes: $(VENV)/.test ## Real processes, kills and faults, on SQLite
 	@$(FAKETIME)
+	@$(REDIS)
 	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash
 
 # On disk, and as safe as in production: what is killed here must not lose a commit.

@@ -124,6 +124,10 @@ list_messages = operation(
     parameters=(
         CHANNEL,
         query("state", "As stored or as shown.", schemas.one_of(dict.fromkeys(_MESSAGE_STATES))),
+        query(
+            "idempotency_key",
+            "The message that this key of the caller's own stands for, within the key's window.",
+        ),
         *(*_WHAT, *LIST),
     ),
 )

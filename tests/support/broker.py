@@ -152,6 +152,20 @@ def fresh_database(folder: Path) -> Iterator[str]:
         _on_server("mysql", f"DROP DATABASE {name}")
 
 
+@contextmanager
+def empty_database(folder: Path) -> Iterator[str]:
+    """A new database without tables, for an application beside the broker."""
+    if connection.vendor != "mysql":
+        yield f"sqlite:///{folder / 'application.sqlite3'}"
+        return
+    name = f"e2e_{os.getpid()}_{time.time_ns()}"
+    _create(name)
+    try:
+        yield _address(name)
+    finally:
+        _on_server("mysql", f"DROP DATABASE {name}")
+
+
 @cache
 def _migrated_file() -> Path:
     """Made once: all migrations take longer than a broker to start."""

@@ -10,7 +10,7 @@ from channels_app import clock
 from channels_app.api import cursor
 from channels_app.api.cursor import Page
 from channels_app.api.views.publish import PublishView
-from channels_app.models import Message
+from channels_app.models import IdempotencyRecord, Message
 from channels_app.models.hints import by_index
 from delivery.api import documents, pages, reach, shapes
 from delivery.steps.replay.filters import LARGEST_ID, SKEW, id_at
@@ -44,11 +44,23 @@ class ChannelMessagesView(PublishView):
         return Response(
             pages.answer(
                 page,
-                [_between(page, view.id)],
+                [self._rows(page, view.id)],
                 wanted,
                 lambda row: shapes.message(row, channel, now),
             )
         )
+
+    def _rows(self, page: Page, channel_id: int) -> Any:
+        """The range of the list: all of it, or the one message that the caller's key stands for."""
+        rows = _between(page, channel_id)
+        if "idempotency_key" not in page.filters:
+            return rows
+        producer = self.caller.producer
+        digest = IdempotencyRecord.digest_of(
+            channel_id, producer.id if producer else None, page.filters["idempotency_key"]
+        )
+        open_ones = IdempotencyRecord.objects.filter(digest=digest, expires_at__gt=clock.now())
+        return rows.filter(id__in=list(open_ones.values_list("message_id", flat=True)))
 
 
 def _between(page: Page, channel_id: int) -> Any:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from channels_app import clock
-from channels_app.models import AuditEntry, Message, MessageBody, new_id
+from channels_app.models import AuditEntry, IdempotencyRecord, Message, MessageBody, new_id
 from channels_app.rules import ids, times
 from delivery.api import pages
 from delivery.models import Delivery
@@ -495,6 +495,22 @@ def test_each_filter_of_the_list_restricts(reader: Api) -> None:
         public(later),
         public(paid),
     ]
+
+
+def test_a_producer_finds_its_message_by_its_idempotency_key() -> None:
+    channel = ChannelFactory.create()
+    path, query = f"/channels/{channel.slug}/messages", "?idempotency_key=order-17"
+    mine, theirs = (Api(scopes=["publish", "read"]) for _ in range(2))
+    for key in ("order-17", "order-18"):
+        mine.post(path, {"key": key}, Idempotency_Key=key)
+    first, found = listed(mine, channel.slug)[-1], listed(mine, channel.slug, query)
+
+    assert found == [first]
+    assert listed(mine, channel.slug, f"{query}&state=cancelled") == []
+    assert listed(mine, channel.slug, "?idempotency_key=order-1") == []
+    assert listed(theirs, channel.slug, query) == []
+    IdempotencyRecord.objects.update(expires_at=clock.now())
+    assert listed(mine, channel.slug, query) == []
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,16 @@ class Operations:
         *,
         state: str | None = None,
         event_type: str | None = None,
+        id: str | None = None,
         from_: datetime | None = None,
         to: datetime | None = None,
     ) -> Pages[Resource]:
-        """The messages of a channel, newest first, accepted from ``from_`` and before ``to``."""
-        params = given(state=state, event_type=event_type, from_=from_, to=to)
+        """The messages of a channel, newest first, accepted from ``from_`` and before ``to``.
+
+        ``id`` finds the one that was published with it by this producer, or none once the
+        channel's idempotency window has ended.
+        """
+        params = given(state=state, event_type=event_type, idempotency_key=id, from_=from_, to=to)
         return Pages(_path("channels", channel, "messages"), dict, params)
 
     def timeline(

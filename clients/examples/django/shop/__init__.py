@@ -1,0 +1,1 @@
+"""A shop: its orders are published when they are committed."""

@@ -1,0 +1,383 @@
+"""Tasks: what ``@app.task`` makes of a function, how it is called, and how it is tried again."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Callable, NoReturn
+
+from hookstation_client.celery import canvas
+from hookstation_client.celery.exceptions import (
+    Ignore,
+    MaxRetriesExceededError,
+    NotCovered,
+    OperationalError,
+    Reject,
+    Retry,
+)
+
+if TYPE_CHECKING:
+    from hookstation_client.celery.app import Celery
+    from hookstation_client.celery.protocol import TaskMessage
+    from hookstation_client.celery.result import AsyncResult, EagerResult
+
+OPTIONS = frozenset(
+    {
+        *("max_retries", "default_retry_delay", "autoretry_for", "dont_autoretry_for"),
+        *("retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter", "rate_limit"),
+        *("acks_late", "ignore_result", "throws", "priority", "queue", "expires", "typing"),
+        *("store_errors_even_if_ignored", "reject_on_worker_lost", "serializer"),
+        *("track_started", "abstract"),
+    }
+)
+"""What may be said of a task; anything else raises NotCovered."""
+FIXED = {"serializer": (None, "json"), "track_started": (None, False)}
+FIXED["reject_on_worker_lost"] = (None, True)
+"""Options that are known in one sense alone."""
+
+
+class Context:
+    """``self.request``: what a task knows of the call that it is."""
+
+    id: str | None = None
+    task: str | None = None
+    args: Any = None
+    kwargs: Any = None
+    retries = 0
+    eta: str | None = None
+    expires: str | None = None
+    ignore_result: bool | None = None
+    root_id: str | None = None
+    parent_id: str | None = None
+    group: str | None = None
+    group_index: int | None = None
+    headers: dict[str, Any] | None = None
+    callbacks: Any = None
+    errbacks: Any = None
+    chain: Any = None
+    chord: Any = None
+    hostname: str | None = None
+    delivery_info: dict[str, Any] | None = None
+    called_directly = True
+    is_eager = False
+    is_entered = False
+
+    def __init__(self, **fields: Any) -> None:
+        # Headers of the sender's own are attributes, too.
+        vars(self).update(fields.get("headers") or {})
+        vars(self).update(fields)
+
+    @classmethod
+    def of(cls, message: TaskMessage, **fields: Any) -> Context:
+        """The request that a message is."""
+        return cls(**vars(message), called_directly=False, **fields)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or the default."""
+        return getattr(self, name, default)
+
+    @property
+    def correlation_id(self) -> str | None:
+        """The same as ``id``, as in Celery."""
+        return self.id
+
+
+class _Running(threading.local):
+    """The tasks that run in this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[Task, Context]] = []
+
+
+_running = _Running()
+_DIRECT = Context()
+
+
+def current_request() -> Context | None:
+    """The request of the task that runs in this thread."""
+    return _running.stack[-1][1] if _running.stack else None
+
+
+def current_task() -> Task | None:
+    """The task that runs in this thread."""
+    return _running.stack[-1][0] if _running.stack else None
+
+
+class Task:
+    """A task. Subclasses may override ``run`` and the ``on_...`` methods, as in Celery."""
+
+    name: str = ""
+    max_retries: int | None = 3
+    default_retry_delay: float = 180
+    autoretry_for: tuple[type[BaseException], ...] = ()
+    dont_autoretry_for: tuple[type[BaseException], ...] = ()
+    retry_kwargs: dict[str, Any] = {}
+    retry_backoff: bool | float = False
+    retry_backoff_max = 600
+    retry_jitter = True
+    rate_limit: str | float | None = None
+    acks_late: bool | None = None
+    ignore_result: bool | None = None
+    store_errors_even_if_ignored: bool | None = None
+    throws: tuple[type[BaseException], ...] = ()
+    priority: int | None = None
+    queue: str | None = None
+    expires: float | datetime | None = None
+    typing = True
+    serializer = "json"
+    track_started = False
+    reject_on_worker_lost: bool | None = None
+    abstract = True
+    MaxRetriesExceededError = MaxRetriesExceededError
+    OperationalError = OperationalError
+    _app: Celery | None = None
+
+    @property
+    def app(self) -> Celery:
+        """The application: of a shared task the current one."""
+        return self._app or canvas.current_app()
+
+    @property
+    def request(self) -> Context:
+        """The call that runs in this thread; without one, that of a plain function call."""
+        for task, request in reversed(_running.stack):
+            if task is self:
+                return request
+        return _DIRECT
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the task does."""
+        raise NotImplementedError("Tasks must define the run method.")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it here and now; by the worker, as the request that it has received."""
+        request = self.request
+        if not request.called_directly and not request.is_entered:
+            request.is_entered = True
+            return self._attempt(*args, **kwargs)
+        with self.running(Context(args=args, kwargs=kwargs)):
+            return self._attempt(*args, **kwargs)
+
+    @contextmanager
+    def running(self, request: Context) -> Iterator[None]:
+        """Be the current task of this thread."""
+        _running.stack.append((self, request))
+        try:
+            yield
+        finally:
+            _running.stack.pop()
+
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult | EagerResult:
+        """Send it, with these arguments."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self, args: Any = None, kwargs: Any = None, **options: Any
+    ) -> AsyncResult | EagerResult:
+        """Send it. The options are those of `Celery.send_task`."""
+        args, kwargs = tuple(args or ()), dict(kwargs or {})
+        if self.typing:
+            inspect.signature(self.run).bind(*args, **kwargs)
+        if self.app.conf.task_always_eager:
+            return self.apply(args, kwargs, **options)
+        sent: AsyncResult = self.app.send_task(
+            self.name, args, kwargs, **self.with_defaults(options)
+        )
+        return sent
+
+    def with_defaults(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a call, with what was said of the task."""
+        said = {name: getattr(self, name) for name in ("priority", "queue", "expires")}
+        said["ignore_result"] = self.ignore_result
+        return {**{name: value for name, value in said.items() if value is not None}, **options}
+
+    def apply(
+        self, args: Any = None, kwargs: Any = None, throw: bool | None = None, **options: Any
+    ) -> EagerResult:
+        """Run it here, and wait for it: retries and links too."""
+        from hookstation_client.celery.tracing import apply_eagerly  # noqa: PLC0415 - needs tasks
+
+        return apply_eagerly(self, args or (), kwargs or {}, throw, options)
+
+    # -- Signatures ------------------------------------------------------------------------------
+
+    def signature(self, args: Any = None, *more: Any, **options: Any) -> canvas.Signature:
+        """The call as a value: see `canvas.Signature`."""
+        made: canvas.Signature = canvas.signature(self, args, *more, app=self._app, **options)
+        return made
+
+    subtask = signature
+
+    def s(self, *args: Any, **kwargs: Any) -> canvas.Signature:
+        """The call with these arguments, as a value."""
+        return self.signature(args, kwargs)
+
+    def si(self, *args: Any, **kwargs: Any) -> canvas.Signature:
+        """The same; results of what runs before are not passed on to it."""
+        return self.signature(args, kwargs, immutable=True)
+
+    # -- Trying again ----------------------------------------------------------------------------
+
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: BaseException | None = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Retry:
+        """Send the task once more, as the next one of its retries, and raise `Retry`.
+
+        It is a new message with an idempotency key of its own: if the worker is killed between
+        sending it and acknowledging the present one, the task is run again and the retry that it
+        sends is the one that was sent. Raises ``exc``, or `MaxRetriesExceededError`, where
+        ``max_retries`` are used up.
+        """
+        request = self.request
+        if request.called_directly:
+            _raise(exc or Retry("the task was called directly"))
+        most = self.max_retries if max_retries is None else max_retries
+        args = request.args if args is None else args
+        kwargs = request.kwargs if kwargs is None else kwargs
+        if most is not None and request.retries >= most:
+            if exc is not None:
+                _raise(exc)
+            raise MaxRetriesExceededError(
+                f"Can't retry {self.name}[{request.id}] args:{args} kwargs:{kwargs}",
+                task_args=args,
+                task_kwargs=kwargs,
+            )
+        if eta is None and countdown is None:
+            countdown = self.default_retry_delay
+        again = self.signature(args, kwargs, {**self._options_of(request), **options})
+        retry = Retry(exc=exc, when=eta or countdown, is_eager=request.is_eager, sig=again)
+        if not request.is_eager:
+            try:
+                self.app.send_again(again, eta=eta, countdown=countdown)
+            except OperationalError as error:
+                # Not the end of the task: its message comes again, and it is run again.
+                raise Reject(error, requeue=True) from error
+        if throw:
+            raise retry
+        return retry
+
+    def _options_of(self, request: Context) -> dict[str, Any]:
+        """The options with which the same call is sent once more."""
+        told = request.delivery_info or {}
+        return {
+            "task_id": request.id,
+            "retries": request.retries + 1,
+            "root_id": request.root_id,
+            "parent_id": request.parent_id,
+            "group_id": request.group,
+            "group_index": request.group_index,
+            "headers": request.headers,
+            "expires": datetime.fromisoformat(request.expires) if request.expires else None,
+            "ignore_result": request.ignore_result,
+            "link": request.callbacks,
+            "link_error": request.errbacks,
+            "chain": request.chain,
+            "chord": request.chord,
+            "queue": told.get("routing_key"),
+            "priority": told.get("priority"),
+        }
+
+    def _attempt(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it, and again where ``autoretry_for`` says so."""
+        if not self.autoretry_for:
+            return self.run(*args, **kwargs)
+        try:
+            return self.run(*args, **kwargs)
+        except (Ignore, Retry):
+            raise
+        except tuple(self.dont_autoretry_for):
+            raise
+        except tuple(self.autoretry_for) as error:
+            said = dict(self.retry_kwargs)
+            if self.retry_backoff:
+                said["countdown"] = self._backoff()
+            raise self.retry(exc=error, **said) from error
+
+    def _backoff(self) -> float:
+        factor = int(max(1.0, float(self.retry_backoff)))
+        countdown: int = min(self.retry_backoff_max, factor * 2**self.request.retries)
+        if not self.retry_jitter:
+            return countdown
+        return random.randrange(countdown + 1)  # noqa: S311 - spreads load, keeps no secret
+
+    # -- Hooks -----------------------------------------------------------------------------------
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """Called by the worker before the task is run."""
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        """Called by the worker when the task has returned."""
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Called by the worker when the task has failed; ``einfo`` is the traceback's text."""
+
+    def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        """Called by the worker when the task is to be tried again."""
+
+    def after_return(
+        self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any
+    ) -> None:
+        """Called by the worker at the end, however the task ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {
+            "replace",
+            "add_to_chord",
+            "update_state",
+            "map",
+            "starmap",
+            "chunks",
+            "send_event",
+        }:
+            raise NotCovered(f"Task.{name}")
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return f"<@task: {self.name}>"
+
+
+def task_class(fun: Callable[..., Any], base: type[Task], bind: bool, options: Any) -> type[Task]:
+    """The class that ``@app.task`` makes of a function. Raises NotCovered."""
+    check_options(options)
+    body = {
+        "run": fun if bind else staticmethod(fun),
+        "__doc__": fun.__doc__,
+        "__module__": fun.__module__,
+        "__wrapped__": fun,
+        "__header__": staticmethod(fun),
+        "abstract": False,
+        **options,
+    }
+    return type(fun.__name__, (base,), body)
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises NotCovered for an option of a task that is not known."""
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise NotCovered(f"the option {name} of a task")
+        if value not in FIXED.get(name, (value,)):
+            raise NotCovered(f"the option {name}={value!r} of a task")
+
+
+def _raise(error: BaseException) -> NoReturn:
+    """Raise an error; one that is being handled goes on, with its own traceback."""
+    handled = sys.exc_info()[1]
+    if handled is error:
+        raise error
+    if handled is not None and error is not handled:
+        raise error from handled
+    raise error

@@ -1,0 +1,383 @@
+"""Celery's application with one import changed: the same tests on Celery's Redis and on ours."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import redis
+import requests
+import uvicorn
+from fastapi import FastAPI
+from flask import Flask
+from hookstation_client.celery.protocol import TaskMessage
+from werkzeug.serving import make_server
+
+from tests.support import ports
+from tests.support.broker import ROOT, running, wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+PATIENCE_S = 90
+EXAMPLES = ROOT / "clients/examples/celery"
+SOURCES = ROOT / "clients/python/src"
+
+
+class Shop:
+    """The example application on one of the two, and the processes that work for it."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
+        self.name = name
+        self.module = _load(name)
+        self.environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCES), **environment}
+        self._command = command
+
+    def __getattr__(self, task: str) -> Any:
+        return getattr(self.module, task)
+
+    def start_worker(self, folder: Path, *options: str) -> subprocess.Popen[bytes]:
+        """A worker that finds the application; its files are relative to ``folder``."""
+        log = (folder / "worker.log").open("ab")
+        command = [*self._command, *options]
+        environment = self.environment | {"PYTHONPATH": f"{SOURCES}:{EXAMPLES}"}
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        log.close()
+        return process
+
+    @contextmanager
+    def worker(self, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A worker for the time being; what it wrote is printed at its end."""
+        process = self.start_worker(folder, *options)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
+            print((folder / "worker.log").read_text())  # noqa: T201 - pytest shows it on failure
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _on_celery(folder: Path) -> Iterator[Shop]:
+    """Celery on a Redis of its own, which keeps nothing."""
+    server = shutil.which("redis-server")
+    if server is None:
+        pytest.skip("there is no redis-server (Debian: redis-server)")
+    port = ports.claim()
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    log = (folder / "redis.log").open("wb")
+    process = subprocess.Popen([server, *options], stdout=log)
+    log.close()
+    try:
+        with redis.Redis(port=port) as client:
+            wait_until(lambda: _answers(client), PATIENCE_S, "Redis does not answer")
+        url = f"redis://127.0.0.1:{port}"
+        environment = {"CELERY_BROKER_URL": f"{url}/0", "CELERY_RESULT_BACKEND": f"{url}/1"}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            command = [sys.executable, "-m", "celery", "-A", "before", "worker", "-l", "INFO"]
+            shop = Shop("before", command, environment)
+            yield shop
+            shop.app.close()
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+def _answers(client: "redis.Redis") -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+@contextmanager
+def _on_hookstation(folder: Path) -> Iterator[Shop]:
+    with running(folder) as broker:
+        key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
+        environment = {
+            "HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}",
+            "HOOKSTATION_KEY": key,
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            command = [sys.executable, "-m", "hookstation_client.celery", "-A", "after"]
+            shop = Shop("after", command, environment)
+            yield shop
+            shop.app.close()
+
+
+@pytest.fixture(scope="module", params=["celery", "hookstation"])
+def shop(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    django_db_blocker: Any,
+) -> Iterator[Shop]:
+    folder = tmp_path_factory.mktemp(request.param)
+    start = _on_celery if request.param == "celery" else _on_hookstation
+    with ExitStack() as stack:
+        stack.enter_context(django_db_blocker.unblock())
+        yield stack.enter_context(start(folder))
+
+
+@pytest.fixture(scope="module")
+def working(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a worker of both queues that runs beside the tests, with beat."""
+    folder = tmp_path_factory.mktemp("worker")
+    with shop.worker(folder, "-c", "2", "-Q", "celery,slow", "-B"):
+        yield folder
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_the_import_is_the_only_difference() -> None:
+    before = (EXAMPLES / "before.py").read_text().splitlines()
+    after = (EXAMPLES / "after.py").read_text().splitlines()
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    ((old, new),) = changed
+    assert old.replace("from celery", "from hookstation_client.celery") == new
+
+
+def test_a_task_is_run_and_its_result_is_got(shop: Shop, working: Path) -> None:
+    result = shop.add.delay(2, 3)
+    assert result.get(timeout=PATIENCE_S) == 5
+    assert result.ready()
+    assert result.successful()
+    assert result.state == result.status == "SUCCESS"
+    again = shop.app.AsyncResult(result.id)
+    assert again.get(timeout=PATIENCE_S) == 5
+    again.forget()
+    assert shop.app.AsyncResult(result.id).state == "PENDING"
+
+
+def test_a_failure_is_raised_where_the_result_is_wanted(shop: Shop, working: Path) -> None:
+    result = shop.reserve.delay("lamp")
+    with pytest.raises(shop.OutOfStock, match="lamp"):
+        result.get(timeout=PATIENCE_S)
+    assert result.failed()
+    assert result.state == "FAILURE"
+    assert "OutOfStock" in result.traceback
+    assert isinstance(result.get(propagate=False), shop.OutOfStock)
+
+
+def test_the_request_says_who_was_called_and_how(shop: Shop, working: Path) -> None:
+    result = shop.whoami.apply_async((1, 2), {"x": 3}, task_id=f"order-{os.getpid()}-{shop.name}")
+    told = result.get(timeout=PATIENCE_S)
+    assert told == {"id": result.id, "args": [1, 2], "kwargs": {"x": 3}, "task": "shop.whoami"}
+
+
+def test_arguments_are_checked_by_the_caller(shop: Shop) -> None:
+    with pytest.raises(TypeError):
+        shop.add.delay(1)
+
+
+def test_a_task_is_sent_by_its_name_and_routed(shop: Shop, working: Path) -> None:
+    by_name = shop.app.send_task("shop.invoice", args=[7])
+    assert by_name.get(timeout=PATIENCE_S) == {"number": 7, "queue": "slow"}
+    chosen = shop.invoice.apply_async([8], queue="celery")
+    assert chosen.get(timeout=PATIENCE_S) == {"number": 8, "queue": "celery"}
+
+
+def test_it_is_tried_again_and_knows_how_often(shop: Shop, working: Path) -> None:
+    manual, automatic = shop.fetch.delay(2), shop.charge.delay(1)
+    assert manual.get(timeout=PATIENCE_S) == 2
+    assert automatic.get(timeout=PATIENCE_S) == 1
+    manual, automatic = shop.fetch.delay(9), shop.charge.delay(9)
+    with pytest.raises(shop.OutOfStock, match="fetch"):
+        manual.get(timeout=PATIENCE_S)
+    with pytest.raises(ConnectionError, match="the bank"):
+        automatic.get(timeout=PATIENCE_S)
+
+
+def test_it_is_not_run_before_its_time(shop: Shop, working: Path, tmp_path: Path) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=2)
+    results = [shop.now.apply_async(eta=due), shop.now.apply_async(countdown=2)]
+    for result in results:
+        assert datetime.fromisoformat(result.get(timeout=PATIENCE_S)) >= due - timedelta(
+            seconds=0.1
+        )
+
+
+def test_what_expired_is_not_run(shop: Shop, working: Path, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    queue = f"idle-{shop.name}"
+    shop.note.apply_async([str(file), "late"], expires=1, queue=queue)
+    shop.note.apply_async([str(file), "in time"], countdown=2, queue=queue)
+    wait_until(lambda: shop.now.delay().get(timeout=PATIENCE_S) > "", PATIENCE_S, "no worker")
+    (tmp_path / "late").mkdir()
+    with shop.worker(tmp_path / "late", "-c", "1", "-Q", queue):
+        wait_until(lambda: "in time" in lines(file), PATIENCE_S, "it was not run")
+    assert lines(file) == ["in time"]
+
+
+def test_links_follow_a_success_and_a_failure(shop: Shop, working: Path, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    shop.add.apply_async((1, 2), link=shop.note.si(str(good), "linked"))
+    failing = shop.break_down.apply_async((str(bad),), link_error=shop.apologise.s())
+    wait_until(lambda: bool(lines(good) and lines(bad)), PATIENCE_S, "no link was followed")
+    assert lines(good) == ["linked"]
+    assert lines(bad) == [f"{failing.id} OutOfStock({str(bad)!r})"]
+
+
+def test_chains_groups_and_chords(shop: Shop, working: Path) -> None:
+    chained = (shop.add.s(1, 2) | shop.add.s(3) | shop.add.si(10, 10) | shop.add.s(4))()
+    grouped = shop.group(shop.add.s(n, n) for n in range(3))()
+    chorded = shop.month_end([1, 2, 3])()
+    assert chained.get(timeout=PATIENCE_S) == 24
+    assert chained.parent.get(timeout=PATIENCE_S) == 20
+    assert grouped.get(timeout=PATIENCE_S) == [0, 2, 4]
+    assert grouped.successful()
+    assert chorded.get(timeout=PATIENCE_S) == 13
+    nothing = shop.chord([], shop.total.s())()
+    assert nothing.get(timeout=PATIENCE_S) == 0
+
+
+def test_a_chord_fails_with_what_failed_in_it(shop: Shop, working: Path) -> None:
+    result = shop.chord([shop.add.s(1, 1), shop.reserve.s("lamp")], shop.total.s())()
+    with pytest.raises(Exception, match=r"OutOfStock\('lamp'\)"):
+        shop.app.AsyncResult(result.id).get(timeout=PATIENCE_S)
+
+
+def test_a_chain_ends_with_a_failure(shop: Shop, working: Path) -> None:
+    result = shop.chain(shop.reserve.s("lamp"), shop.note.s("never"))()
+    with pytest.raises(shop.OutOfStock):
+        result.parent.get(timeout=PATIENCE_S)
+
+
+def test_beat_sends_what_is_due(shop: Shop, working: Path) -> None:
+    ticks = working / "ticks"
+    wait_until(lambda: len(lines(ticks)) >= 2, PATIENCE_S, "beat sent nothing")
+
+
+def test_urgent_tasks_are_run_first(shop: Shop, tmp_path: Path) -> None:
+    """The application is Redis's, where 0 is the most urgent priority."""
+    file, queue = tmp_path / "notes", f"urgent-{shop.name}"
+    for priority in (9, 3, 0, 6):
+        shop.note.apply_async([str(file), str(priority)], queue=queue, priority=priority)
+    with shop.worker(tmp_path, "-c", "1", "-Q", queue):
+        wait_until(lambda: len(lines(file)) == 4, PATIENCE_S, "they were not run")
+    # One call in ten takes the oldest, which is the least urgent one here.
+    assert [line for line in lines(file) if line != "9"] == ["0", "3", "6"]
+
+
+@pytest.mark.parametrize("framework", ["fastapi", "flask"])
+def test_tasks_are_pushed_into_a_web_application(shop: Shop, framework: str) -> None:
+    if shop.name == "before":
+        pytest.skip("Celery's tasks are pulled alone")
+    port, queue = ports.claim(), f"pushed-{framework}"
+    made = shop.app.register_push(f"http://127.0.0.1:{port}/tasks", queue)
+    shop.app.conf.webhook_secrets = (made["secret"],)
+    with _serving(framework, shop.app, port):
+        chained = shop.add.s(1, 2).set(queue=queue) | shop.fetch.s().set(queue=queue)
+        assert chained().get(timeout=PATIENCE_S) == 3
+        reserved = shop.reserve.apply_async(["lamp"], queue=queue)
+        with pytest.raises(shop.OutOfStock):
+            reserved.get(timeout=PATIENCE_S)
+        forged = requests.post(f"http://127.0.0.1:{port}/tasks", data=b"{}", timeout=PATIENCE_S)
+        assert forged.status_code == 401
+
+
+@contextmanager
+def _serving(framework: str, app: Any, port: int) -> Iterator[None]:
+    """A web application that runs tasks, in a thread."""
+    if framework == "flask":
+        flask = Flask("shop")
+        flask.register_blueprint(app.flask_blueprint())
+        server = make_server("127.0.0.1", port, flask, threaded=True)
+        serve: Callable[[], None] = server.serve_forever
+        stop: Callable[[], None] = server.shutdown
+    else:
+        api = FastAPI()
+        api.include_router(app.fastapi_router())
+        settings = uvicorn.Config(api, port=port, log_level="warning", lifespan="off")
+        uvicorn_server = uvicorn.Server(settings)
+        serve, stop = uvicorn_server.run, lambda: setattr(uvicorn_server, "should_exit", True)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join(PATIENCE_S)
+
+
+def test_a_task_that_is_run_twice_sends_what_follows_once(shop: Shop, working: Path) -> None:
+    """As after a kill between what it sends and its acknowledgement; the results differ."""
+    if shop.name == "before":
+        pytest.skip("a message of ours")
+    follower, linked = (f"{name}-{os.getpid()}" for name in ("follower", "linked"))
+    message = TaskMessage(
+        task="shop.now",
+        id=f"twice-{os.getpid()}",
+        chain=[shop.whoami.s().set(task_id=follower)],
+        callbacks=[shop.whoami.s().set(task_id=linked)],
+    )
+    for _ in range(2):
+        shop.app.run_message(message.encode(), "msg_1")
+    first = shop.app.AsyncResult(message.id).get(timeout=PATIENCE_S)
+    for sent in (follower, linked):
+        assert shop.app.AsyncResult(sent).get(timeout=PATIENCE_S)["args"] == [first]
+    queued = [f"{sent}:0" for sent in (follower, linked)]
+    client = shop.app.client
+    assert [len(list(client.messages("celery", id=key))) for key in queued] == [1, 1]
+
+
+def test_a_killed_worker_loses_nothing(shop: Shop, tmp_path: Path) -> None:
+    """Whose tasks are run at least once, and whose chain goes on."""
+    if shop.name == "before":
+        pytest.skip("Celery gives a task of a killed worker to another one after an hour")
+    file, queue = tmp_path / "notes", "killed"
+    results = [
+        shop.chain(
+            shop.slow.s(str(file), number, 0.5).set(queue=queue), shop.add.s(100).set(queue=queue)
+        )()
+        for number in range(6)
+    ]
+    first = shop.start_worker(tmp_path, "-c", "3", "-Q", queue)
+    wait_until(lambda: any("done" in line for line in lines(file)), PATIENCE_S, "nothing was done")
+    wait_until(lambda: _running_now(lines(file)) > 0, PATIENCE_S, "nothing runs")
+    first.kill()
+    first.wait(PATIENCE_S)
+    assert _running_now(lines(file)) > 0
+    with shop.worker(tmp_path, "-c", "3", "-Q", queue):
+        found = [result.get(timeout=PATIENCE_S) for result in results]
+    assert found == [100, 101, 102, 103, 104, 105]
+    assert {line for line in lines(file) if "done" in line} == {f"done {n}" for n in range(6)}
+
+
+def _running_now(found: list[str]) -> int:
+    return sum("begun" in line for line in found) - sum("done" in line for line in found)
+
+
+def test_termination_finishes_what_runs(shop: Shop, tmp_path: Path) -> None:
+    file, queue = tmp_path / "notes", f"ends-{shop.name}"
+    for number in range(2):
+        shop.slow.apply_async([str(file), number, 1.5], queue=queue)
+    process = shop.start_worker(tmp_path, "-c", "1", "-Q", queue)
+    wait_until(lambda: bool(lines(file)), PATIENCE_S, "nothing was begun")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == 0
+    first = lines(file)[0].split()[1]
+    assert lines(file) == [f"begun {first}", f"done {first}"]

@@ -1,0 +1,245 @@
+"""The outbox of Django, in the example project's own processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hookstation_client import Delivery, Hookstation
+
+from tests.support.broker import ROOT, Broker, empty_database
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+PATIENCE_S = 90
+EXAMPLE = ROOT / "clients/examples/django"
+SETUP = "import django; django.setup()\n"
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n"
+ROOMS, ORDERS = 3, 400
+
+
+class Project:
+    """The example project with a database of its own."""
+
+    def __init__(self, broker: Broker, key: str, database: str) -> None:
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{EXAMPLE}:{ROOT / 'clients/python/src'}",
+            "DJANGO_SETTINGS_MODULE": "shop.settings",
+            "DATABASE_URL": database,
+            "HOOKSTATION_URL": f"http://127.0.0.1:{broker.port}",
+            "HOOKSTATION_KEY": key,
+        }
+
+    def run(self, code: str, expect: int = 0, **environment: str) -> str:
+        """Run code in the project; returns what it printed."""
+        command = [sys.executable, "-c", SETUP + code]
+        return self._finished(command, expect, environment)
+
+    def manage(self, *arguments: str, expect: int = 0, **environment: str) -> str:
+        """Run a management command."""
+        return self._finished([sys.executable, "manage.py", *arguments], expect, environment)
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A management command that goes on."""
+        command = [sys.executable, "manage.py", *arguments]
+        return subprocess.Popen(command, cwd=EXAMPLE, env=self.environment)
+
+    def _finished(self, command: list[str], expect: int, environment: dict[str, str]) -> str:
+        done = subprocess.run(
+            command,
+            cwd=EXAMPLE,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == expect, done.stdout + done.stderr
+        return done.stdout
+
+    def waiting(self) -> int:
+        """How many messages are in the outbox."""
+        code = "from hookstation_client.django.models import OutboxMessage as O"
+        return int(self.run(f"{code}\nprint(O.objects.count())"))
+
+
+@pytest.fixture(scope="module")
+def project(
+    broker: Broker, key: str, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any
+) -> Iterator[Project]:
+    folder = tmp_path_factory.mktemp("shop")
+    with django_db_blocker.unblock(), empty_database(folder) as database:
+        project = Project(broker, key, database)
+        project.manage("migrate", "--verbosity", "0")
+        yield project
+
+
+@pytest.fixture
+def orders(hooks: Hookstation) -> Iterator[str]:
+    """A consumer of what the shop publishes, which has nothing waiting."""
+    hooks.create_channel("orders")
+    hooks.register("orders", "billing")
+    yield "billing"
+    hooks.retire_consumer("orders", "billing")
+
+
+def received(hooks: Hookstation, channel: str, consumer: str, wait: float = 0) -> list[Delivery]:
+    """All that waits for a consumer; the first call waits until there is something."""
+    found: list[Delivery] = []
+    while batch := hooks.receive_batch(channel, consumer, max=100, wait=0 if found else wait):
+        hooks.ack(batch)
+        found += batch
+    return found
+
+
+def placing(module: str, code: str = "") -> str:
+    """Code that books a room, and more in the same transaction."""
+    return (
+        "from django.db import transaction\n"
+        f"from shop.{module} import place_order\n"
+        "with transaction.atomic():\n"
+        "    place_order('blue', 1)\n"
+        f"    {code or 'pass'}\n"
+    )
+
+
+def test_what_is_committed_is_published(project: Project, hooks: Hookstation, orders: str) -> None:
+    """In the background of the process that committed it."""
+    process = "from hookstation_client.django.models import OutboxMessage\nimport time\n"
+    until_empty = "while OutboxMessage.objects.exists(): time.sleep(0.05)\n"
+    project.run(process + placing("after") + until_empty)
+
+    (message,) = received(hooks, "orders", orders, wait=20)
+
+    assert message.json()["room"] == "blue"
+    assert (message.event_type, message.ordering_key) == ("order.created", "blue")
+
+
+def test_what_is_rolled_back_is_not(project: Project, hooks: Hookstation, orders: str) -> None:
+    project.run(placing("after", "raise ValueError"), expect=1)
+
+    assert project.waiting() == 0
+    assert project.manage("relay_outbox", "--once") == "0 messages published.\n"
+    assert received(hooks, "orders", orders) == []
+
+
+@pytest.mark.parametrize(("module", "published"), [("before", 0), ("after", 1)])
+def test_a_kill_after_the_commit_loses_nothing(
+    project: Project, hooks: Hookstation, orders: str, module: str, published: int
+) -> None:
+    """With the outbox; without it, as before, the message is lost."""
+    killing = "transaction.on_commit(lambda: exec(KILLED))"
+    code = f"KILLED = {KILLED!r}\n" + placing(module).replace(
+        "    place_order", f"    {killing}\n    place_order"
+    )
+    project.run(code, expect=-signal.SIGKILL, RELAY_ON_COMMIT="false")
+
+    assert project.waiting() == published
+    assert project.manage("relay_outbox", "--once") == f"{published} messages published.\n"
+    assert len(received(hooks, "orders", orders)) == published
+    assert project.waiting() == 0
+
+
+def test_a_killed_relay_loses_nothing_and_keeps_the_order(
+    project: Project, hooks: Hookstation, orders: str
+) -> None:
+    project.run(
+        "from django.db import transaction\n"
+        "from shop.after import place_order\n"
+        "with transaction.atomic():\n"
+        f"    for n in range({ORDERS}): place_order(str(n % {ROOMS}), n)\n",
+        RELAY_ON_COMMIT="false",
+    )
+    relay = project.start("relay_outbox")
+    first: list[Delivery] = []
+    try:
+        while not first:
+            first = received(hooks, "orders", orders, wait=20)
+    finally:
+        relay.kill()
+        relay.wait(PATIENCE_S)
+    project.manage("relay_outbox", "--once")
+    rest = received(hooks, "orders", orders, wait=20)
+
+    # Ids rise with the order in which the broker stored the messages.
+    stored = sorted(first + rest, key=lambda message: message.id)
+    numbers = [message.json()["number"] for message in stored]
+    assert first
+    assert sorted(numbers) == list(range(ORDERS))
+    for room in range(ROOMS):
+        of_room = [number for number in numbers if number % ROOMS == room]
+        assert of_room == sorted(of_room)
+
+
+def test_a_message_that_is_refused_holds_up_no_other(
+    project: Project, hooks: Hookstation, orders: str
+) -> None:
+    project.run(
+        "from hookstation_client.django import publish_on_commit\n"
+        "publish_on_commit('orders', 'good', ordering_key='k')\n"
+        "publish_on_commit('orders', 'bad', priority=10, ordering_key='k')\n"
+        "publish_on_commit('nowhere', 'lost', ordering_key='k')\n"
+        "publish_on_commit('orders', 'fine', ordering_key='k')\n",
+        RELAY_ON_COMMIT="false",
+    )
+
+    project.manage("relay_outbox", "--once", expect=1)
+
+    assert [message.body for message in received(hooks, "orders", orders, wait=20)] == [
+        b"good",
+        b"fine",
+    ]
+    shown = project.run(
+        "from hookstation_client.django.models import OutboxMessage\n"
+        "for row in OutboxMessage.objects.order_by('id'): print(row.channel, row.error)\n"
+        "OutboxMessage.objects.all().delete()\n"
+    )
+    refused, waiting = shown.splitlines()
+    assert refused.startswith("orders invalid_fields: ")
+    assert waiting.strip() == "nowhere"
+
+
+def test_a_mirrored_model_tells_what_happens_to_it(project: Project, hooks: Hookstation) -> None:
+    hooks.create_channel("customers")
+    hooks.register("customers", "crm", ordering=True)
+    project.run(
+        "from shop.models import Customer\n"
+        "from django.db import transaction\n"
+        "one = Customer.objects.create(name='Zoë', town='Malmö', notes='private')\n"
+        "one.town = 'Lund'; one.save()\n"
+        "try:\n"
+        "    with transaction.atomic(): one.name = 'X'; one.save(); raise ValueError\n"
+        "except ValueError: pass\n"
+        "one.delete()\n",
+        RELAY_ON_COMMIT="false",
+    )
+    project.manage("relay_outbox", "--once")
+
+    found = received(hooks, "customers", "crm", wait=20)
+
+    assert [message.event_type for message in found] == [
+        "customer.created",
+        "customer.updated",
+        "customer.deleted",
+    ]
+    fields = [message.json()["fields"] for message in found]
+    assert fields[0] == {"name": "Zoë", "town": "Malmö"}
+    assert [one["town"] for one in fields[1:]] == ["Lund", "Lund"]
+    assert len({message.ordering_key for message in found}) == 1
+
+
+def test_a_row_and_its_message_are_one_transaction(project: Project, hooks: Hookstation) -> None:
+    """Also where none is open: if the message cannot be stored, the row is not."""
+    shown = project.run(
+        "from shop.models import Customer\n"
+        "import hookstation_client.django.mirroring as mirroring\n"
+        "def fail(*args, **kwargs): raise RuntimeError('killed here')\n"
+        "mirroring.publish_on_commit = fail\n"
+        "try: Customer.objects.create(name='Ann', town='Ulm')\n"
+        "except RuntimeError as error: print(error)\n"
+        "print(Customer.objects.filter(name='Ann').count())\n",
+        RELAY_ON_COMMIT="false",
+    )
+    assert shown.splitlines() == ["killed here", "0"]
