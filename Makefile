@@ -23,6 +23,8 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 EXAMPLES ?= few
 PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES)
 GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py tests/interfaces/test_access.py
+# The OpenAPI document holds them: first they, then it.
+EXAMPLES_OF_API = $(PYTEST) -q tests/interfaces/api/test_examples.py -k what_is_answered
 # The fast tiers compute: one process for each core of two.
 FAST := -n 2
 # Console and commands run on SQLite alone: tests/integration/indexes opens the console's pages on
@@ -130,9 +132,10 @@ test-pythons: $(VENV)/.test ## Unit tier and the installed wheel on Python 3.12 
 
 golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)
+	$(ON_SQLITE) $(EXAMPLES_OF_API) --force-regen >/dev/null || $(ON_SQLITE) $(EXAMPLES_OF_API)
 	$(ON_SQLITE) $(GOLDEN) --force-regen >/dev/null || $(ON_SQLITE) $(GOLDEN)
 	$(ON_MARIADB) $(GOLDEN) -k schema --force-regen >/dev/null || $(ON_MARIADB) $(GOLDEN) -k schema
-	@git status --short tests/golden
+	@git status --short tests/golden channels_app/api/examples.json
 
 coverage: $(VENV)/.test ## Lines and branches that the fast tiers reach, room by room
 	$(BIN)/python -m coverage erase

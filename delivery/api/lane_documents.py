@@ -40,6 +40,7 @@ LANE = component(
         url=said(schemas.ADDRESS, "The lane."),
     ),
 )
+LANES = component("Lanes", record(items=schemas.list_of(LANE)))
 SKIP = component(
     "Skip",
     {
@@ -56,9 +57,10 @@ _ONE = (CHANNEL, CLIENT_ID, _LANE)
 _BODY = (400, 411, 413, 415, 422)
 
 list_lanes = operation(
-    "consumers_lanes_list",
+    "listLanes",
+    "List the ordering keys of a consumer",
     tag="Lanes",
-    answers={200: record(items=schemas.list_of(LANE))},
+    answers={200: LANES},
     errors=(404, 422),
     parameters=(
         CHANNEL,
@@ -69,14 +71,16 @@ list_lanes = operation(
     ),
 )
 get_lane = operation(
-    "consumers_lanes_retrieve",
+    "getLane",
+    "Get an ordering key of a consumer",
     tag="Lanes",
     answers={200: LANE},
     errors=(404,),
     parameters=_ONE,
 )
 park_lane = operation(
-    "consumers_lanes_park",
+    "parkLane",
+    "Park an ordering key",
     tag="Lanes",
     body={JSON: schemas.REPAIR},
     answers={200: LANE},
@@ -84,7 +88,8 @@ park_lane = operation(
     parameters=_ONE,
 )
 resume_lane = operation(
-    "consumers_lanes_resume",
+    "resumeLane",
+    "Resume a parked ordering key",
     tag="Lanes",
     body={JSON: schemas.REPAIR},
     answers={200: LANE},
@@ -92,7 +97,8 @@ resume_lane = operation(
     parameters=_ONE,
 )
 skip_lane = operation(
-    "consumers_lanes_skip",
+    "skipLane",
+    "Skip the head of an ordering key",
     tag="Lanes",
     body={JSON: SKIP},
     answers={200: LANE},

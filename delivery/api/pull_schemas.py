@@ -48,12 +48,22 @@ _HANDED["properties"] |= {
     "body_url": said(ADDRESS, "Where it is too large to stand here with the others."),
 }
 HANDED = component("ReceivedMessage", _HANDED)
+RECEIVED = component(
+    "ReceivedMessages",
+    record(
+        messages=list_of(HANDED),
+        now=said(INSTANT, "The broker's time."),
+    ),
+)
+_FAILED = component(
+    "LeaseFailure", record(lease=TEXT, error=one_of(["expired", "unknown", "too_long"]))
+)
 SETTLED = component(
     "LeaseResults",
     record(
         done=said(list_of(TEXT), "Leases for which it was done, now or by an earlier call."),
         failed=list_of(
-            record(lease=TEXT, error=one_of(["expired", "unknown", "too_long"])),
+            _FAILED,
             description="`expired`: the message is somebody else's by now, or finished. "
             "`unknown`: no lease of yours. `too_long`: it cannot be extended any more.",
         ),
