@@ -169,6 +169,7 @@ lint: $(VENV)/.lint ## Style, types, import direction; lock and migrations up to
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	cd clients/python/src && $(abspath $(BIN))/lint-imports --no-logo --no-cache --config ../pyproject.toml
 	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python manage.py makemigrations --check --dry-run
 
 format: $(VENV)/.lint ## Put the code into the house's form

@@ -21,7 +21,7 @@ from tests.support.receiver import Receiver
 
 properties.register_profiles()  # before the command line chooses one
 
-SHARING = ("tests/crash/", "tests/e2e/hostile/", "tests/e2e/clients/", "tests/e2e/test_wire.py")
+SHARING = ("tests/crash/", "tests/e2e/clients/", "tests/e2e/hostile/", "tests/e2e/test_wire.py")
 """Where the tests of a file share a broker in processes of its own, which takes long to start."""
 
 

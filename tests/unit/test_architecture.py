@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKER = ("broker_site", "channels_app", "delivery")
+CODE = (*BROKER, "pipeline", "bench", "clients")
+CLIENT = ROOT / "clients" / "python"
 LONGEST_MODULE = 800
 LONGEST_FUNCTION = 60
 MADE_HERE = {"data", "mutants", "staticfiles", "__pycache__"}
@@ -49,11 +51,18 @@ def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, Function]]:
         yield from functions(node, name)
 
 
-def test_imports_point_one_way() -> None:
+@pytest.mark.slow("reads every module")
+@pytest.mark.parametrize(
+    ("folder", "config"),
+    [(ROOT, ROOT / "pyproject.toml"), (CLIENT / "src", CLIENT / "pyproject.toml")],
+    ids=["broker", "client"],
+)
+def test_imports_point_one_way(folder: Path, config: Path) -> None:
     # In a process of its own: it silences every logger of the one it runs in.
+    lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
-        [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"],
-        cwd=ROOT,
+        [lint, "--no-cache", "--no-logo", "--config", config],
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -64,7 +73,7 @@ def test_imports_point_one_way() -> None:
 
 def test_modules_have_one_subject() -> None:
     long = {}
-    for name in sources(*BROKER, "pipeline", "bench"):
+    for name in sources(*CODE):
         length = len((ROOT / name).read_text(encoding="utf-8").splitlines())
         if length > LONGEST_MODULE:
             long[name] = length
@@ -76,7 +85,7 @@ def test_modules_have_one_subject() -> None:
 def test_functions_stay_short() -> None:
     long = {
         f"{name}:{function_name}": (function.end_lineno or 0) - function.lineno + 1
-        for name in sources(*BROKER, "pipeline", "bench")
+        for name in sources(*CODE)
         for function_name, function in functions(ast.parse((ROOT / name).read_bytes()))
     }
 
@@ -86,7 +95,7 @@ def test_functions_stay_short() -> None:
 def test_whoever_overrules_the_type_checker_says_why() -> None:
     """Behind it, or in a comment over it."""
     silent = []
-    for name in sources(*BROKER, "pipeline", "bench", "tests", "manage.py"):
+    for name in sources(*CODE, "tests", "manage.py"):
         before = ""
         for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1):
             found = re.search(r"type: ignore\[[^]]*](.*)", line)
@@ -100,7 +109,7 @@ def test_whoever_overrules_the_type_checker_says_why() -> None:
 def test_packages_with_code_say_what_they_are() -> None:
     """The linter asks all other modules."""
     silent = []
-    for name in sources(*BROKER, "pipeline", "bench", "tests"):
+    for name in sources(*CODE, "tests"):
         text = (ROOT / name).read_text(encoding="utf-8") if name.endswith("__init__.py") else ""
         if text and not text.startswith('"""'):
             silent.append(name)

@@ -1,0 +1,220 @@
+"""A call of the REST API as a value, and the rules of repeating it.
+
+The blocking and the asyncio client share everything but the sending: operations build a `Call` or
+`Pages`, and a client sends it. Nothing here reads or writes a socket.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar
+
+import httpx
+
+from hookstation_client.errors import ConnectionFailed, HookstationError, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterator
+
+    from typing_extensions import Concatenate, ParamSpec
+
+    P = ParamSpec("P")
+
+T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
+
+FIRST_BACKOFF_S = 0.2
+MAX_BACKOFF_S = 20.0
+MAX_RETRY_AFTER_S = 60.0
+"""A longer ``Retry-After`` is the caller's to wait for: the error is raised at once."""
+
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+"""Failures before the request left this process."""
+_NOTHING_DONE = frozenset({429, 503, 507})
+"""Statuses with which the broker says that it did nothing."""
+_AMBIGUOUS = frozenset({408, 500, 502, 504})
+"""Statuses after which the request may have had its effect."""
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request, and how its response becomes a value."""
+
+    method: str
+    path: str
+    parse: Callable[[httpx.Response], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: bytes | None = None
+    is_repeatable: bool = True
+    """Whether sending it twice has the effect of sending it once."""
+    wait_s: float = 0.0
+    """Seconds for which the broker may hold the response back."""
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """One page of a list and the cursor of the next one."""
+
+    items: list[T]
+    next: str | None
+
+
+@dataclass(frozen=True)
+class Pages(Generic[T]):
+    """A list of the API, read page by page."""
+
+    path: str
+    parse: Callable[[dict[str, Any]], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def page(self, cursor: str | None) -> Call[Page[T]]:
+        """The call of one page; None is the first one."""
+        extra = {} if cursor is None else {"cursor": cursor}
+        return Call("GET", self.path, self._parse, params={**self.params, **extra})
+
+    def _parse(self, response: httpx.Response) -> Page[T]:
+        found = response.json()
+        return Page([self.parse(item) for item in found["items"]], found["next"])
+
+
+def blocking(build: Callable[Concatenate[Any, P], Call[T]]) -> Callable[Concatenate[Any, P], T]:
+    """The method of a blocking client that sends what ``build`` describes."""
+
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        sent: T = self._send(build(self, *args, **kwargs))
+        return sent
+
+    return _documented(method, build)
+
+
+def listing(
+    build: Callable[Concatenate[Any, P], Pages[T]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """The method of a blocking client that iterates over a list, page by page."""
+
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items: Iterator[T] = self._iterate(build(self, *args, **kwargs))
+        return items
+
+    return _documented(method, build, "Iterator")
+
+
+def awaiting(
+    build: Callable[Concatenate[Any, P], Call[T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """The same as `blocking`, for asyncio."""
+
+    async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        sent: T = await self._send(build(self, *args, **kwargs))
+        return sent
+
+    return _documented(method, build)
+
+
+def async_listing(
+    build: Callable[Concatenate[Any, P], Pages[T]],
+) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
+    """The same as `listing`, for asyncio."""
+
+    def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        items: AsyncIterator[T] = self._iterate(build(self, *args, **kwargs))
+        return items
+
+    return _documented(method, build, "AsyncIterator")
+
+
+def wait_before_retry(
+    call: Call[Any], error: HookstationError, retry: int, retries: int
+) -> float | None:
+    """Seconds to wait before retry number ``retry`` (from 0), None when the error is final.
+
+    The waits double from `FIRST_BACKOFF_S` to `MAX_BACKOFF_S`, with up to half of each by chance,
+    so that clients that failed together do not return together.
+    """
+    if retry >= retries or not _may_repeat(call, error):
+        return None
+    asked = error.retry_after or 0.0
+    if asked > MAX_RETRY_AFTER_S:
+        return None
+    backoff = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0**retry)
+    return max(asked, backoff * 0.5) + random.uniform(0, backoff * 0.5)
+
+
+def connection_failed(call: Call[Any], cause: httpx.TransportError) -> ConnectionFailed:
+    """What a failure of the transport is to the caller."""
+    code = "not_sent" if isinstance(cause, _UNSENT) else "no_response"
+    said = f"{call.method} {call.path}: {str(cause) or type(cause).__name__}"
+    return ConnectionFailed(said, code=code)
+
+
+def check(response: httpx.Response) -> httpx.Response:
+    """The response, if it is a success; raises what it stands for else."""
+    if response.is_success:
+        return response
+    raise error_of(response.status_code, response.headers, response.content)
+
+
+def as_json(value: Any) -> bytes:
+    """The body of a JSON request."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_of).encode()
+
+
+def instant(value: datetime | None) -> str | None:
+    """An instant as the API takes it. Without a time zone it could mean any of 24."""
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise ValueError("The datetime needs a time zone: datetime.now(timezone.utc).")
+    return value.astimezone(timezone.utc).isoformat()
+
+
+def parse_instant(value: str | None) -> datetime | None:
+    """An instant as the API answers it."""
+    return datetime.fromisoformat(value.replace("Z", "+00:00")) if value else None
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    """Seconds of the client are milliseconds of the API."""
+    return None if seconds is None else round(seconds * 1000)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None; a trailing underscore keeps a name from being a keyword."""
+    return {
+        name.rstrip("_"): instant(value) if isinstance(value, datetime) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _json_of(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return instant(value)
+    raise TypeError(f"{type(value).__name__} is not serializable as JSON")
+
+
+def _may_repeat(call: Call[Any], error: HookstationError) -> bool:
+    if error.status in _NOTHING_DONE or error.code == "not_sent":
+        return True
+    ambiguous = error.code == "no_response" or error.status in _AMBIGUOUS
+    return ambiguous and call.is_repeatable
+
+
+def _documented(method: F, build: Callable[..., Any], kind: str = "") -> F:
+    """Give the method name, docstring and signature of the operation that it sends."""
+    functools.update_wrapper(method, build)
+    # A signature of our own, in place of the one that `inspect` would read there.
+    vars(method).pop("__wrapped__")
+    signature = inspect.signature(build)
+    value = re.sub(r"^(?:Call|Pages)\[(.*)\]$", r"\1", str(signature.return_annotation))
+    returns = f"{kind}[{value}]" if kind else value
+    vars(method)["__signature__"] = signature.replace(return_annotation=returns)
+    return method

@@ -1,0 +1,533 @@
+"""The clients: `Hookstation` waits for each response, `AsyncHookstation` awaits it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import (
+    Any,
+    TypeVar,
+)
+
+import httpx
+
+from hookstation_client.buffer import AsyncBuffer, Buffer, Refused
+from hookstation_client.calls import (
+    Call,
+    Pages,
+    async_listing,
+    awaiting,
+    blocking,
+    check,
+    connection_failed,
+    listing,
+    wait_before_retry,
+)
+from hookstation_client.errors import HookstationError, LeaseLost
+from hookstation_client.models import ReceivedMessage, Settled, received_fields
+from hookstation_client.operations import Operations, ScheduleOperations
+from hookstation_client.reconciliation import Reconciliation, replay_of
+
+T = TypeVar("T")
+
+TIMEOUT_S = 30.0
+RETRIES = 6
+CONNECTIONS = 100
+
+
+class _Common:
+    """The settings of a client, and the request that a call becomes."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: float = TIMEOUT_S,
+        retries: int = RETRIES,
+    ) -> None:
+        found = url or os.environ.get("HOOKSTATION_URL")
+        if not found:
+            raise ValueError("Pass the broker's address, or set HOOKSTATION_URL.")
+        self.url = found.rstrip("/")
+        self.timeout = timeout
+        self.retries = retries
+        self.key = key or os.environ.get("HOOKSTATION_KEY") or ""
+        if not self.key:
+            raise ValueError("Pass the key, or set HOOKSTATION_KEY.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def _request(self, http: Any, call: Call[Any]) -> httpx.Request:
+        request: httpx.Request = http.build_request(
+            call.method,
+            self.url + call.path,
+            params=call.params or None,
+            headers={"Authorization": f"Bearer {self.key}", **call.headers},
+            content=call.content,
+            timeout=httpx.Timeout(self.timeout, read=self.timeout + call.wait_s),
+        )
+        return request
+
+
+class Hookstation(_Common):
+    """The blocking client. It may be used by several threads.
+
+    ``url`` and ``key`` come from ``HOOKSTATION_URL`` and ``HOOKSTATION_KEY`` unless given.
+    ``timeout`` is seconds for connecting, sending and each read of a response; a long poll waits
+    longer by its own time. A failed request is repeated up to ``retries`` times where that is safe,
+    always with the same idempotency key. ``http`` is a client of httpx to be used instead of one
+    of our own, for certificates, proxies and the like.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: float = TIMEOUT_S,
+        retries: int = RETRIES,
+        http: httpx.Client | None = None,
+    ) -> None:
+        super().__init__(url, key=key, timeout=timeout, retries=retries)
+        self._given_http = http
+        self._http = http or self._new_http()
+        self._pid = os.getpid()
+
+    publish = blocking(Operations.publish)
+    publish_batch = blocking(Operations.publish_batch)
+    message = blocking(Operations.message)
+    body = blocking(Operations.body)
+    messages = listing(Operations.messages)
+    timeline = listing(Operations.timeline)
+    timeline_histogram = blocking(Operations.timeline_histogram)
+    move = blocking(Operations.move)
+    cancel = blocking(Operations.cancel)
+    move_many = blocking(Operations.move_many)
+    cancel_many = blocking(Operations.cancel_many)
+    create_channel = blocking(Operations.create_channel)
+    channel = blocking(Operations.channel)
+    channels = listing(Operations.channels)
+    create_event_type = blocking(Operations.create_event_type)
+    event_types = listing(Operations.event_types)
+    delete_event_type = blocking(Operations.delete_event_type)
+    register = blocking(Operations.register)
+    update_consumer = blocking(Operations.update_consumer)
+    consumer = blocking(Operations.consumer)
+    consumers = listing(Operations.consumers)
+    retire_consumer = blocking(Operations.retire_consumer)
+    pause_consumer = blocking(Operations.pause_consumer)
+    resume_consumer = blocking(Operations.resume_consumer)
+    rotate_secret = blocking(Operations.rotate_secret)
+    test_consumer = blocking(Operations.test_consumer)
+    ack = blocking(Operations.ack)
+    nack = blocking(Operations.nack)
+    extend = blocking(Operations.extend)
+    release = blocking(Operations.release)
+    delivery = blocking(Operations.delivery)
+    deliveries = listing(Operations.deliveries)
+    dead_letters = listing(Operations.dead_letters)
+    replay_delivery = blocking(Operations.replay_delivery)
+    cancel_delivery = blocking(Operations.cancel_delivery)
+    replay = blocking(Operations.replay)
+    replay_progress = blocking(Operations.replay_progress)
+    replays = listing(Operations.replays)
+    cancel_replay = blocking(Operations.cancel_replay)
+    backfill = blocking(Operations.backfill)
+    expected = listing(Operations.expected)
+    _receive = blocking(Operations.receive_call)
+
+    def receive_batch(self, channel: str, consumer: str, **options: Any) -> list[Delivery]:
+        """Receive up to ``max`` messages for a pull consumer, in one call.
+
+        Options are ``max`` (10), ``wait`` (0 to 20 seconds to wait when there is nothing),
+        ``lease`` (30 seconds for which they are yours), ``worker_id``, ``keys``, ``resume`` and
+        ``auto_ack`` (docs/api.md, "Pull consumers").
+        """
+        found = self._receive(channel, consumer, **options)
+        received = [Delivery(client=self, **received_fields(item)) for item in found]
+        for delivery in received:
+            if delivery.body_url:
+                delivery.body = self.body(delivery.id)
+        return received
+
+    def receive(
+        self, channel: str, consumer: str, *, max: int = 10, wait: float = 20, **options: Any
+    ) -> Iterator[Delivery]:
+        """Iterate over the messages of a pull consumer, without end.
+
+        With ``wait=0`` the iterator ends when there is nothing to receive. The options are those
+        of `receive_batch`. Settle each message before the next one: `ack`, `nack` or `release`.
+        """
+        while True:
+            batch = self.receive_batch(channel, consumer, max=max, wait=wait, **options)
+            yield from batch
+            options["resume"] = False
+            if not batch and not wait:
+                return
+
+    def reconcile(
+        self,
+        channel: str,
+        consumer: str,
+        *,
+        seen: Callable[[str], bool],
+        after: str | None = None,
+        replay: bool = False,
+    ) -> Reconciliation:
+        """Compare notes: what the broker gave the consumer, and what ``seen(message_id)`` knows.
+
+        Covers what was accepted behind the message ``after``, up to two seconds ago. With
+        ``replay`` what is missing or dead is sent again. Keep ``last`` of the result, and pass it
+        as ``after`` the next time.
+        """
+        result = Reconciliation(last=after)
+        for item in self.expected(channel, consumer, after=after):
+            result.add(item, seen(item["message_id"]))
+        if replay:
+            for ids in result.batches():
+                result.replays.append(self.replay(**replay_of(ids)))
+        return result
+
+    def buffer(
+        self,
+        channel: str,
+        *,
+        spool: str | Path | None = None,
+        fsync: bool = False,
+        on_refused: Callable[[Refused], None] | None = None,
+    ) -> Buffer:
+        """A `Buffer`: publishes to the channel in the background, through a spool file."""
+        return Buffer(self, channel, spool=spool, fsync=fsync, on_refused=on_refused)
+
+    def schedules(self, channel: str) -> Schedules:
+        """The schedules of a channel."""
+        return Schedules(self, channel)
+
+    def close(self) -> None:
+        """Close the connections, unless they belong to the ``http`` that was passed."""
+        if self._given_http is None:
+            self._http.close()
+
+    def __enter__(self) -> Hookstation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _send(self, call: Call[T]) -> T:
+        retry = 0
+        while True:
+            try:
+                return call.parse(check(self._once(call)))
+            except HookstationError as error:
+                wait = wait_before_retry(call, error, retry, self.retries)
+                if wait is None:
+                    raise
+            time.sleep(wait)
+            retry += 1
+
+    def _once(self, call: Call[Any]) -> httpx.Response:
+        if self._pid != os.getpid() and self._given_http is None:
+            # After a fork the connections belong to the parent process.
+            self._http, self._pid = self._new_http(), os.getpid()
+        try:
+            return self._http.send(self._request(self._http, call))
+        except httpx.TransportError as error:
+            raise connection_failed(call, error) from error
+
+    def _iterate(self, pages: Pages[T]) -> Iterator[T]:
+        cursor: str | None = None
+        while True:
+            page = self._send(pages.page(cursor))
+            yield from page.items
+            cursor = page.next
+            if cursor is None:
+                return
+
+    def _new_http(self) -> httpx.Client:
+        return httpx.Client(limits=_limits())
+
+
+class AsyncHookstation(_Common):
+    """The same client for asyncio: the same names, to be awaited or iterated with ``async for``."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: float = TIMEOUT_S,
+        retries: int = RETRIES,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        super().__init__(url, key=key, timeout=timeout, retries=retries)
+        self._given_http = http
+        self._http = http or httpx.AsyncClient(limits=_limits())
+
+    publish = awaiting(Operations.publish)
+    publish_batch = awaiting(Operations.publish_batch)
+    message = awaiting(Operations.message)
+    body = awaiting(Operations.body)
+    messages = async_listing(Operations.messages)
+    timeline = async_listing(Operations.timeline)
+    timeline_histogram = awaiting(Operations.timeline_histogram)
+    move = awaiting(Operations.move)
+    cancel = awaiting(Operations.cancel)
+    move_many = awaiting(Operations.move_many)
+    cancel_many = awaiting(Operations.cancel_many)
+    create_channel = awaiting(Operations.create_channel)
+    channel = awaiting(Operations.channel)
+    channels = async_listing(Operations.channels)
+    create_event_type = awaiting(Operations.create_event_type)
+    event_types = async_listing(Operations.event_types)
+    delete_event_type = awaiting(Operations.delete_event_type)
+    register = awaiting(Operations.register)
+    update_consumer = awaiting(Operations.update_consumer)
+    consumer = awaiting(Operations.consumer)
+    consumers = async_listing(Operations.consumers)
+    retire_consumer = awaiting(Operations.retire_consumer)
+    pause_consumer = awaiting(Operations.pause_consumer)
+    resume_consumer = awaiting(Operations.resume_consumer)
+    rotate_secret = awaiting(Operations.rotate_secret)
+    test_consumer = awaiting(Operations.test_consumer)
+    ack = awaiting(Operations.ack)
+    nack = awaiting(Operations.nack)
+    extend = awaiting(Operations.extend)
+    release = awaiting(Operations.release)
+    delivery = awaiting(Operations.delivery)
+    deliveries = async_listing(Operations.deliveries)
+    dead_letters = async_listing(Operations.dead_letters)
+    replay_delivery = awaiting(Operations.replay_delivery)
+    cancel_delivery = awaiting(Operations.cancel_delivery)
+    replay = awaiting(Operations.replay)
+    replay_progress = awaiting(Operations.replay_progress)
+    replays = async_listing(Operations.replays)
+    cancel_replay = awaiting(Operations.cancel_replay)
+    backfill = awaiting(Operations.backfill)
+    expected = async_listing(Operations.expected)
+    _receive = awaiting(Operations.receive_call)
+
+    async def receive_batch(
+        self, channel: str, consumer: str, **options: Any
+    ) -> list[AsyncDelivery]:
+        """Receive up to ``max`` messages; the options are those of `Hookstation.receive_batch`."""
+        found = await self._receive(channel, consumer, **options)
+        received = [AsyncDelivery(client=self, **received_fields(item)) for item in found]
+        for delivery in received:
+            if delivery.body_url:
+                delivery.body = await self.body(delivery.id)
+        return received
+
+    async def receive(
+        self, channel: str, consumer: str, *, max: int = 10, wait: float = 20, **options: Any
+    ) -> AsyncIterator[AsyncDelivery]:
+        """Iterate over the messages of a pull consumer; with ``wait=0`` until there is none."""
+        while True:
+            batch = await self.receive_batch(channel, consumer, max=max, wait=wait, **options)
+            for delivery in batch:
+                yield delivery
+            options["resume"] = False
+            if not batch and not wait:
+                return
+
+    async def reconcile(
+        self,
+        channel: str,
+        consumer: str,
+        *,
+        seen: Callable[[str], bool | Awaitable[bool]],
+        after: str | None = None,
+        replay: bool = False,
+    ) -> Reconciliation:
+        """Compare notes as `Hookstation.reconcile` does; ``seen`` may be a coroutine function."""
+        result = Reconciliation(last=after)
+        async for item in self.expected(channel, consumer, after=after):
+            known = seen(item["message_id"])
+            result.add(item, known if isinstance(known, bool) else await known)
+        if replay:
+            for ids in result.batches():
+                result.replays.append(await self.replay(**replay_of(ids)))
+        return result
+
+    def buffer(
+        self,
+        channel: str,
+        *,
+        spool: str | Path | None = None,
+        fsync: bool = False,
+        on_refused: Callable[[Refused], None] | None = None,
+        client: Hookstation | None = None,
+    ) -> AsyncBuffer:
+        """An `AsyncBuffer`. Its thread sends with ``client``, or one with the settings of this."""
+        owned = None
+        if client is None:
+            client = owned = Hookstation(
+                self.url, key=self.key, timeout=self.timeout, retries=self.retries
+            )
+        buffer = Buffer(client, channel, spool=spool, fsync=fsync, on_refused=on_refused)
+        return AsyncBuffer(buffer, owned)
+
+    def schedules(self, channel: str) -> AsyncSchedules:
+        """The schedules of a channel."""
+        return AsyncSchedules(self, channel)
+
+    async def close(self) -> None:
+        """Close the connections, unless they belong to the ``http`` that was passed."""
+        if self._given_http is None:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncHookstation:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _send(self, call: Call[T]) -> T:
+        retry = 0
+        while True:
+            try:
+                return call.parse(check(await self._once(call)))
+            except HookstationError as error:
+                wait = wait_before_retry(call, error, retry, self.retries)
+                if wait is None:
+                    raise
+            await asyncio.sleep(wait)
+            retry += 1
+
+    async def _once(self, call: Call[Any]) -> httpx.Response:
+        try:
+            return await self._http.send(self._request(self._http, call))
+        except httpx.TransportError as error:
+            raise connection_failed(call, error) from error
+
+    async def _iterate(self, pages: Pages[T]) -> AsyncIterator[T]:
+        cursor: str | None = None
+        while True:
+            page = await self._send(pages.page(cursor))
+            for item in page.items:
+                yield item
+            cursor = page.next
+            if cursor is None:
+                return
+
+
+class Schedules:
+    """The schedules of one channel."""
+
+    def __init__(self, client: Hookstation, channel: str) -> None:
+        self.channel = channel
+        self._send = client._send
+        self._iterate = client._iterate
+
+    put = blocking(ScheduleOperations.put)
+    update = blocking(ScheduleOperations.update)
+    get = blocking(ScheduleOperations.get)
+    list = listing(ScheduleOperations.list)
+    delete = blocking(ScheduleOperations.delete)
+    pause = blocking(ScheduleOperations.pause)
+    resume = blocking(ScheduleOperations.resume)
+    run = blocking(ScheduleOperations.run)
+
+
+class AsyncSchedules:
+    """The same for asyncio."""
+
+    def __init__(self, client: AsyncHookstation, channel: str) -> None:
+        self.channel = channel
+        self._send = client._send
+        self._iterate = client._iterate
+
+    put = awaiting(ScheduleOperations.put)
+    update = awaiting(ScheduleOperations.update)
+    get = awaiting(ScheduleOperations.get)
+    list = async_listing(ScheduleOperations.list)
+    delete = awaiting(ScheduleOperations.delete)
+    pause = awaiting(ScheduleOperations.pause)
+    resume = awaiting(ScheduleOperations.resume)
+    run = awaiting(ScheduleOperations.run)
+
+
+class Delivery(ReceivedMessage):
+    """A received message and what may be done with it.
+
+    Each of its calls raises `LeaseLost` when the lease has ended and somebody else has the message.
+    """
+
+    def __init__(self, *, client: Hookstation, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._client = client
+
+    def ack(self) -> None:
+        """It is delivered."""
+        settled(self, self._client.ack(self))
+
+    def nack(self, delay: int | None = None, error: str | None = None, final: bool = False) -> None:
+        """It failed: again after ``delay`` seconds, or as the consumer's retry policy says.
+
+        With ``final`` it is dead at once.
+        """
+        settled(self, self._client.nack(self, delay=delay, error=error, final=final))
+
+    def extend(self, lease: int) -> None:
+        """The lease ends ``lease`` seconds from now."""
+        settled(self, self._client.extend(self, lease))
+
+    def release(self, delay: int | None = None) -> None:
+        """Give it back, uncharged, to come again at once or after ``delay`` seconds."""
+        settled(self, self._client.release(self, delay=delay))
+
+
+class AsyncDelivery(ReceivedMessage):
+    """The same for asyncio."""
+
+    def __init__(self, *, client: AsyncHookstation, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._client = client
+
+    async def ack(self) -> None:
+        """It is delivered."""
+        settled(self, await self._client.ack(self))
+
+    async def nack(
+        self, delay: int | None = None, error: str | None = None, final: bool = False
+    ) -> None:
+        """It failed: again after ``delay`` seconds, or as the consumer's retry policy says.
+
+        With ``final`` it is dead at once.
+        """
+        settled(self, await self._client.nack(self, delay=delay, error=error, final=final))
+
+    async def extend(self, lease: int) -> None:
+        """The lease ends ``lease`` seconds from now."""
+        settled(self, await self._client.extend(self, lease))
+
+    async def release(self, delay: int | None = None) -> None:
+        """Give it back, uncharged, to come again at once or after ``delay`` seconds."""
+        settled(self, await self._client.release(self, delay=delay))
+
+
+def settled(message: ReceivedMessage, result: Settled) -> None:
+    """Raise `LeaseLost` unless the call had its effect."""
+    reason = result.failed.get(message.lease)
+    if reason is not None:
+        raise LeaseLost(f"The lease of {message.id} was not found: {reason}.", code=reason)
+
+
+def _limits() -> httpx.Limits:
+    return httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)

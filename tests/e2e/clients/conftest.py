@@ -1,0 +1,40 @@
+"""One broker for all tests of this folder, and a channel for each test."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hookstation_client import Hookstation
+
+from tests.support.broker import Broker, running
+
+SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LONG_POLLS": "8"}
+
+
+@pytest.fixture(scope="package")
+def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Broker]:
+    with (
+        django_db_blocker.unblock(),
+        running(tmp_path_factory.mktemp("client"), **SETTINGS) as started,
+    ):
+        yield started
+
+
+@pytest.fixture(scope="package")
+def key(broker: Broker) -> str:
+    return str(broker.http.headers["Authorization"]).partition(" ")[2]
+
+
+@pytest.fixture
+def hooks(broker: Broker, key: str) -> Iterator[Hookstation]:
+    with Hookstation(f"http://127.0.0.1:{broker.port}", key=key, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def channel(hooks: Hookstation, request: pytest.FixtureRequest) -> str:
+    """A channel of the test's own."""
+    name = request.node.name.removeprefix("test_").replace("_", "-").replace("[", ".")
+    name = name.rstrip("]")[:100]
+    hooks.create_channel(name)
+    return str(name)

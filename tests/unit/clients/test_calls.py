@@ -1,0 +1,164 @@
+"""Which failures are repeated, after how long, and what an error says."""
+
+import inspect
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from hookstation_client import (
+    AsyncHookstation,
+    BadRequest,
+    Conflict,
+    ConnectionFailed,
+    Hookstation,
+    RateLimited,
+    Unavailable,
+)
+from hookstation_client.calls import MAX_BACKOFF_S, Call, instant, wait_before_retry
+from hookstation_client.client import AsyncSchedules, Schedules
+from hookstation_client.errors import error_of, seconds_of
+
+from tests.support.receiver import Receiver, Reply
+
+PROBLEM = b'{"code": "rate_limited", "detail": "Too fast."}'
+STORED = b'{"id":"msg_1","duplicate":false,"matched_consumers":0,"due_at":null,"url":""}'
+
+
+def call(is_repeatable: bool = True) -> Call[None]:
+    return Call("POST", "/x", lambda response: None, is_repeatable=is_repeatable)
+
+
+@pytest.mark.parametrize(
+    ("status", "repeatable", "always"),
+    [
+        (400, False, False),
+        (404, False, False),
+        (409, False, False),
+        (429, True, True),
+        (500, True, False),
+        (502, True, False),
+        (503, True, True),
+        (507, True, True),
+    ],
+)
+def test_only_what_cannot_have_its_effect_twice_is_repeated(
+    status: int, repeatable: bool, always: bool
+) -> None:
+    error = error_of(status, {}, b"")
+
+    assert (wait_before_retry(call(), error, 0, 6) is not None) is repeatable
+    assert (wait_before_retry(call(is_repeatable=False), error, 0, 6) is not None) is always
+
+
+def test_waits_double_and_honour_retry_after() -> None:
+    waits = [wait_before_retry(call(), error_of(503, {}, b""), n, 100) or 0 for n in range(12)]
+    asked = error_of(429, {"Retry-After": "7"}, PROBLEM)
+    too_long = error_of(429, {"Retry-After": "3600"}, PROBLEM)
+
+    assert all(0.1 * 2**n <= wait <= 0.2 * 2**n for n, wait in enumerate(waits[:6]))
+    assert max(waits) <= MAX_BACKOFF_S
+    assert 7 <= (wait_before_retry(call(), asked, 0, 6) or 0) <= 7.2
+    assert wait_before_retry(call(), too_long, 0, 6) is None
+    assert wait_before_retry(call(), asked, 6, 6) is None
+
+
+def test_error_is_read_from_a_problem_and_from_a_proxy() -> None:
+    problem = error_of(
+        422,
+        {},
+        b'{"code": "invalid_fields", "detail": "Two.", "errors": ['
+        b'{"field": "a", "detail": "A."}, {"field": "b", "detail": "B."}]}',
+    )
+    proxy = error_of(502, {}, b"<html>Bad Gateway</html>")
+
+    assert isinstance(problem, BadRequest)
+    assert (problem.code, problem.fields) == ("invalid_fields", {"a": "A.", "b": "B."})
+    assert str(problem) == "invalid_fields: Two."
+    assert str(error_of(422, {}, b'{"field": "a", "detail": "A."}')) == "a: A."
+    assert isinstance(proxy, Unavailable)
+    assert (proxy.code, proxy.detail) == ("", "HTTP status 502")
+    assert isinstance(error_of(412, {}, b""), Conflict)
+
+
+def test_retry_after_is_a_number_or_a_date() -> None:
+    assert seconds_of("1.5") == 1.5
+    assert seconds_of("Thu, 01 Jan 1970 00:00:00 GMT") == 0
+    assert (seconds_of("Thu, 01 Jan 2970 00:00:00 GMT") or 0) > 1e9
+    assert seconds_of("soon") is None
+    assert seconds_of(None) is None
+
+
+def test_instant_needs_a_time_zone() -> None:
+    assert instant(datetime(2026, 1, 2, 3, tzinfo=UTC)) == "2026-01-02T03:00:00+00:00"
+    with pytest.raises(ValueError, match="time zone"):
+        instant(datetime(2026, 1, 2, 3))  # what is refused
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(Hookstation, AsyncHookstation), (Schedules, AsyncSchedules)]
+)
+def test_both_clients_have_the_same_names_and_parameters(one: type, other: type) -> None:
+    assert public(one).keys() == public(other).keys()
+    for name, method in public(one).items():
+        if callable(method) and name != "buffer":
+            mine = inspect.signature(method).parameters
+            theirs = inspect.signature(public(other)[name]).parameters
+            assert list(mine) == list(theirs), name
+            assert method.__doc__, name
+
+
+@pytest.fixture
+def clients(receiver: Receiver) -> Iterator[Hookstation]:
+    # A proxy of the environment is for others.
+    with httpx.Client(trust_env=False) as http:
+        yield Hookstation(receiver.url("/"), key="hsk_x", http=http, timeout=30)
+
+
+def test_refused_requests_are_repeated_with_the_same_key(
+    receiver: Receiver, clients: Hookstation
+) -> None:
+    path = "/api/v1/channels/orders/messages"
+    busy = Reply(429, PROBLEM, (("Retry-After", "0"),))
+    receiver.script(path, [busy, Reply(503), Reply(reset=True), Reply(202, STORED)])
+
+    message = clients.publish("orders", {"a": 1})
+
+    requests = receiver.requests(path)
+    assert message.id == "msg_1"
+    assert len(requests) == 4
+    assert len({request.header("idempotency-key") for request in requests}) == 1
+    assert {request.body for request in requests} == {b'{"a":1}'}
+
+
+def test_errors_that_last_are_raised(receiver: Receiver, clients: Hookstation) -> None:
+    clients.retries = 1
+    receiver.script("/api/v1/channels", [Reply(429, PROBLEM, (("Retry-After", "0"),))])
+    receiver.script("/api/v1/replays", [Reply(reset=True)])
+
+    with pytest.raises(RateLimited) as limited:
+        list(clients.channels())
+    with pytest.raises(ConnectionFailed):
+        clients.replay("orders")
+
+    assert (limited.value.code, limited.value.retry_after) == ("rate_limited", 0)
+    assert len(receiver.requests("/api/v1/channels")) == 2
+    assert len(receiver.requests("/api/v1/replays")) == 1
+
+
+def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOOKSTATION_URL", raising=False)
+    with pytest.raises(ValueError, match="HOOKSTATION_URL"):
+        Hookstation()
+    monkeypatch.setenv("HOOKSTATION_URL", "http://broker:8000/")
+    with pytest.raises(ValueError, match="HOOKSTATION_KEY"):
+        Hookstation()
+    monkeypatch.setenv("HOOKSTATION_KEY", "hsk_y")
+
+    with Hookstation() as client:
+        assert (client.url, client.key) == ("http://broker:8000", "hsk_y")

@@ -1,0 +1,177 @@
+"""Each message is handled once, as far as a store remembers."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import hookstation_client
+import pytest
+from django.core.cache.backends.locmem import LocMemCache
+from hookstation_client.deduplication import (
+    CLAIM_S,
+    CacheStore,
+    MemoryStore,
+    SQLiteStore,
+    Store,
+    once,
+)
+from hookstation_client.errors import Retry
+
+Make = Callable[..., Store]
+
+
+@pytest.fixture(params=["memory", "sqlite", "cache"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Makes a store; stores of one test share what they remember, where a kind can."""
+    cache = LocMemCache(str(tmp_path), {})
+    kinds: dict[str, Make] = {
+        "memory": MemoryStore,
+        "sqlite": lambda **options: SQLiteStore(tmp_path / "handled.db", **options),
+        "cache": lambda **options: CacheStore(cache, **options),
+    }
+    yield kinds[request.param]
+    cache.clear()
+
+
+def recording(handled: list[str]) -> Callable[[Any], None]:
+    """A handler that notes what it was called with."""
+
+    def handle(message: Any) -> None:
+        handled.append(message.id)
+
+    return handle
+
+
+def message(id: str) -> Any:
+    return SimpleNamespace(id=id, attempt=1)
+
+
+def test_repeat_is_not_handled_again(make: Make) -> None:
+    handled: list[str] = []
+    handle = once(make())(recording(handled))
+
+    for id in ["one", "two", "one"]:
+        handle(message(id))
+
+    assert handled == ["one", "two"]
+
+
+def test_message_whose_handler_failed_is_handled_again(make: Make) -> None:
+    calls = []
+
+    @once(make())
+    def handle(message: Any) -> None:
+        calls.append(message.id)
+        if len(calls) == 1:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        handle(message("one"))
+    handle(message("one"))
+    handle(message("one"))
+
+    assert calls == ["one", "one"]
+
+
+def test_message_that_is_being_handled_is_to_come_again(make: Make) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    @once(make())
+    def handle(message: Any) -> None:
+        begun.set()
+        assert may_end.wait(60)
+
+    first = threading.Thread(target=handle, args=(message("one"),))
+    first.start()
+    assert begun.wait(60)
+    with pytest.raises(Retry) as busy:
+        handle(message("one"))
+    may_end.set()
+    first.join()
+
+    assert 0 < busy.value.after <= CLAIM_S
+    assert handle(message("one")) is None
+
+
+def test_two_functions_share_a_store(make: Make) -> None:
+    store = make()
+    handled: list[str] = []
+    handlers = [once(store, name)(recording(handled)) for name in ("first", "second")]
+
+    for handle in handlers * 2:
+        handle(message("one"))
+
+    assert handled == ["one", "one"]
+
+
+def test_coroutine_function_stays_one(make: Make) -> None:
+    handled: list[str] = []
+
+    @once(make())
+    async def handle(message: Any) -> None:
+        await asyncio.sleep(0)
+        handled.append(message.id)
+
+    asyncio.run(handle(message("one")))
+    asyncio.run(handle(message("one")))
+
+    assert handled == ["one"]
+
+
+def test_old_messages_are_forgotten(make: Make) -> None:
+    handled: list[str] = []
+    handle = once(make(keep=0.0))(recording(handled))
+
+    for id in ["one", "two", "one"]:
+        handle(message(id))
+
+    assert handled == ["one", "two", "one"]
+
+
+def test_sqlite_store_outlives_its_process(tmp_path: Path) -> None:
+    handled: list[str] = []
+    for _ in range(2):
+        store = SQLiteStore(tmp_path / "handled.db")
+        once(store, "same")(recording(handled))(message("one"))
+
+    assert handled == ["one"]
+
+
+CLAIMS = """
+import os, sys
+from hookstation_client.deduplication import SQLiteStore
+
+SQLiteStore(sys.argv[1]).claim("same:one").__enter__()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow("starts a process that is killed")
+def test_message_of_a_killed_process_is_handled_at_once(tmp_path: Path) -> None:
+    handled: list[str] = []
+    path = tmp_path / "handled.db"
+    source = Path(hookstation_client.__file__).parents[1]
+
+    killed = subprocess.run(
+        [sys.executable, "-c", CLAIMS, path], env={"PYTHONPATH": str(source)}, check=False
+    )
+    once(SQLiteStore(path), "same")(recording(handled))(message("one"))
+
+    assert killed.returncode == -9
+    assert handled == ["one"]
+
+
+def test_claim_that_was_left_behind_ends(make: Make) -> None:
+    handled: list[str] = []
+    store = make(claim=0.0)
+    entered = store.claim("same:one")
+    entered.__enter__()
+
+    once(store, "same")(recording(handled))(message("one"))
+
+    assert handled == ["one"]

@@ -1,0 +1,107 @@
+"""Signatures of the client beside those of the reference library and of the broker itself."""
+
+import base64
+import time
+from datetime import UTC, datetime
+
+import pytest
+from hookstation_client import SignatureError, sign, verify
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from delivery.rules import signing
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OTHER = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+ID, AT = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330
+BODIES = ['{"test": 2432232314}', "", "Zoë \U0001f40d"]
+
+
+def headers_of(body: str | bytes, at: int = AT, secret: str = SECRET) -> dict[str, str]:
+    return {
+        "Webhook-Id": ID,
+        "Webhook-Timestamp": str(at),
+        "Webhook-Signature": sign(secret, ID, at, body),
+    }
+
+
+def test_signature_is_the_one_of_the_specification() -> None:
+    # https://github.com/standard-webhooks/standard-webhooks, the test vector of its libraries.
+    assert sign(SECRET, ID, AT, BODIES[0]) == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_signature_is_the_one_of_the_reference_library(body: str) -> None:
+    at = datetime.fromtimestamp(AT, tz=UTC)
+
+    assert sign(SECRET, ID, AT, body) == Webhook(SECRET).sign(ID, at, body)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_reference_library_verifies_what_we_sign(body: str) -> None:
+    now = int(time.time())
+    given = {name.lower(): value for name, value in headers_of(body, now).items()}
+
+    Webhook(SECRET).verify(body, given, json_parse=False)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(OTHER).verify(body, given, json_parse=False)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_broker_and_client_sign_alike(body: str) -> None:
+    key = base64.b64decode(SECRET.removeprefix("whsec_"))
+    old = base64.b64decode(OTHER.removeprefix("whsec_"))
+    headers = headers_of(body)
+    rotating = signing.sign([old, key], ID, AT, body.encode())
+
+    assert signing.sign([key], ID, AT, body.encode()) == headers["Webhook-Signature"]
+    assert verify(SECRET, headers | {"Webhook-Signature": rotating}, body, now=AT) == ID
+
+
+def test_binary_body_is_verified() -> None:
+    body = b"\xff\x00\xfe"
+
+    assert verify(SECRET, headers_of(body), body, now=AT) == ID
+
+
+def test_one_of_several_secrets_and_signatures_is_enough() -> None:
+    headers = headers_of("x")
+    headers["Webhook-Signature"] = f"v1a,abc v1,zzz {headers['Webhook-Signature']}"
+
+    assert verify([OTHER, SECRET], headers, "x", now=AT) == ID
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        ({"Webhook-Signature": "v1,AAAA"}, "No signature matches."),
+        ({"Webhook-Signature": "v1,Ω"}, "No signature matches."),
+        ({"Webhook-Id": "msg_other"}, "No signature matches."),
+        ({"Webhook-Timestamp": str(AT + 1)}, "No signature matches."),
+        ({"Webhook-Timestamp": "soon"}, "webhook-timestamp is no whole number of seconds."),
+        ({"Webhook-Timestamp": str(AT - 301)}, "The timestamp is 301 s off; 300 s are allowed."),
+        ({"Webhook-Timestamp": str(AT + 301)}, "The timestamp is -301 s off; 300 s are allowed."),
+    ],
+)
+def test_what_was_changed_on_the_way_is_refused(change: dict[str, str], detail: str) -> None:
+    with pytest.raises(SignatureError) as refused:
+        verify(SECRET, headers_of("x") | change, "x", now=AT)
+
+    assert str(refused.value) == detail
+
+
+def test_missing_header_is_named() -> None:
+    with pytest.raises(SignatureError, match="webhook-id is missing"):
+        verify(SECRET, {}, b"")
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_\N{SNOWMAN}"])
+def test_secret_that_is_none_is_an_error(secret: str) -> None:
+    with pytest.raises(ValueError, match="The secret is"):
+        verify(secret, headers_of("x"), "x", now=AT)
+
+
+def test_other_body_and_other_secret_are_refused() -> None:
+    with pytest.raises(SignatureError):
+        verify(SECRET, headers_of("x"), "y", now=AT)
+    with pytest.raises(SignatureError):
+        verify(OTHER, headers_of("x"), "x", now=AT)
