@@ -60,8 +60,8 @@ FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
-	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons golden \
-	coverage mutation screenshots bench bench-pipeline soak lint format clean
+	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons \
+	golden conformance coverage mutation screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,6 +136,12 @@ golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	$(ON_SQLITE) $(GOLDEN) --force-regen >/dev/null || $(ON_SQLITE) $(GOLDEN)
 	$(ON_MARIADB) $(GOLDEN) -k schema --force-regen >/dev/null || $(ON_MARIADB) $(GOLDEN) -k schema
 	@git status --short tests/golden channels_app/api/examples.json
+
+conformance: $(VENV)/.test ## Play every scenario with every client; write docs/clients/conformance.md
+	@$(FAKETIME)
+	$(ON_SQLITE) $(PYTEST) -q tests/e2e/clients/test_conformance.py --force-regen >/dev/null || \
+		$(ON_SQLITE) $(PYTEST) -q tests/e2e/clients/test_conformance.py
+	@cat docs/clients/conformance.md
 
 coverage: $(VENV)/.test ## Lines and branches that the fast tiers reach, room by room
 	$(BIN)/python -m coverage erase
