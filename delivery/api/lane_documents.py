@@ -8,6 +8,7 @@ from channels_app.api.openapi import (
     INSTANT,
     JSON,
     MAYBE_INSTANT,
+    MAYBE_TEXT,
     TEXT,
     WHOLE,
     component,
@@ -27,7 +28,7 @@ LANE = component(
         consumer=said(TEXT, "The consumer's client id."),
         ordering_key=TEXT,
         state=said(schemas.one_of(STATES), "blocked: its head is dead, and holds the others."),
-        head=said(schemas.MAYBE_TEXT, "The delivery that may go; null while none may."),
+        head=said(MAYBE_TEXT, "The delivery that may go; null while none may."),
         head_at=said(INSTANT, "Since when it is the head."),
         waiting_count=said(WHOLE, "Deliveries behind the head."),
         most_per_second=said(

@@ -1,9 +1,8 @@
 """Shapes of moving messages and of the timeline in the OpenAPI document."""
 
-from channels_app.api.openapi import INSTANT, TEXT, WHOLE, component, record
+from channels_app.api.openapi import INSTANT, MAYBE_TEXT, TEXT, WHOLE, component, record
 from channels_app.rules import times
 from delivery.api.schemas import (
-    MAYBE_TEXT,
     MESSAGE,
     PRIORITY,
     REASON,

@@ -1,11 +1,18 @@
 """Shapes of what pull consumers ask and are answered, in the OpenAPI document."""
 
-from channels_app.api.openapi import INSTANT, MAYBE_INSTANT, TEXT, WHOLE, component, record
+from channels_app.api.openapi import (
+    INSTANT,
+    MAYBE_INSTANT,
+    MAYBE_TEXT,
+    TEXT,
+    WHOLE,
+    component,
+    record,
+)
 from channels_app.rules import fields
 from delivery.api import bodies
 from delivery.api.schemas import (
     ADDRESS,
-    MAYBE_TEXT,
     MESSAGE_ID,
     PRIORITY,
     YES_OR_NO,
