@@ -23,6 +23,8 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 EXAMPLES ?= few
 PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES)
 GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py tests/interfaces/test_access.py
+# The OpenAPI document holds them: first they, then it.
+EXAMPLES_OF_API = $(PYTEST) -q tests/interfaces/api/test_examples.py -k what_is_answered
 # The fast tiers compute: one process for each core of two.
 FAST := -n 2
 # Console and commands run on SQLite alone: tests/integration/indexes opens the console's pages on
@@ -60,8 +62,8 @@ REDIS := command -v redis-server >/dev/null || tools/apt redis-server || true
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
-	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons golden \
-	coverage mutation screenshots bench bench-pipeline soak lint format clean
+	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons \
+	golden conformance coverage mutation screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,9 +136,16 @@ test-pythons: $(VENV)/.test ## Unit tier and the installed wheel on Python 3.12 
 
 golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)
+	$(ON_SQLITE) $(EXAMPLES_OF_API) --force-regen >/dev/null || $(ON_SQLITE) $(EXAMPLES_OF_API)
 	$(ON_SQLITE) $(GOLDEN) --force-regen >/dev/null || $(ON_SQLITE) $(GOLDEN)
 	$(ON_MARIADB) $(GOLDEN) -k schema --force-regen >/dev/null || $(ON_MARIADB) $(GOLDEN) -k schema
-	@git status --short tests/golden
+	@git status --short tests/golden channels_app/api/examples.json
+
+conformance: $(VENV)/.test ## Play every scenario with every client; write docs/clients/conformance.md
+	@$(FAKETIME)
+	$(ON_SQLITE) $(PYTEST) -q tests/e2e/clients/test_conformance.py --force-regen >/dev/null || \
+		$(ON_SQLITE) $(PYTEST) -q tests/e2e/clients/test_conformance.py
+	@cat docs/clients/conformance.md
 
 coverage: $(VENV)/.test ## Lines and branches that the fast tiers reach, room by room
 	$(BIN)/python -m coverage erase

@@ -1,7 +1,9 @@
 """The API's own description: components made from what the steps read, and one way to say more."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeVar
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
@@ -13,6 +15,10 @@ from channels_app.rules import fields
 F = TypeVar("F", bound=Callable[..., Any])
 Schema = dict[str, Any]
 
+EXAMPLES: Mapping[str, Any] = json.loads(
+    Path(__file__).with_name("examples.json").read_text(encoding="utf-8")
+)
+"""Requests and answers of each operation, as tests/interfaces/api/test_examples.py records them."""
 components: dict[str, Schema] = {}
 """Named schemas of the whole API; both apps add theirs."""
 _without_body: set[str] = set()
@@ -21,8 +27,11 @@ _without_body: set[str] = set()
 TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer"}
 INSTANT: Schema = {"type": "string", "format": "date-time"}
+MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+MAYBE_WHOLE: Schema = {"type": ["integer", "null"]}
 MAYBE_INSTANT: Schema = {"type": ["string", "null"], "format": "date-time"}
 JSON = "application/json"
+BYTES = "application/octet-stream"
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # registers itself
@@ -39,6 +48,10 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
 def component(name: str, schema: Mapping[str, Any]) -> Schema:
     """Give a schema its name; the reference to it."""
     components[name] = dict(schema)
+    return _reference(name)
+
+
+def _reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -63,13 +76,14 @@ def resource(settings: Schema, **properties: Mapping[str, Any]) -> Schema:
 
 
 def page_of(item: Schema) -> Schema:
-    """A page of a list."""
-    cursor = {"type": ["string", "null"], "description": "Give it as ?cursor= to go on."}
-    return record(
+    """A page of a list of a named schema."""
+    cursor = {"type": ["string", "null"]}
+    page = record(
         items={"type": "array", "items": item},
         next=cursor | {"description": "Older ones: ?cursor=..., null at the end."},
         previous=cursor | {"description": "Newer ones: ?cursor=..., null at the beginning."},
     )
+    return component(f"{item['$ref'].rpartition('/')[2]}Page", page)
 
 
 def header(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> OpenApiParameter:
@@ -84,17 +98,53 @@ def query(name: str, description: str, schema: Mapping[str, Any] = TEXT) -> Open
 
 def complete(result: Schema, generator: Any, request: Any, public: bool) -> Schema:
     """drf-spectacular's hook: the named schemas, and what every operation has in common."""
-    schemas = result.setdefault("components", {}).setdefault("schemas", {})
-    schemas.update(components)
-    result["components"]["schemas"] = dict(sorted(schemas.items()))
+    schemas: Schema = {}
+    schemas |= {name: _named(schema, schemas) for name, schema in components.items()}
+    result["paths"] = _named(result["paths"], schemas)
+    result.setdefault("components", {})["schemas"] = dict(sorted(schemas.items()))
     for methods in result["paths"].values():
         for described in methods.values():
             if "requestBody" in described and described["operationId"] not in _without_body:
                 described["requestBody"]["required"] = True
+            _exemplify(described)
             for status in {"429", "503", "507"} & set(described["responses"]):
                 answer = described["responses"][status]
                 answer["headers"] = answer.get("headers", {}) | RETRY_AFTER
     return result
+
+
+def _exemplify(described: Schema) -> None:
+    """Add what was recorded of an operation to what is said of it."""
+    recorded = EXAMPLES["operations"].get(described["operationId"], {})
+    for parameter in described.get("parameters", []):
+        if parameter["name"] in EXAMPLES["parameters"]:
+            parameter["example"] = EXAMPLES["parameters"][parameter["name"]]
+    content = described.get("requestBody", {}).get("content", {})
+    if JSON in content and "request" in recorded:
+        content[JSON]["example"] = recorded["request"]
+    for status, answer in recorded.get("responses", {}).items():
+        content = described["responses"].get(status, {}).get("content", {})
+        if JSON in content:
+            content[JSON]["example"] = answer
+
+
+def _named(value: Any, schemas: Schema) -> Any:
+    """The same with a reference in place of each schema that has a title.
+
+    Such a schema moves into ``schemas``. Code generators name a class after it; without a name
+    they make one from the path to it, another one at each place.
+    """
+    if isinstance(value, list):
+        return [_named(inner, schemas) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    copy = {name: _named(inner, schemas) for name, inner in value.items()}
+    # An example may have both members, too: a problem has.
+    if copy.get("type") in ("object", "string") and isinstance(copy.get("title"), str):
+        name = copy.pop("title")
+        schemas[name] = copy
+        return _reference(name)
+    return copy
 
 
 PROBLEM = component(
@@ -111,11 +161,12 @@ PROBLEM = component(
             "field": {"type": "string", "description": "The offending field or header."},
             "errors": {
                 "type": "array",
-                "items": record(field=TEXT, detail=TEXT),
+                "items": component("FieldProblem", record(field=TEXT, detail=TEXT)),
                 "description": "Every offending field, where there are several.",
             },
         },
         "required": ["type", "title", "status", "code", "detail"],
+        "examples": EXAMPLES["problems"],
     },
 )
 REASONS = {
@@ -139,7 +190,9 @@ IF_MATCH = header(
     {"type": "string", "pattern": r'^(\*|"\d+"(, *"\d+")*)$'},
 )
 IF_NONE_MATCH = header(
-    "If-None-Match", "Creates and never replaces (412).", {"type": "string", "const": "*"}
+    "If-None-Match",
+    "Creates and never replaces (412).",
+    {"title": "Anything", "type": "string", "enum": ["*"]},
 )
 ETAG = OpenApiParameter(
     "ETag", str, OpenApiParameter.HEADER, description="The version.", response=[200, 201, 304]
@@ -163,6 +216,7 @@ LIST = (
 
 def operation(
     name: str,
+    summary: str,
     *,
     tag: str,
     answers: Mapping[int, Schema | None],
@@ -170,18 +224,19 @@ def operation(
     body: Mapping[str, Schema] | None = None,
     optional: bool = False,
     parameters: Sequence[OpenApiParameter] = (),
-    content: str = JSON,
+    content: Sequence[str] = (JSON,),
 ) -> Callable[[F], F]:
     """Describe one operation: what it takes (by content type), what it answers, how it fails.
 
-    ``content`` is the type of its answers.
+    ``name`` is its operationId, a verb and a noun in camel case: code generators make the
+    method's name from it. ``content`` are the types of its answers.
     """
     if optional:
         _without_body.add(name)
     responses: dict[Any, Any] = {}
     for status, schema in answers.items():
         described = OpenApiResponse(schema, description=HTTPStatus(status).phrase)
-        responses[(status, content) if schema else status] = described
+        responses[(status, *content) if schema else status] = described
     # Whoever reads a body may have to leave it unread.
     unread = {429} if 411 in errors else set()
     # A parameter that the operation does not know is refused (options.py).
@@ -190,6 +245,7 @@ def operation(
         responses[status, "application/problem+json"] = described
     describe = extend_schema(
         operation_id=name,
+        summary=summary,
         tags=[tag],
         request=dict(body) if body else None,
         responses=responses,

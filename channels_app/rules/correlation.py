@@ -62,7 +62,8 @@ _FIELDS: dict[str, Field] = {
                         required=True,
                         help=f"Sealed, and shown as {fields.MASK}, which keeps it.",
                     ),
-                }
+                },
+                "CallbackSignature",
             )
         ),
         help="How callbacks are signed; null: who knows the address is believed.",
@@ -72,7 +73,7 @@ _FIELDS: dict[str, Field] = {
         help="What a provider that asks first (hub.challenge) has to know; null: nothing.",
     ),
 }
-_read = fields.nested(_FIELDS)
+_read = fields.nested(_FIELDS, "Correlation")
 
 
 def _correlation(value: object) -> dict[str, Any]:

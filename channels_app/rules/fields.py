@@ -183,8 +183,8 @@ def listed(reader: Reader, most: int) -> Described:
     return Described(read, schema)
 
 
-def nested(fields: Mapping[str, Field]) -> Described:
-    """An object with these fields."""
+def nested(fields: Mapping[str, Field], title: str = "") -> Described:
+    """An object with these fields; ``title`` is its name in the API's description."""
 
     def read(value: object) -> dict[str, Any]:
         try:
@@ -193,7 +193,8 @@ def nested(fields: Mapping[str, Field]) -> Described:
             faults = [f"{fault.field}: {fault.detail}" for fault in bad.faults]
             raise ValueError(" ".join(faults).removeprefix(": ")) from None
 
-    return Described(read, object_schema(fields))
+    schema = object_schema(fields)
+    return Described(read, {"title": title, **schema} if title else schema)
 
 
 def json_value(most_bytes: int) -> Described:

@@ -95,13 +95,15 @@ _ACKS = {
             "correlation": Field(
                 correlation, help="How a provider's own callbacks are matched with deliveries."
             ),
-        }
+        },
+        "CallbackAck",
     ),
     "timer": fields.nested(
         {
             "mode": Field(fields.choice("timer"), required=True),
             "delay_ms": Field(_ACK_MS, required=True),
-        }
+        },
+        "TimerAck",
     ),
 }
 ack = fields.nullable(Described(_ack, {"oneOf": [one.schema for one in _ACKS.values()]}))
@@ -118,16 +120,18 @@ rate_limit = fields.nullable(
         {
             "per_second": Field(fields.number(0.001, MOST_PER_SECOND), required=True),
             "burst": Field(fields.whole(1, MOST_PER_SECOND), default=1),
-        }
+        },
+        "RateLimit",
     )
 )
 retry_policy = Described(
     _retry_policy,
     {
         "oneOf": [
-            {"type": "string", "enum": list(backoff.PRESETS)},
+            {"title": "RetryPreset", "type": "string", "enum": list(backoff.PRESETS)},
             {"type": "array", "items": _SECONDS, "minItems": 1, "maxItems": backoff.MOST_DELAYS},
             {
+                "title": "RetryBackoff",
                 "type": "object",
                 "properties": {
                     "base": _SECONDS,

@@ -3,11 +3,11 @@
 from drf_spectacular.utils import OpenApiParameter
 
 from channels_app.api.openapi import (
+    BYTES,
     CHANNEL,
     CLIENT_ID,
     ETAG,
     IF_MATCH,
-    INSTANT,
     JSON,
     LIST,
     READING,
@@ -15,7 +15,6 @@ from channels_app.api.openapi import (
     operation,
     page_of,
     query,
-    record,
 )
 from channels_app.models import Message
 from delivery.api import moves, pull_schemas, schemas
@@ -35,17 +34,19 @@ _WHAT = (
     query("to", "Accepted before this instant.", _INSTANT),
 )
 _OUTCOME = query("outcome", "How the last attempt ended.", schemas.one_of(schemas.OUTCOMES))
-_MESSAGE_STATES = [*Message.State.values, *Message.Shown.values, "scheduled"]
+_MESSAGE_STATES = [*Message.State.values, "scheduled", *Message.Shown.values]
 
 get_message = operation(
-    "messages_retrieve",
+    "getMessage",
+    "Get a message with its deliveries",
     tag="Messages",
     answers={200: schemas.MESSAGE_WITH_DELIVERIES},
     errors=(404,),
     parameters=(_MESSAGE, ETAG),
 )
 patch_message = operation(
-    "messages_reschedule",
+    "patchMessage",
+    "Change priority or instant of a message",
     tag="Messages",
     body={JSON: moves.RESCHEDULE},
     answers={200: schemas.MESSAGE_WITH_DELIVERIES},
@@ -57,7 +58,8 @@ patch_message = operation(
     ),
 )
 delete_message = operation(
-    "messages_cancel",
+    "cancelMessage",
+    "Cancel a message",
     tag="Messages",
     answers={200: schemas.CANCELLED_MESSAGE},
     errors=(404, 409, 412, 422),
@@ -69,14 +71,16 @@ delete_message = operation(
     ),
 )
 move_messages = operation(
-    "messages_move",
+    "moveMessages",
+    "Move many messages",
     tag="Messages",
     body={JSON: moves.MOVE_MANY},
     answers={207: moves.RESULTS},
     errors=_BODY,
 )
 cancel_messages = operation(
-    "messages_cancel_many",
+    "cancelMessages",
+    "Cancel many messages",
     tag="Messages",
     body={JSON: moves.CANCEL_MANY},
     answers={207: moves.RESULTS},
@@ -87,14 +91,16 @@ _AHEAD = (
     query("to", "Due before this instant.", _INSTANT),
 )
 list_timeline = operation(
-    "timeline_list",
+    "listTimeline",
+    "List messages that are due later",
     tag="Timeline",
-    answers={200: record(items=schemas.list_of(schemas.MESSAGE), next=schemas.MAYBE_TEXT)},
+    answers={200: moves.TIMELINE},
     errors=(404, 422),
     parameters=(CHANNEL, *_AHEAD, *LIST),
 )
 get_histogram = operation(
-    "timeline_histogram",
+    "getTimelineHistogram",
+    "Count messages that are due later",
     tag="Timeline",
     answers={200: moves.HISTOGRAM},
     errors=(404, 422),
@@ -109,21 +115,24 @@ get_histogram = operation(
     ),
 )
 get_body = operation(
-    "messages_body",
+    "getMessageBody",
+    "Get the body of a message",
     tag="Messages",
     answers={200: {"type": "string", "format": "binary"}},
-    content="*/*",
+    # Whatever the producer said; code generators know the first one.
+    content=(BYTES, "*/*"),
     errors=(404,),
     parameters=(_MESSAGE,),
 )
 list_messages = operation(
-    "messages_list",
+    "listMessages",
+    "List the messages of a channel",
     tag="Messages",
     answers={200: page_of(schemas.MESSAGE)},
     errors=(404, 422),
     parameters=(
         CHANNEL,
-        query("state", "As stored or as shown.", schemas.one_of(dict.fromkeys(_MESSAGE_STATES))),
+        query("state", "As stored or as shown.", schemas.stored_or_shown(_MESSAGE_STATES)),
         query(
             "idempotency_key",
             "The message that this key of the caller's own stands for, within the key's window.",
@@ -132,7 +141,8 @@ list_messages = operation(
     ),
 )
 get_delivery = operation(
-    "deliveries_retrieve",
+    "getDelivery",
+    "Get a delivery with its attempts",
     tag="Deliveries",
     answers={200: schemas.DELIVERY_WITH_ATTEMPTS, 304: None},
     errors=(404,),
@@ -142,7 +152,8 @@ get_delivery = operation(
     ),
 )
 replay_delivery = operation(
-    "deliveries_replay",
+    "replayDelivery",
+    "Replay a delivery",
     tag="Deliveries",
     body={JSON: schemas.REPAIR},
     answers={202: schemas.DELIVERY},
@@ -150,7 +161,8 @@ replay_delivery = operation(
     parameters=(_DELIVERY,),
 )
 cancel_delivery = operation(
-    "deliveries_cancel",
+    "cancelDelivery",
+    "Cancel a delivery",
     tag="Deliveries",
     body={JSON: schemas.REPAIR},
     answers={200: schemas.DELIVERY},
@@ -158,7 +170,8 @@ cancel_delivery = operation(
     parameters=(_DELIVERY,),
 )
 list_deliveries = operation(
-    "consumers_deliveries_list",
+    "listDeliveries",
+    "List the deliveries of a consumer",
     tag="Deliveries",
     answers={200: page_of(schemas.DELIVERY)},
     errors=(404, 422),
@@ -167,22 +180,24 @@ list_deliveries = operation(
         query(
             "state",
             "As stored (`queued` includes retries), or exactly as shown.",
-            schemas.one_of(SHOWN_STATES),
+            schemas.stored_or_shown(SHOWN_STATES),
         ),
         *(_OUTCOME, *_WHAT, *LIST),
     ),
 )
 list_dead_letters = operation(
-    "consumers_dead_letters_list",
+    "listDeadLetters",
+    "List the dead letters of a consumer",
     tag="Deliveries",
     answers={200: page_of(schemas.DELIVERY)},
     errors=(404, 422),
     parameters=(*_CONSUMER, _OUTCOME, *_WHAT, *LIST),
 )
 compare_notes = operation(
-    "consumers_messages_list",
+    "listConsumerMessages",
+    "List what a consumer was meant to get",
     tag="Deliveries",
-    answers={200: record(items=schemas.list_of(schemas.NOTE), next=schemas.MAYBE_TEXT)},
+    answers={200: schemas.NOTES},
     errors=(404, 422),
     parameters=(
         *_CONSUMER,
@@ -191,21 +206,24 @@ compare_notes = operation(
     ),
 )
 list_replays = operation(
-    "replays_list",
+    "listReplays",
+    "List replays and backfills",
     tag="Replays",
     answers={200: page_of(schemas.REPLAY)},
     errors=(422,),
     parameters=(query("state", "", schemas.one_of(Replay.State.values)), *LIST),
 )
 create_replay = operation(
-    "replays_create",
+    "createReplay",
+    "Replay all deliveries that match",
     tag="Replays",
     body={JSON: schemas.REPLAY_REQUEST},
     answers={200: schemas.REPLAY_PREVIEW, 202: schemas.REPLAY},
     errors=(404, 409, *_BODY),
 )
 create_backfill = operation(
-    "consumers_backfill",
+    "createBackfill",
+    "Send past messages to a consumer",
     tag="Replays",
     body={JSON: schemas.BACKFILL_REQUEST},
     answers={200: schemas.BACKFILL_PREVIEW, 202: schemas.REPLAY},
@@ -213,7 +231,8 @@ create_backfill = operation(
     parameters=(*_CONSUMER,),
 )
 get_replay = operation(
-    "replays_retrieve",
+    "getReplay",
+    "Get a replay",
     tag="Replays",
     answers={200: schemas.REPLAY, 304: None},
     errors=(404,),
@@ -223,7 +242,8 @@ get_replay = operation(
     ),
 )
 cancel_replay = operation(
-    "replays_cancel",
+    "cancelReplay",
+    "Cancel a replay",
     tag="Replays",
     body={JSON: schemas.REPAIR},
     answers={200: schemas.REPLAY},
@@ -231,31 +251,34 @@ cancel_replay = operation(
     parameters=(_REPLAY,),
 )
 receive = operation(
-    "consumers_receive",
+    "receiveMessages",
+    "Receive messages",
     tag="Pull",
     body={JSON: pull_schemas.RECEIVE},
     optional=True,
-    answers={200: record(messages=schemas.list_of(pull_schemas.HANDED), now=INSTANT)},
+    answers={200: pull_schemas.RECEIVED},
     errors=(404, 409, *_BODY),
     parameters=(*_CONSUMER,),
 )
 ack_leases, nack_leases, extend_leases, release_leases = (
     operation(
-        f"leases_{name}",
+        f"{name}Leases",
+        summary,
         tag="Pull",
         body={JSON: schema},
         answers={200: pull_schemas.SETTLED},
         errors=_BODY,
     )
-    for name, schema in (
-        ("ack", pull_schemas.ACK),
-        ("nack", pull_schemas.NACK),
-        ("extend", pull_schemas.EXTEND),
-        ("release", pull_schemas.RELEASE),
+    for name, summary, schema in (
+        ("ack", "Acknowledge received messages", pull_schemas.ACK),
+        ("nack", "Reject received messages", pull_schemas.NACK),
+        ("extend", "Extend leases", pull_schemas.EXTEND),
+        ("release", "Give received messages back", pull_schemas.RELEASE),
     )
 )
 test_consumer = operation(
-    "consumers_test",
+    "testConsumer",
+    "Send a sample to a consumer",
     tag="Consumers",
     answers={200: schemas.PROBE},
     errors=(404, 409, 429, *_BODY),

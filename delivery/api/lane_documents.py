@@ -8,6 +8,7 @@ from channels_app.api.openapi import (
     INSTANT,
     JSON,
     MAYBE_INSTANT,
+    MAYBE_TEXT,
     TEXT,
     WHOLE,
     component,
@@ -27,7 +28,7 @@ LANE = component(
         consumer=said(TEXT, "The consumer's client id."),
         ordering_key=TEXT,
         state=said(schemas.one_of(STATES), "blocked: its head is dead, and holds the others."),
-        head=said(schemas.MAYBE_TEXT, "The delivery that may go; null while none may."),
+        head=said(MAYBE_TEXT, "The delivery that may go; null while none may."),
         head_at=said(INSTANT, "Since when it is the head."),
         waiting_count=said(WHOLE, "Deliveries behind the head."),
         most_per_second=said(
@@ -40,6 +41,7 @@ LANE = component(
         url=said(schemas.ADDRESS, "The lane."),
     ),
 )
+LANES = component("Lanes", record(items=schemas.list_of(LANE)))
 SKIP = component(
     "Skip",
     {
@@ -56,9 +58,10 @@ _ONE = (CHANNEL, CLIENT_ID, _LANE)
 _BODY = (400, 411, 413, 415, 422)
 
 list_lanes = operation(
-    "consumers_lanes_list",
+    "listLanes",
+    "List the ordering keys of a consumer",
     tag="Lanes",
-    answers={200: record(items=schemas.list_of(LANE))},
+    answers={200: LANES},
     errors=(404, 422),
     parameters=(
         CHANNEL,
@@ -69,14 +72,16 @@ list_lanes = operation(
     ),
 )
 get_lane = operation(
-    "consumers_lanes_retrieve",
+    "getLane",
+    "Get an ordering key of a consumer",
     tag="Lanes",
     answers={200: LANE},
     errors=(404,),
     parameters=_ONE,
 )
 park_lane = operation(
-    "consumers_lanes_park",
+    "parkLane",
+    "Park an ordering key",
     tag="Lanes",
     body={JSON: schemas.REPAIR},
     answers={200: LANE},
@@ -84,7 +89,8 @@ park_lane = operation(
     parameters=_ONE,
 )
 resume_lane = operation(
-    "consumers_lanes_resume",
+    "resumeLane",
+    "Resume a parked ordering key",
     tag="Lanes",
     body={JSON: schemas.REPAIR},
     answers={200: LANE},
@@ -92,7 +98,8 @@ resume_lane = operation(
     parameters=_ONE,
 )
 skip_lane = operation(
-    "consumers_lanes_skip",
+    "skipLane",
+    "Skip the head of an ordering key",
     tag="Lanes",
     body={JSON: SKIP},
     answers={200: LANE},

@@ -1,9 +1,9 @@
 """Shapes of moving messages and of the timeline in the OpenAPI document."""
 
-from channels_app.api.openapi import INSTANT, TEXT, WHOLE, component, record
+from channels_app.api.openapi import INSTANT, MAYBE_TEXT, TEXT, WHOLE, component, record
 from channels_app.rules import times
 from delivery.api.schemas import (
-    MAYBE_TEXT,
+    MESSAGE,
     PRIORITY,
     REASON,
     WRITTEN_INSTANT,
@@ -40,6 +40,7 @@ _ONE_OF_MANY: Schema = {
 def many(name: str, **properties: Schema) -> Schema:
     """The body that names many messages."""
     item = {
+        "title": f"{name}Item",
         "type": "object",
         "properties": _ONE_OF_MANY | properties,
         "required": ["id"],
@@ -63,6 +64,7 @@ RESULTS = component(
     record(
         items=list_of(
             {
+                "title": "ManyResult",
                 "type": "object",
                 "properties": {
                     "id": MAYBE_TEXT,
@@ -81,11 +83,13 @@ RESULTS = component(
         refused=WHOLE,
     ),
 )
+_BUCKET = component("TimelineBucket", record(**{"from": INSTANT, "count": WHOLE}))
+TIMELINE = component("Timeline", record(items=list_of(MESSAGE), next=MAYBE_TEXT))
 HISTOGRAM = component(
     "TimelineHistogram",
     record(
         width_s=WHOLE,
-        buckets=list_of(record(**{"from": INSTANT, "count": WHOLE})),
+        buckets=list_of(_BUCKET),
         count=WHOLE,
         complete=said(YES_OR_NO, "False where there are more than were counted."),
     ),

@@ -1,11 +1,18 @@
 """Shapes of what pull consumers ask and are answered, in the OpenAPI document."""
 
-from channels_app.api.openapi import INSTANT, MAYBE_INSTANT, TEXT, WHOLE, component, record
+from channels_app.api.openapi import (
+    INSTANT,
+    MAYBE_INSTANT,
+    MAYBE_TEXT,
+    TEXT,
+    WHOLE,
+    component,
+    record,
+)
 from channels_app.rules import fields
 from delivery.api import bodies
 from delivery.api.schemas import (
     ADDRESS,
-    MAYBE_TEXT,
     MESSAGE_ID,
     PRIORITY,
     YES_OR_NO,
@@ -48,12 +55,22 @@ _HANDED["properties"] |= {
     "body_url": said(ADDRESS, "Where it is too large to stand here with the others."),
 }
 HANDED = component("ReceivedMessage", _HANDED)
+RECEIVED = component(
+    "ReceivedMessages",
+    record(
+        messages=list_of(HANDED),
+        now=said(INSTANT, "The broker's time."),
+    ),
+)
+_FAILED = component(
+    "LeaseFailure", record(lease=TEXT, error=one_of(["expired", "unknown", "too_long"]))
+)
 SETTLED = component(
     "LeaseResults",
     record(
         done=said(list_of(TEXT), "Leases for which it was done, now or by an earlier call."),
         failed=list_of(
-            record(lease=TEXT, error=one_of(["expired", "unknown", "too_long"])),
+            _FAILED,
             description="`expired`: the message is somebody else's by now, or finished. "
             "`unknown`: no lease of yours. `too_long`: it cannot be extended any more.",
         ),

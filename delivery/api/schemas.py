@@ -1,8 +1,18 @@
 """Shapes of requests and answers in the OpenAPI document; shapes.py and bodies.py make them."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from channels_app.api.openapi import INSTANT, MAYBE_INSTANT, TEXT, WHOLE, component, record
+from channels_app.api.openapi import (
+    INSTANT,
+    MAYBE_INSTANT,
+    MAYBE_TEXT,
+    MAYBE_WHOLE,
+    TEXT,
+    WHOLE,
+    component,
+    record,
+)
 from channels_app.models import Message
 from delivery.api import bodies
 from delivery.models import Replay
@@ -25,8 +35,6 @@ SHOWN = [
     *("Awaiting-Ack", "Delivered", "Dead", "Cancelled"),
 ]
 YES_OR_NO: Schema = {"type": "boolean"}
-MAYBE_WHOLE: Schema = {"type": ["integer", "null"]}
-MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 PRIORITY: Schema = {"type": "integer", "minimum": 0, "maximum": 9}
 ADDRESS: Schema = {"type": "string", "format": "uri"}
 
@@ -39,6 +47,15 @@ def said(schema: Schema, description: str) -> Schema:
 def one_of(values: Any) -> Schema:
     """A text out of a list."""
     return {"type": "string", "enum": list(values)}
+
+
+def stored_or_shown(states: Iterable[str]) -> Schema:
+    """A state as stored (`queued`) or as shown (`Queued`), which code generators tell apart."""
+    names = [
+        ("" if state == state.lower() else "SHOWN_") + state.replace("-", "_").upper()
+        for state in states
+    ]
+    return one_of(states) | {"x-enum-varnames": names}
 
 
 def list_of(schema: Schema, **more: Any) -> Schema:
@@ -54,12 +71,16 @@ def public_id(prefix: str, description: str = "") -> Schema:
 
 MESSAGE_ID = public_id("msg", "Rises with the order of acceptance.")
 
+STATE = component(
+    "DeliveryState",
+    said(one_of(SHOWN), "Retry-... once an attempt has failed since the last replay."),
+)
 _DELIVERY = {
     "id": public_id("dlv", "Rises with the order in which deliveries are made."),
     "message_id": MESSAGE_ID,
     "channel": TEXT,
     "consumer": said(TEXT, "The consumer's client id."),
-    "state": said(one_of(SHOWN), "Retry-... once an attempt has failed since the last replay."),
+    "state": STATE,
     "reason": said(one_of(reason.value for reason in Reason), "Why it is in this state."),
     "outcome": said(one_of(["", *OUTCOMES]), "How the last attempt ended; empty before it."),
     "status": said(MAYBE_WHOLE, "HTTP status of the last answer."),
@@ -141,7 +162,7 @@ DELIVERY_WITH_ATTEMPTS = component(
 _MESSAGE = {
     "id": MESSAGE_ID,
     "channel": TEXT,
-    "state": one_of(Message.Shown.values),
+    "state": component("MessageState", one_of(Message.Shown.values)),
     "scheduled": said(YES_OR_NO, "Its time is still to come."),
     "event_type": TEXT,
     "priority": PRIORITY,
@@ -251,7 +272,7 @@ REPLAY = component(
         id=public_id("rpl"),
         kind=one_of(["replay", "backfill"]),
         state=_STATE,
-        filter=said({"type": "object"}, "As it was understood."),
+        filter=FILTER,
         matched_count=said(WHOLE, "What matched when it was asked for."),
         replayed_count=said(WHOLE, "Deliveries queued so far."),
         rate_per_second={"type": ["number", "null"]},
@@ -271,7 +292,7 @@ def preview(name: str, item: Schema) -> Schema:
         name,
         record(
             dry_run=YES_OR_NO,
-            filter={"type": "object"},
+            filter=FILTER,
             matched_count=WHOLE,
             exact=said(YES_OR_NO, looked),
             sample=list_of(item, maxItems=10),
@@ -296,9 +317,10 @@ NOTE = component(
     record(
         message_id=MESSAGE_ID,
         delivery_id=public_id("dlv"),
-        state=one_of(SHOWN),
+        state=STATE,
         event_type=TEXT,
         accepted_at=INSTANT,
         finished_at=MAYBE_INSTANT,
     ),
 )
+NOTES = component("Notes", record(items=list_of(NOTE), next=MAYBE_TEXT))

@@ -21,24 +21,24 @@ from channels_app.steps.accept import Publication
 LINES = {"application/x-ndjson", "application/jsonl", "application/ndjson"}
 
 
-_MAYBE_TEXT = {"type": ["string", "null"]}
 ITEM = openapi.component(
     "BatchItem",
     {
         "type": "object",
         "description": "Either body or body_base64, and the options of a single message.",
         "properties": {
-            "body": _MAYBE_TEXT | {"description": "Text; stored as UTF-8."},
-            "body_base64": _MAYBE_TEXT | {"contentEncoding": "base64"},
-            "content_type": _MAYBE_TEXT,
-            "idempotency_key": _MAYBE_TEXT | {"minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY},
-            "event_type": _MAYBE_TEXT,
+            "body": openapi.MAYBE_TEXT | {"description": "Text; stored as UTF-8."},
+            "body_base64": openapi.MAYBE_TEXT | {"contentEncoding": "base64"},
+            "content_type": openapi.MAYBE_TEXT,
+            "idempotency_key": openapi.MAYBE_TEXT
+            | {"minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY},
+            "event_type": openapi.MAYBE_TEXT,
             "priority": {"type": ["integer", "null"], "minimum": 0, "maximum": 9},
             "deliver_at": {"type": ["string", "integer", "null"]},
             "delay_ms": {"type": ["integer", "null"], "minimum": 0},
             "spread_ms": {"type": ["integer", "null"], "minimum": 0},
             "expires_at": {"type": ["string", "integer", "null"]},
-            "ordering_key": _MAYBE_TEXT | {"minLength": 1, "maxLength": MAX_ORDERING_KEY},
+            "ordering_key": openapi.MAYBE_TEXT | {"minLength": 1, "maxLength": MAX_ORDERING_KEY},
             "producer_seq": {"type": ["integer", "null"], "minimum": 0, "maximum": LARGEST},
             "headers": {
                 "type": ["object", "null"],
@@ -49,6 +49,7 @@ ITEM = openapi.component(
     },
 )
 _REFUSED = {
+    "title": "BatchRefused",
     "type": "object",
     "properties": {
         "status": {"type": "integer", "enum": [409, 422, 429]},
@@ -59,6 +60,7 @@ _REFUSED = {
     "required": ["status", "code", "detail"],
 }
 _STORED = {
+    "title": "BatchStored",
     "type": "object",
     "properties": {
         "status": {"type": "integer", "enum": [200, 202]},
@@ -83,18 +85,21 @@ class BatchView(ApiView):
     scopes = {"POST": publishing.SCOPES}
 
     @openapi.operation(
-        "publish_batch",
+        "publishBatch",
+        "Publish a batch of messages",
         tag="Messages",
         body={
             openapi.JSON: {"type": "array", "items": ITEM, "maxItems": MAX_BATCH_ITEMS},
-            "application/x-ndjson": {"type": "string", "description": "One item on each line."},
         },
         answers={207: RESULTS},
         errors=(400, 404, 411, 413, 415, 422, 429, 507),
         parameters=(openapi.CHANNEL,),
     )
     def post(self, request: Request, channel: str) -> Response:
-        """Store up to 1,000 messages in one transaction, beside invalid ones that are refused."""
+        """Store up to 1,000 messages in one transaction, beside invalid ones that are refused.
+
+        The body is an array, or `application/x-ndjson`: one item on each line.
+        """
         view = publishing.channel_of(channel)
         producer, now = self.caller.producer, clock.now()
         producer_id = producer.id if producer else None

@@ -19,8 +19,21 @@ from channels_app.steps.register_channel import FIELDS
 
 SETTINGS = openapi.component("ChannelSettings", fields.object_schema(FIELDS))
 CHANGES = openapi.component("ChannelChanges", fields.object_schema(FIELDS, partial=True))
+EFFECTIVE = openapi.component(
+    "EffectiveLimits",
+    openapi.record(
+        max_body_bytes=openapi.WHOLE,
+        idempotency_window_s=openapi.WHOLE,
+        max_future_days=openapi.WHOLE,
+        max_waiting_messages=openapi.MAYBE_WHOLE,
+        max_waiting_bytes=openapi.MAYBE_WHOLE,
+        retention_days=openapi.WHOLE,
+        dead_retention_days=openapi.WHOLE,
+    ),
+)
 CHANNEL = openapi.component(
-    "Channel", openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema)
+    "Channel",
+    openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema, effective=EFFECTIVE),
 )
 READ = keys.SCOPES
 """Whoever may do anything on a channel may see it."""
@@ -32,7 +45,8 @@ class ChannelListView(ApiView):
     scopes = {"GET": READ}
 
     @openapi.operation(
-        "list_channels",
+        "listChannels",
+        "List channels",
         tag="Channels",
         answers={200: openapi.page_of(CHANNEL)},
         errors=(422,),
@@ -50,7 +64,8 @@ class ChannelView(ApiView):
     scopes = {"GET": READ, "PUT": ("admin",), "PATCH": ("admin",)}
 
     @openapi.operation(
-        "get_channel",
+        "getChannel",
+        "Get a channel",
         tag="Channels",
         answers={200: CHANNEL, 304: None},
         errors=(404,),
@@ -64,7 +79,8 @@ class ChannelView(ApiView):
         return etags.fresh(request, shown(found), found.version)
 
     @openapi.operation(
-        "put_channel",
+        "putChannel",
+        "Create or replace a channel",
         tag="Channels",
         body={openapi.JSON: SETTINGS},
         optional=True,
@@ -83,7 +99,8 @@ class ChannelView(ApiView):
         return etags.registered(done, shown(done.row), f"channels/{channel}")
 
     @openapi.operation(
-        "patch_channel",
+        "patchChannel",
+        "Change settings of a channel",
         tag="Channels",
         body={openapi.JSON: CHANGES},
         answers={200: CHANNEL},

@@ -14,7 +14,7 @@ from channels_app.api.base import ApiView, json_object, stamps
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
-from channels_app.rules import backoff, condition, fields, times
+from channels_app.rules import backoff, condition, fields, settings, times
 from channels_app.rules.registered import Registered
 from channels_app.steps import register_consumer, rotate_secret, switch_consumer
 from channels_app.steps.register_consumer import FIELDS
@@ -23,11 +23,24 @@ SETTINGS = openapi.component("ConsumerSettings", fields.object_schema(FIELDS))
 CHANGES = openapi.component("ConsumerChanges", fields.object_schema(FIELDS, partial=True))
 OVERLAP = openapi.component("SecretRotation", fields.object_schema(rotate_secret.FIELDS))
 STATES = Consumer.State.values
-SIGNING_KEY = openapi.record(
-    scheme={"type": "string", "enum": ["v1", "v1a"]},
-    public_key={"type": "string", "description": "whpk_... of v1a; empty for v1."},
-    created_at=openapi.INSTANT,
-    expires_at=openapi.MAYBE_INSTANT,
+SIGNING_KEY = openapi.component(
+    "SigningKey",
+    openapi.record(
+        scheme={"type": "string", "enum": ["v1", "v1a"]},
+        public_key={"type": "string", "description": "whpk_... of v1a; empty for v1."},
+        created_at=openapi.INSTANT,
+        expires_at=openapi.MAYBE_INSTANT,
+    ),
+)
+EFFECTIVE = openapi.component(
+    "EffectiveSettings",
+    openapi.record(
+        timeout_ms=openapi.WHOLE,
+        max_attempts=openapi.WHOLE,
+        max_in_flight=openapi.WHOLE,
+        retry=fields.schema_of(settings.retry_policy),
+        gives_up_after_s={"type": "number"},
+    ),
 )
 _PROPERTIES: dict[str, Mapping[str, Any]] = {
     "channel": fields.slug.schema,
@@ -42,17 +55,14 @@ _PROPERTIES: dict[str, Mapping[str, Any]] = {
     "state_changed_at": openapi.MAYBE_INSTANT,
     "inbound_url": {"type": ["string", "null"]},
     "signing_keys": {"type": "array", "items": SIGNING_KEY},
+    "effective": EFFECTIVE,
 }
-CONSUMER = openapi.component(
-    "Consumer", openapi.resource(fields.object_schema(FIELDS), **_PROPERTIES)
-)
+_CONSUMER = openapi.resource(fields.object_schema(FIELDS), **_PROPERTIES)
+CONSUMER = openapi.component("Consumer", _CONSUMER)
+_SECRET = {"type": "string", "description": "whsec_..., shown once."}
 WITH_SECRET = openapi.component(
     "ConsumerWithSecret",
-    {
-        "allOf": [CONSUMER],
-        "type": "object",
-        "properties": {"secret": {"type": "string", "description": "whsec_..., shown once."}},
-    },
+    _CONSUMER | {"properties": _CONSUMER["properties"] | {"secret": _SECRET}},
 )
 READ, WRITE = ("read", "register"), ("register",)
 PATH = (openapi.CHANNEL, openapi.CLIENT_ID)
@@ -65,7 +75,8 @@ class ConsumerListView(ApiView):
     scopes = {"GET": READ}
 
     @openapi.operation(
-        "list_consumers",
+        "listConsumers",
+        "List the consumers of a channel",
         tag="Consumers",
         answers={200: openapi.page_of(CONSUMER)},
         errors=(404, 422),
@@ -104,7 +115,8 @@ class ConsumerView(ApiView):
     }
 
     @openapi.operation(
-        "get_consumer",
+        "getConsumer",
+        "Get a consumer",
         tag="Consumers",
         answers={200: CONSUMER, 304: None},
         errors=(404,),
@@ -121,7 +133,8 @@ class ConsumerView(ApiView):
         return etags.fresh(request, shown(found), found.version, found.condition.code)
 
     @openapi.operation(
-        "put_consumer",
+        "putConsumer",
+        "Register or replace a consumer",
         tag="Consumers",
         body={openapi.JSON: SETTINGS},
         answers={200: CONSUMER, 201: WITH_SECRET},
@@ -146,7 +159,8 @@ class ConsumerView(ApiView):
         return etags.registered(done, with_secret(done), place)
 
     @openapi.operation(
-        "patch_consumer",
+        "patchConsumer",
+        "Change settings of a consumer",
         tag="Consumers",
         body={openapi.JSON: CHANGES},
         answers={200: CONSUMER},
@@ -167,7 +181,8 @@ class ConsumerView(ApiView):
         return etags.registered(done, shown(done.row))
 
     @openapi.operation(
-        "delete_consumer",
+        "deleteConsumer",
+        "Retire a consumer",
         tag="Consumers",
         answers={204: None},
         errors=(404, 412, 422),
@@ -206,7 +221,8 @@ class PauseView(DoneView):
     """The switch that holds a consumer's deliveries back."""
 
     @openapi.operation(
-        "pause_consumer",
+        "pauseConsumer",
+        "Pause a consumer",
         tag="Consumers",
         answers={200: CONSUMER},
         errors=(404, 409, 412, 422),
@@ -221,7 +237,8 @@ class ResumeView(DoneView):
     """The way back from a pause."""
 
     @openapi.operation(
-        "resume_consumer",
+        "resumeConsumer",
+        "Resume a consumer",
         tag="Consumers",
         answers={200: CONSUMER},
         errors=(404, 412, 422),
@@ -238,7 +255,8 @@ class SecretsView(ApiView):
     scopes = {"POST": WRITE}
 
     @openapi.operation(
-        "rotate_consumer_secret",
+        "rotateConsumerSecret",
+        "Rotate the signing secret of a consumer",
         tag="Consumers",
         body={openapi.JSON: OVERLAP},
         optional=True,

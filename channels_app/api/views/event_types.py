@@ -38,7 +38,8 @@ class EventTypeListView(ApiView):
     scopes = {"GET": READ}
 
     @openapi.operation(
-        "list_event_types",
+        "listEventTypes",
+        "List the event types of a channel",
         tag="Event types",
         answers={200: openapi.page_of(EVENT_TYPE)},
         errors=(404, 422),
@@ -63,7 +64,8 @@ class EventTypeView(ApiView):
     }
 
     @openapi.operation(
-        "get_event_type",
+        "getEventType",
+        "Get an event type",
         tag="Event types",
         answers={200: EVENT_TYPE, 304: None},
         errors=(404,),
@@ -78,7 +80,8 @@ class EventTypeView(ApiView):
         return etags.fresh(request, shown(channel, found), found.version)
 
     @openapi.operation(
-        "put_event_type",
+        "putEventType",
+        "Create or replace an event type",
         tag="Event types",
         body={openapi.JSON: SETTINGS},
         optional=True,
@@ -101,7 +104,8 @@ class EventTypeView(ApiView):
         return etags.registered(done, shown(channel, done.row), place)
 
     @openapi.operation(
-        "patch_event_type",
+        "patchEventType",
+        "Change fields of an event type",
         tag="Event types",
         body={openapi.JSON: CHANGES},
         answers={200: EVENT_TYPE},
@@ -122,7 +126,8 @@ class EventTypeView(ApiView):
         return etags.registered(done, shown(channel, done.row))
 
     @openapi.operation(
-        "delete_event_type",
+        "deleteEventType",
+        "Delete an event type",
         tag="Event types",
         answers={204: None},
         errors=(404, 412, 422),

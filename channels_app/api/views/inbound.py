@@ -12,7 +12,8 @@ class InboundAddressView(DoneView):
     """The address at which its provider calls back."""
 
     @openapi.operation(
-        "renew_inbound_address",
+        "renewInboundAddress",
+        "Make another inbound address for a consumer",
         tag="Consumers",
         answers={200: CONSUMER},
         errors=(404, 409, 412, 422),

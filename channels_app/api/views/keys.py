@@ -17,34 +17,25 @@ from channels_app.steps.api_keys import FIELDS, OVERLAP
 
 WISHES = openapi.component("KeyWishes", fields.object_schema(FIELDS))
 ROTATION = openapi.component("KeyRotation", fields.object_schema(OVERLAP))
-KEY = openapi.component(
-    "Key",
-    openapi.resource(
-        fields.object_schema(FIELDS),
-        key_id=openapi.TEXT,
-        producer={"type": ["string", "null"]},
-        revoked_at=openapi.MAYBE_INSTANT,
-        last_used_at=openapi.MAYBE_INSTANT,
-    ),
-)
+_PROPERTIES: dict[str, Any] = {
+    "key_id": openapi.TEXT,
+    "producer": openapi.MAYBE_TEXT,
+    "revoked_at": openapi.MAYBE_INSTANT,
+    "last_used_at": openapi.MAYBE_INSTANT,
+}
+_TEXT = {"type": "string", "description": "hsk_..., shown once."}
+KEY = openapi.component("Key", openapi.resource(fields.object_schema(FIELDS), **_PROPERTIES))
 WITH_TEXT = openapi.component(
     "KeyWithText",
-    {
-        "allOf": [KEY],
-        "type": "object",
-        "properties": {
-            "key": {"type": "string", "description": "hsk_..., shown once."},
-            "aws_access_key_id": {
-                "type": ["string", "null"],
-                "description": "For SQS clients; null for a key without sigv4.",
-            },
-            "aws_secret_access_key": {
-                "type": ["string", "null"],
-                "description": "Signs their requests (AWS Signature Version 4); shown once.",
-            },
-        },
-        "required": ["key", "aws_access_key_id", "aws_secret_access_key"],
-    },
+    openapi.resource(
+        fields.object_schema(FIELDS),
+        **_PROPERTIES,
+        key=_TEXT,
+        aws_access_key_id=openapi.MAYBE_TEXT
+        | {"description": "For SQS clients; null for a key without sigv4."},
+        aws_secret_access_key=openapi.MAYBE_TEXT
+        | {"description": "Signs their requests (AWS Signature Version 4); shown once."},
+    ),
 )
 KEY_ID = OpenApiParameter("key_id", str, OpenApiParameter.PATH)
 
@@ -55,7 +46,8 @@ class KeyListView(ApiView):
     scopes = {"GET": ("admin",), "POST": ("admin",)}
 
     @openapi.operation(
-        "list_keys",
+        "listApiKeys",
+        "List the keys of a producer",
         tag="Producers",
         answers={200: openapi.page_of(KEY)},
         errors=(404, 422),
@@ -71,7 +63,8 @@ class KeyListView(ApiView):
         return Response(page.answer([mine], shown))
 
     @openapi.operation(
-        "create_api_key",
+        "createApiKey",
+        "Create a key",
         tag="Producers",
         body={openapi.JSON: WISHES},
         answers={201: WITH_TEXT},
@@ -90,7 +83,8 @@ class KeyView(ApiView):
     scopes = {"DELETE": ("admin",)}
 
     @openapi.operation(
-        "revoke_key",
+        "revokeApiKey",
+        "Revoke a key",
         tag="Producers",
         answers={204: None},
         errors=(404, 412, 422),
@@ -113,7 +107,8 @@ class KeyRotationView(ApiView):
     scopes = {"POST": ("admin",)}
 
     @openapi.operation(
-        "rotate_key",
+        "rotateApiKey",
+        "Rotate a key",
         tag="Producers",
         body={openapi.JSON: ROTATION},
         optional=True,

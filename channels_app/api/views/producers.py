@@ -28,7 +28,8 @@ class ProducerListView(ApiView):
     scopes = {"GET": ("read",)}
 
     @openapi.operation(
-        "list_producers",
+        "listProducers",
+        "List producers",
         tag="Producers",
         answers={200: openapi.page_of(PRODUCER)},
         errors=(422,),
@@ -50,7 +51,8 @@ class ProducerView(ApiView):
     }
 
     @openapi.operation(
-        "get_producer",
+        "getProducer",
+        "Get a producer",
         tag="Producers",
         answers={200: PRODUCER, 304: None},
         errors=(404,),
@@ -64,7 +66,8 @@ class ProducerView(ApiView):
         return etags.fresh(request, shown(found), found.version)
 
     @openapi.operation(
-        "put_producer",
+        "putProducer",
+        "Create or replace a producer",
         tag="Producers",
         body={openapi.JSON: SETTINGS},
         optional=True,
@@ -83,7 +86,8 @@ class ProducerView(ApiView):
         return etags.registered(done, shown(done.row), f"producers/{producer}")
 
     @openapi.operation(
-        "patch_producer",
+        "patchProducer",
+        "Change settings of a producer",
         tag="Producers",
         body={openapi.JSON: CHANGES},
         answers={200: PRODUCER},

@@ -19,6 +19,7 @@ RECORD = openapi.record(
     due_at=openapi.INSTANT,
     url={"type": "string", "format": "uri"},
 )
+ANY_OBJECT = openapi.component("JsonObject", {"type": "object", "additionalProperties": True})
 PUBLISHED = openapi.component("Published", RECORD)
 PARAMETERS = (
     openapi.CHANNEL,
@@ -73,16 +74,21 @@ class PublishView(ApiView):
     scopes = {"POST": publishing.SCOPES}
 
     @openapi.operation(
-        "publish_message",
+        "publishMessage",
+        "Publish a message",
         tag="Messages",
-        body={"*/*": {"type": "string", "format": "binary"}},
+        # Code generators know no `*/*`: these two stand for every content type.
+        body={openapi.JSON: ANY_OBJECT, openapi.BYTES: {"type": "string", "format": "binary"}},
         optional=True,
         answers={202: PUBLISHED, 200: PUBLISHED},
         errors=(400, 404, 409, 411, 413, 415, 422, 429, 507),
         parameters=PARAMETERS,
     )
     def post(self, request: Request, channel: str) -> HttpResponse:
-        """Store the request's body as one message."""
+        """Store the request's body as one message, byte for byte.
+
+        Any content type is taken and kept, not only those that are described here.
+        """
         done = publishing.publish(self.caller, request.META, request._request.read, channel)
         return HttpResponse(
             done.body,

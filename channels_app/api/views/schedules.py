@@ -65,7 +65,8 @@ class ScheduleListView(ApiView):
     scopes = {"GET": READ}
 
     @openapi.operation(
-        "list_schedules",
+        "listSchedules",
+        "List the schedules of a channel",
         tag="Schedules",
         answers={200: openapi.page_of(SUMMARY)},
         errors=(404, 422),
@@ -104,7 +105,8 @@ class ScheduleView(OneScheduleView):
     scopes = {"GET": READ, "PUT": WRITE, "PATCH": WRITE, "DELETE": WRITE}
 
     @openapi.operation(
-        "get_schedule",
+        "getSchedule",
+        "Get a schedule",
         tag="Schedules",
         answers={200: SCHEDULE},
         errors=(404,),
@@ -123,7 +125,8 @@ class ScheduleView(OneScheduleView):
         return etags.tagged(self.whole(found), found.version)
 
     @openapi.operation(
-        "put_schedule",
+        "putSchedule",
+        "Create or replace a schedule",
         tag="Schedules",
         body={openapi.JSON: SETTINGS},
         answers={200: SCHEDULE, 201: SCHEDULE},
@@ -139,7 +142,8 @@ class ScheduleView(OneScheduleView):
         return etags.registered(done, self.whole(done.row, sent=True), place)
 
     @openapi.operation(
-        "patch_schedule",
+        "patchSchedule",
+        "Change settings of a schedule",
         tag="Schedules",
         body={openapi.JSON: CHANGES},
         answers={200: SCHEDULE},
@@ -158,7 +162,8 @@ class ScheduleView(OneScheduleView):
         return etags.registered(done, self.whole(done.row))
 
     @openapi.operation(
-        "delete_schedule",
+        "deleteSchedule",
+        "Delete a schedule",
         tag="Schedules",
         answers={204: None},
         errors=(404, 412, 422),
@@ -177,7 +182,8 @@ class PauseScheduleView(OneScheduleView):
     scopes = {"POST": WRITE}
 
     @openapi.operation(
-        "pause_schedule",
+        "pauseSchedule",
+        "Pause a schedule",
         tag="Schedules",
         answers={200: SCHEDULE},
         errors=(404, 412, 422),
@@ -195,7 +201,8 @@ class ResumeScheduleView(OneScheduleView):
     scopes = {"POST": WRITE}
 
     @openapi.operation(
-        "resume_schedule",
+        "resumeSchedule",
+        "Resume a schedule",
         tag="Schedules",
         answers={200: SCHEDULE},
         errors=(404, 412, 422),

@@ -18,8 +18,13 @@ from channels_app.steps.register_team import FIELDS
 
 SETTINGS = openapi.component("TeamSettings", fields.object_schema(FIELDS))
 CHANGES = openapi.component("TeamChanges", fields.object_schema(FIELDS, partial=True))
+EFFECTIVE = openapi.component(
+    "EffectiveQuota",
+    openapi.record(max_waiting_messages=openapi.MAYBE_WHOLE, max_waiting_bytes=openapi.MAYBE_WHOLE),
+)
 TEAM = openapi.component(
-    "Team", openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema)
+    "Team",
+    openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema, effective=EFFECTIVE),
 )
 
 
@@ -29,7 +34,8 @@ class TeamListView(ApiView):
     scopes = {"GET": ("read",)}
 
     @openapi.operation(
-        "list_teams",
+        "listTeams",
+        "List teams",
         tag="Teams",
         answers={200: openapi.page_of(TEAM)},
         errors=(422,),
@@ -47,7 +53,8 @@ class TeamView(ApiView):
     scopes = {"GET": ("read",), "PUT": ("admin",), "PATCH": ("admin",)}
 
     @openapi.operation(
-        "get_team",
+        "getTeam",
+        "Get a team",
         tag="Teams",
         answers={200: TEAM, 304: None},
         errors=(404,),
@@ -61,7 +68,8 @@ class TeamView(ApiView):
         return etags.fresh(request, shown(found), found.version)
 
     @openapi.operation(
-        "put_team",
+        "putTeam",
+        "Create or replace a team",
         tag="Teams",
         body={openapi.JSON: SETTINGS},
         optional=True,
@@ -80,7 +88,8 @@ class TeamView(ApiView):
         return etags.registered(done, shown(done.row), f"teams/{team}")
 
     @openapi.operation(
-        "patch_team",
+        "patchTeam",
+        "Change settings of a team",
         tag="Teams",
         body={openapi.JSON: CHANGES},
         answers={200: TEAM},

@@ -16,7 +16,8 @@ class RunScheduleView(ApiView):
     scopes = {"POST": WRITE}
 
     @openapi.operation(
-        "run_schedule",
+        "runSchedule",
+        "Run a schedule once, now",
         tag="Schedules",
         answers={202: PUBLISHED},
         errors=(404, 409, 412, 422, 429, 507),

@@ -36,27 +36,27 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 ITEM = ("content_type", "event_type", "ordering_key", "headers")
-OPAQUE = "messages_body"
+OPAQUE = "getMessageBody"
 """Answers what a producer sent, whatever its content type says."""
 FOR_PUBLISHERS = {
-    "publish_message",
-    "publish_batch",
-    "messages_reschedule",
-    "messages_cancel",
-    "messages_move",
-    "messages_cancel_many",
-    "list_channels",
-    "get_channel",
-    "list_event_types",
-    "get_event_type",
-    "list_schedules",
-    "get_schedule",
-    "put_schedule",
-    "patch_schedule",
-    "delete_schedule",
-    "pause_schedule",
-    "resume_schedule",
-    "run_schedule",
+    "publishMessage",
+    "publishBatch",
+    "patchMessage",
+    "cancelMessage",
+    "moveMessages",
+    "cancelMessages",
+    "listChannels",
+    "getChannel",
+    "listEventTypes",
+    "getEventType",
+    "listSchedules",
+    "getSchedule",
+    "putSchedule",
+    "patchSchedule",
+    "deleteSchedule",
+    "pauseSchedule",
+    "resumeSchedule",
+    "runSchedule",
 }
 """What a key that may publish may do; the catalogue is what it publishes from."""
 

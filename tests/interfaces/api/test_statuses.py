@@ -86,19 +86,19 @@ class Request:
 
 
 BODIES: dict[str, Callable[[World], object]] = {
-    "put_consumer": lambda made: {"url": made.consumer.url},
-    "create_api_key": lambda made: {"all_channels": True},
-    "put_schedule": lambda made: {"every_ms": 60_000, "body": "x"},
-    "publish_message": lambda made: b"x",
-    "publish_batch": lambda made: [{"body": "x"}],
-    "messages_reschedule": lambda made: {"priority": 5},
-    "messages_move": lambda made: {"messages": []},
-    "messages_cancel_many": lambda made: {"messages": []},
+    "putConsumer": lambda made: {"url": made.consumer.url},
+    "createApiKey": lambda made: {"all_channels": True},
+    "putSchedule": lambda made: {"every_ms": 60_000, "body": "x"},
+    "publishMessage": lambda made: b"x",
+    "publishBatch": lambda made: [{"body": "x"}],
+    "patchMessage": lambda made: {"priority": 5},
+    "moveMessages": lambda made: {"messages": []},
+    "cancelMessages": lambda made: {"messages": []},
     **dict.fromkeys(
-        ("leases_ack", "leases_nack", "leases_extend", "leases_release"),
+        ("ackLeases", "nackLeases", "extendLeases", "releaseLeases"),
         lambda made: {"leases": [made.lease]},
     ),
-    "replays_create": lambda made: {"filter": {"channel": made.parameters["channel"]}},
+    "createReplay": lambda made: {"filter": {"channel": made.parameters["channel"]}},
 }
 """Where {} is not enough."""
 
@@ -106,11 +106,11 @@ BODIES: dict[str, Callable[[World], object]] = {
 def request(operation: Operation, made: World, key: ApiKey) -> Request:
     """One that works, on a copy of the world that a recipe may change."""
     made = deepcopy(made)
-    if operation.name == "deliveries_cancel":
+    if operation.name == "cancelDelivery":
         made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
-    if operation.name == "consumers_receive":
+    if operation.name == "receiveMessages":
         made.parameters["client_id"] = made.pull.client_id
-    if operation.name == "renew_inbound_address":
+    if operation.name == "renewInboundAddress":
         made.consumer.ack = {"mode": "callback", "correlation": {"signature": None}}
         made.consumer.save()
     make = BODIES.get(operation.name)
@@ -141,13 +141,13 @@ def looking(wanted: Request) -> None:
 def malformed(wanted: Request) -> None:
     """Half of it."""
     wanted.body = b"{"
-    if wanted.operation.name == "publish_message":
+    if wanted.operation.name == "publishMessage":
         wanted.headers["Content_Length"] = "two"
 
 
 def unknown(wanted: Request) -> None:
     """Names of what never was."""
-    if wanted.operation.name == "replays_create":
+    if wanted.operation.name == "createReplay":
         wanted.body = {"filter": {"channel": "never_was"}}
     for name in wanted.made.parameters:
         wanted.made.parameters[name] = "never_was"
@@ -181,7 +181,7 @@ def large(wanted: Request) -> None:
 
 def other_kind(wanted: Request) -> None:
     """A content type or an encoding that is not accepted."""
-    if "*/*" in wanted.operation.kinds:
+    if wanted.operation.name == "publishMessage":
         wanted.headers["Content_Encoding"] = "gzip"
     else:
         wanted.body, wanted.kind = b"x", "text/plain"
@@ -189,11 +189,11 @@ def other_kind(wanted: Request) -> None:
 
 def invalid(wanted: Request) -> None:
     """A field, a parameter or a header that there is not."""
-    if wanted.operation.name == "publish_message":
+    if wanted.operation.name == "publishMessage":
         wanted.headers["Hookstation_Priority"] = "urgent"
-    elif wanted.operation.name == "publish_batch":
+    elif wanted.operation.name == "publishBatch":
         wanted.body = [{"body": "x"}] * 1001
-    elif wanted.operation.kinds or wanted.operation.name == "consumers_test":
+    elif wanted.operation.kinds or wanted.operation.name == "testConsumer":
         wanted.body = {"nonsense": 1}
     elif wanted.operation.method == "GET":
         wanted.query = "?nonsense=1"
@@ -257,61 +257,61 @@ def conflicting(wanted: Request) -> None:
     """Another state than the operation needs."""
     made, name = wanted.made, wanted.operation.name
     match name:
-        case "publish_message":
+        case "publishMessage":
             repeated(wanted)
             wanted.body = b"another"
-        case "consumers_backfill":
+        case "createBackfill":
             made.consumer.state = "retired"
             made.consumer.save()
-        case "consumers_test":
+        case "testConsumer":
             made.parameters["client_id"] = ConsumerFactory.create(
                 channel=made.consumer.channel, pull=True
             ).client_id
-        case "consumers_receive":
+        case "receiveMessages":
             made.parameters["client_id"] = made.consumer.client_id
-        case "pause_consumer":
+        case "pauseConsumer":
             made.consumer.state = "disabled"
             made.consumer.save()
-        case "renew_inbound_address":
+        case "renewInboundAddress":
             made.consumer.ack = None
             made.consumer.save()
-        case "deliveries_cancel":
+        case "cancelDelivery":
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.dead.id)
-        case "consumers_lanes_skip":
+        case "skipLane":
             wanted.body = {"head": ids.to_public(ids.DELIVERY, made.queued.id)}
-        case "deliveries_replay":
+        case "replayDelivery":
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)
-        case "messages_cancel":
+        case "cancelMessage":
             queued = Delivery.objects.filter(id=made.queued.id)
             queued.update(state="in_flight", attempt_count=1, lease_owner=1)
-        case "messages_reschedule":
+        case "patchMessage":
             Api(wanted.key).delete(f"/api/v1/messages/{made.parameters['message_id']}")
-        case "rotate_key":
+        case "rotateApiKey":
             revoked = f"/api/v1/producers/{made.producer.slug}/keys/{made.key.key_id}"
             assert Api(wanted.key).delete(revoked).status == 204
-        case "run_schedule":
+        case "runSchedule":
             made.producer.disabled = True
             made.producer.save()
-        case "replays_create":
+        case "createReplay":
             while wanted.send().status == 202:
                 pass
-        case "replays_cancel":
+        case "cancelReplay":
             replay.cancel(made.replay.id, Asker("test"), now=made.replay.created_at)
         case _:
             raise AssertionError(f"nobody knows what {name} may conflict with")
 
 
 SPECIAL: dict[tuple[str, int], Callable[[Request], None]] = {
-    ("publish_message", 200): repeated,
-    ("replays_create", 200): looking,
-    ("consumers_backfill", 200): looking,
-    ("put_channel", 201): as_new,
-    ("put_consumer", 201): as_new,
-    ("put_event_type", 201): as_new,
-    ("put_producer", 201): as_new,
-    ("put_schedule", 201): as_new,
-    ("put_team", 201): as_new,
-    ("run_schedule", 429): over_quota,
+    ("publishMessage", 200): repeated,
+    ("createReplay", 200): looking,
+    ("createBackfill", 200): looking,
+    ("putChannel", 201): as_new,
+    ("putConsumer", 201): as_new,
+    ("putEventType", 201): as_new,
+    ("putProducer", 201): as_new,
+    ("putSchedule", 201): as_new,
+    ("putTeam", 201): as_new,
+    ("runSchedule", 429): over_quota,
 }
 
 

@@ -1,0 +1,170 @@
+"""The driver of the Python client, blocking or, with ``--asyncio``, asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hookstation_client import (
+    AsyncHookstation,
+    Hookstation,
+    HookstationError,
+    Outgoing,
+    SignatureError,
+    verify,
+)
+from lines import Refused, bytes_of, encoded, serve
+
+
+class Operations:
+    """The operations of the protocol, each in the words of the client.
+
+    Those that return what the client returns are completed by ``_finished``, which awaits it where
+    the client is asynchronous.
+    """
+
+    def __init__(self, hooks: Any) -> None:
+        self.hooks = hooks
+
+    def create_channel(self, channel: str, settings: dict[str, Any]) -> Any:
+        return self.hooks.create_channel(channel, **settings)
+
+    def register(self, channel: str, consumer: str, settings: dict[str, Any]) -> Any:
+        return self.hooks.register(channel, consumer, **settings)
+
+    def publish(
+        self, channel: str, body: str | None = None, body_base64: str | None = None, **said: Any
+    ) -> Any:
+        said.setdefault("content_type", "application/json")
+        return self.hooks.publish(channel, bytes_of(body, body_base64), **said)
+
+    def publish_batch(self, channel: str, messages: list[dict[str, Any]]) -> Any:
+        return self.hooks.publish_batch(channel, [Outgoing(**message) for message in messages])
+
+    def list_messages(self, channel: str) -> Any:
+        return self.hooks.messages(channel)
+
+    def message(self, id: str) -> Any:
+        return self.hooks.message(id)
+
+    def move(self, id: str, **said: Any) -> Any:
+        return self.hooks.move(id, **said)
+
+    def cancel(self, id: str) -> Any:
+        return self.hooks.cancel(id)
+
+    def receive(self, channel: str, consumer: str, **said: Any) -> Any:
+        return self.hooks.receive_batch(channel, consumer, **said)
+
+    def ack(self, lease: str) -> Any:
+        return self.hooks.ack(lease)
+
+    def nack(self, lease: str, **said: Any) -> Any:
+        return self.hooks.nack(lease, **said)
+
+    def extend(self, lease: str, seconds: int) -> Any:
+        return self.hooks.extend(lease, seconds)
+
+    def release(self, lease: str, **said: Any) -> Any:
+        return self.hooks.release(lease, **said)
+
+    def dead_letters(self, channel: str, consumer: str) -> Any:
+        return self.hooks.dead_letters(channel, consumer)
+
+    def replay_delivery(self, id: str) -> Any:
+        return self.hooks.replay_delivery(id)
+
+    def put_schedule(self, channel: str, schedule: str, settings: dict[str, Any]) -> Any:
+        return self.hooks.schedules(channel).put(schedule, **settings)
+
+    def get_schedule(self, channel: str, schedule: str) -> Any:
+        return self.hooks.schedules(channel).get(schedule)
+
+    def delete_schedule(self, channel: str, schedule: str) -> Any:
+        return self.hooks.schedules(channel).delete(schedule)
+
+    def verify(self, secret: str, headers: dict[str, str], body_base64: str) -> Any:
+        return verify(secret, headers, bytes_of(None, body_base64))
+
+
+def shown(message: Any) -> dict[str, Any]:
+    names = ("id", "lease", "attempt", "event_type", "ordering_key", "priority", "headers")
+    found = {name: getattr(message, name) for name in (*names, "content_type")}
+    return {**found, "body_base64": encoded(message.body)}
+
+
+def result_of(result: Any) -> dict[str, Any]:
+    if result.error is not None:
+        return {"error": result.error.code}
+    return {"id": result.message.id, "duplicate": result.message.is_duplicate}
+
+
+def settled(result: Any) -> dict[str, Any]:
+    for code in result.failed.values():
+        raise Refused(code=code, status=200, detail="The lease is lost.")
+    return {}
+
+
+ANSWERS: dict[str, Callable[[Any], Any]] = {
+    "publish": lambda message: {"id": message.id, "duplicate": message.is_duplicate},
+    "publish_batch": lambda results: {"results": [result_of(one) for one in results]},
+    "list_messages": lambda items: {"ids": [item["id"] for item in items]},
+    "receive": lambda messages: {"messages": [shown(message) for message in messages]},
+    **dict.fromkeys(("ack", "nack", "extend", "release"), settled),
+    "dead_letters": lambda items: {"ids": [item["message_id"] for item in items]},
+    "delete_schedule": lambda _: {},
+    "verify": lambda id: {"id": id},
+}
+"""What the protocol answers for what the client returns; else that itself."""
+
+
+async def _finished(operation: Callable[..., Any], **arguments: Any) -> Any:
+    result = operation(**arguments)
+    if inspect.isasyncgen(result) or hasattr(result, "__aiter__"):
+        return [item async for item in result]
+    return await result if inspect.isawaitable(result) else result
+
+
+def answered(name: str, run: Callable[..., Any], **arguments: Any) -> Any:
+    try:
+        result = run(**arguments)
+        if inspect.isgenerator(result):
+            result = list(result)
+        return ANSWERS.get(name, lambda found: found)(result)
+    except HookstationError as error:
+        raise Refused(
+            code=error.code, status=error.status, detail=error.detail, fields=list(error.fields)
+        ) from error
+    except SignatureError as error:
+        raise Refused(code="bad_signature", status=0, detail=str(error)) from error
+
+
+def main(is_async: bool) -> None:
+    loop = asyncio.new_event_loop()
+    hooks: Any = AsyncHookstation() if is_async else Hookstation()
+    operations = Operations(hooks)
+    runners: dict[str, Callable[..., Any]] = {}
+    for name in vars(Operations):
+        if name.startswith("_"):
+            continue
+        run = getattr(operations, name)
+        if is_async:
+            step = functools.partial(_finished, run)
+            run = functools.partial(
+                lambda step, **said: loop.run_until_complete(step(**said)), step
+            )
+        runners[name] = functools.partial(answered, name, run)
+    serve("python-asyncio" if is_async else "python", runners)
+    if is_async:
+        loop.run_until_complete(hooks.close())
+    else:
+        hooks.close()
+    loop.close()
+
+
+if __name__ == "__main__":
+    main("--asyncio" in sys.argv)

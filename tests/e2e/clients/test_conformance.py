@@ -1,0 +1,115 @@
+"""Every client does what every client has to do: clients/conformance, against a real broker."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from tests.support import conformance
+from tests.support.broker import running
+from tests.support.conformance import DRIVERS, FAKETIME, FOLDER, ROOT, SCENARIOS, Result, Suite
+
+pytestmark = pytest.mark.e2e
+
+PAGE = ROOT / "docs/clients/conformance.md"
+Matrix = dict[str, dict[str, Result]]
+
+
+@pytest.fixture(scope="module")
+def suite(
+    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[Suite]:
+    folder = tmp_path_factory.mktemp("broker")
+    with django_db_blocker.unblock(), running(folder) as broker:
+        suite = Suite(broker)
+        yield suite
+        suite.close()
+
+
+@pytest.fixture(scope="module")
+def matrix(suite: Suite) -> Matrix:
+    """Every scenario with every client, played once."""
+    return {client: suite.run(client, driver) for client, driver in DRIVERS.items()}
+
+
+@pytest.mark.parametrize("client", DRIVERS)
+def test_a_client_passes_every_scenario(client: str, matrix: Matrix) -> None:
+    wrong = {name: str(it) for name, it in matrix[client].items() if it.colour == "red"}
+    assert wrong == {}
+    left_out = {name for name, it in matrix[client].items() if it.colour == "skipped"}
+    assert left_out <= (set() if FAKETIME else {"clock skew"})
+
+
+def test_the_matrix_in_the_documentation_is_current(matrix: Matrix, file_regression: Any) -> None:
+    if not FAKETIME:
+        # The page was made on a machine that has it.
+        for results in matrix.values():
+            results["clock skew"] = Result("green")
+    text = conformance.page(matrix)
+    file_regression.check(text, fullpath=PAGE, encoding="utf-8")
+
+
+def test_scenarios_have_names_of_their_own() -> None:
+    names = [scenario["name"] for scenario in SCENARIOS]
+    assert len(names) == len(set(names))
+    assert all(re.search(r"[.]$", scenario["about"]) for scenario in SCENARIOS)
+
+
+BROKEN = {
+    "lost answer": """
+real = driver.http.request
+def request(method, url, **options):
+    if "Idempotency-Key" in options.get("headers", {}):
+        options["headers"] = options["headers"] | {"Idempotency-Key": str(driver.uuid.uuid4())}
+    return real(method, url, **options)
+driver.http.request = request
+""",
+    "lost request": "driver.TRIES = 1",
+    "busy broker": "driver.time.sleep = lambda seconds: None",
+    "paging": """
+def listed(path, limit):
+    return driver.call("GET", path, params={"limit": limit}).json()["items"]
+driver.listed = listed
+""",
+    "replay window": "driver.TOLERANCE_S = 86_400",
+    "verify": "driver.hmac.compare_digest = lambda expected, given: True",
+    "error codes": """
+real = driver.Refused
+driver.Refused = lambda **members: real(**members | {"code": "error"})
+""",
+    "any bytes": """
+driver.bytes_of = lambda body, encoded: driver.base64.b64decode(encoded or "").decode(
+    errors="replace").encode() if encoded else (body or "").encode()
+""",
+    "clock skew": """
+def publish(channel, body, deliver_in):
+    at = str(round((driver.time.time() + deliver_in) * 1000))
+    said = {"Hookstation-Deliver-At": at}
+    return driver.call("POST", f"/channels/{channel}/messages", headers=said, data=body).json()
+driver.OPERATIONS["publish"] = publish
+""",
+    "ordering": """
+real = driver.OPERATIONS["publish"]
+driver.OPERATIONS["publish"] = lambda ordering_key=None, **words: real(**words)
+""",
+}
+"""By the scenario that has to notice it: what is wrong with a driver."""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_driver_is_seen(name: str, suite: Suite, tmp_path: Path) -> None:
+    program = tmp_path / "driver.py"
+    program.write_text(
+        f"import requests_driver as driver\n{BROKEN[name]}\n"
+        "driver.serve('broken', driver.OPERATIONS)\n"
+    )
+    description = {
+        "command": ["python", str(program)],
+        "environment": {"PYTHONPATH": str(FOLDER / "drivers")},
+    }
+    scenario = next(one for one in SCENARIOS if one["name"] == name)
+    found = suite.play(f"broken-{name}", description, scenario)
+    assert found.colour == ("skipped" if name == "clock skew" and not FAKETIME else "red"), found
