@@ -67,7 +67,7 @@ def check_documented(method: str, path: str, answer: Any) -> None:
     assert status in responses, f"{method} {path} answers {status}, which is not documented"
     kind = answer.headers.get("Content-Type", "").partition(";")[0]
     described = responses[status].get("content", {})
-    if kind in described:
+    if kind in described and kind.endswith("json"):
         schema = described[kind]["schema"] | {"components": document()["components"]}
         validator = Draft202012Validator(schema, format_checker=FormatChecker())
         errors = [
@@ -75,7 +75,7 @@ def check_documented(method: str, path: str, answer: Any) -> None:
         ]
         assert errors == []
     else:
-        assert "*/*" in described or not answer.content, f"{kind} is not documented"
+        assert {"*/*", kind} & described.keys() or not answer.content, f"{kind} is not documented"
 
 
 @cache
