@@ -39,6 +39,12 @@ def take_chosen(chosen: list[int], want: Want, *, anew: bool = False) -> Share:
     return _shares([taken.rows], taken, [want])[0]
 
 
+def share(rows: list[Claimed], *, is_more: bool) -> Share:
+    """The share of one who has claimed these by other means."""
+    found = Shelf().load([row.message_id for row in rows]) if rows else {}
+    return Share(rows, found, has_expired=False, is_more=is_more)
+
+
 def _take(wants: Sequence[Want]) -> Sequence[Share]:
     taken = claim.claim(wants, now=clock.now(), slot=os.getpid())
     return _shares(claim.shared(taken.rows, wants), taken, wants)

@@ -13,10 +13,11 @@ import socket
 import threading
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 from django.db import Error as DatabaseFailure
 from django.db import connection
@@ -25,7 +26,7 @@ from channels_app import clock
 from channels_app.directory import directory
 from delivery import metrics
 from delivery.conf import conf
-from delivery.runtime.wake import FORGET_S, Listener, bell
+from delivery.runtime.wake import FORGET_S, Listener, WaitingReceivers, bell
 from delivery.steps import horizon
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ REGISTER_INTERVAL_S = 1.0
 """How often pumps are told whose receivers wait here: one that has just started must hear it."""
 MAX_REGISTERED = 10_000
 """Consumers of whom is remembered that pumps were told."""
+MAX_TOLD = 50
+"""Messages that another web process is told of; a datagram has room for them."""
 WOKEN_TOGETHER = 2
 """By one that left something to others: so each of many messages finds a receiver soon."""
 
@@ -47,6 +50,8 @@ _number = attrgetter("number")
 class Cause(StrEnum):
     """Why a receiver was resumed."""
 
+    ACCEPTED = "accepted"
+    """Messages were stored that nobody has fanned out yet (`WaitingReceiver.told`)."""
     WAKEUP = "wakeup"
     """A datagram came."""
     TIMER = "timer"
@@ -59,6 +64,14 @@ class Cause(StrEnum):
     """Its time is over, or its consumer or this process is."""
 
 
+class Told(NamedTuple):
+    """New messages of one channel."""
+
+    channel_id: int
+    priority: int
+    message_ids: Collection[int]
+
+
 @dataclass(slots=True, eq=False)
 class WaitingReceiver:
     """One call that waits, from its arrival to its answer."""
@@ -68,8 +81,13 @@ class WaitingReceiver:
     """In `time.monotonic`."""
     resume: Callable[[], object]
     """Called in the thread of the queues, which it must not hold up; the receiver waits no more."""
+    channel_id: int | None = None
+    """Whose new messages it can take before they are fanned out; None: it takes deliveries alone.
+    """
     cause: Cause | None = None
     """Why it was resumed last."""
+    told: Told | None = None
+    """Those that it was resumed for, until it has looked."""
     number: int = field(default_factory=itertools.count().__next__)
     """Its place among all: first come, first served."""
 
@@ -77,9 +95,11 @@ class WaitingReceiver:
 class _Queue:
     """Those who wait for one consumer, by age."""
 
-    __slots__ = ("is_woken", "looking", "waiting")
+    __slots__ = ("channel_id", "is_woken", "looking", "waiting")
 
     def __init__(self) -> None:
+        self.channel_id = 0
+        """Whose new messages its receivers take, if they do."""
         self.waiting: list[WaitingReceiver] = []
         self.looking = 0
         """How many ask the tables just now, and wait unless they find something."""
@@ -98,6 +118,10 @@ class LongPolls:
         """This process was told to stop: nobody waits any more."""
         self._lock = threading.Lock()
         self._queues: dict[int, _Queue] = {}
+        self._taking: dict[int, int] = {}
+        """Consumers whose receivers take new messages, by channel."""
+        self._elsewhere = WaitingReceivers()
+        """In other web processes, for these channels' messages."""
         self._deadlines: list[tuple[float, int, int]] = []
         """A heap of deadline, consumer and number, also of those who left earlier."""
         self._timers: dict[int, float] = {}
@@ -154,6 +178,8 @@ class LongPolls:
             resumed = self._popped(consumer_id, range(count), Cause.NEXT)
             if not (queue.looking or queue.waiting):
                 del self._queues[consumer_id]
+                if self._taking.get(queue.channel_id) == consumer_id:
+                    del self._taking[queue.channel_id]
         _resume(resumed)
 
     def wait(self, receiver: WaitingReceiver) -> bool:
@@ -164,7 +190,10 @@ class LongPolls:
                 queue.is_woken = False
                 return False
             queue.looking -= 1
-            if not queue.waiting:
+            if receiver.channel_id is not None:
+                queue.channel_id = receiver.channel_id
+                self._taking[receiver.channel_id] = receiver.consumer_id
+            if not queue.waiting or receiver.cause is Cause.WAKEUP:
                 early_s = EARLY_SCAN * _scan_interval_s()
                 self._scan_at = min(self._scan_at, self._scanned_at + early_s)
             insort(queue.waiting, receiver, key=_number)
@@ -197,6 +226,29 @@ class LongPolls:
                 else:
                     queue.is_woken = True
         _resume(resumed)
+
+    def give(self, told: Told) -> bool:
+        """Let the first who waits for the channel's messages take these; False if nobody does."""
+        with self._lock:
+            consumer_id = self._taking.get(told.channel_id)
+            queue = self._queues.get(consumer_id) if consumer_id is not None else None
+            if consumer_id is None or queue is None or not queue.waiting:
+                return False
+            if queue.waiting[0].channel_id != told.channel_id:
+                return False
+            resumed = self._popped(consumer_id, [0], Cause.ACCEPTED)
+            resumed[0].told = told
+        _resume(resumed)
+        return True
+
+    def give_elsewhere(self, told: Told) -> bool:
+        """The same where receivers of another web process wait."""
+        if len(told.message_ids) > MAX_TOLD:
+            return False
+        for address in self._elsewhere.of([told.channel_id]):
+            bell.take(address, told.channel_id, told.priority, told.message_ids)
+            return True
+        return False
 
     def waiting(self) -> dict[int, int]:
         """How many wait for each consumer."""
@@ -237,7 +289,13 @@ class LongPolls:
         self._asleep_until = float("-inf")
         while _drained(self._poked):
             pass
-        self.wake(listener.hear().consumer_ids)
+        hints = listener.hear()
+        self.wake(hints.consumer_ids)
+        for channel_id, priority, message_ids in hints.take:
+            if not self.give(told := Told(channel_id, priority, message_ids)):
+                bell.accepted(*told)
+        own = listener.socket.getsockname()[:2]
+        self._elsewhere.note({at: ids for at, ids in hints.taking.items() if at != own})
         ticks = time.monotonic()
         self._end(ticks)
         self.wake([key for key, at in list(self._timers.items()) if at <= ticks], Cause.TIMER)
@@ -329,11 +387,29 @@ class LongPolls:
             self._registered |= dict.fromkeys(consumer_ids, ticks)
         try:
             bell.waiting(self._listener, consumer_ids, asks=asks)
+            with self._lock:
+                taking = [key for key, one in self._taking.items() if self._queues[one].waiting]
+            if taking:
+                bell.taking(self._listener, taking)
         except DatabaseFailure:
             return  # a hint: without it the query finds what comes
 
 
 long_polls = LongPolls()
+
+
+def on_message_accepted(
+    sender: Any, *, channel_id: int, priority: int, message_ids: Sequence[int], **_: Any
+) -> None:
+    """Receiver of channels_app.signals.message_accepted."""
+    if not conf().wake:
+        return
+    told = Told(channel_id, priority, message_ids)
+    try:
+        if not (long_polls.give(told) or long_polls.give_elsewhere(told)):
+            bell.accepted(*told)
+    except DatabaseFailure:
+        return  # the message is stored; a hint is not worth an error to its producer
 
 
 def _scan_interval_s() -> float:

@@ -447,7 +447,7 @@ class Pump:
         hints = self.listener.hear()
         self.accepted_hint = self.accepted_hint or hints.accepted
         if hints.waiting:
-            self.waiting.note(hints)
+            self.waiting.note(hints.waiting)
         self.told |= hints.message_ids
         if hints.changed:
             self.membership.next_beat = 0.0

@@ -25,14 +25,15 @@ from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import Reason
 from delivery.rules.outcome import Outcome
+from delivery.rules.taker import Leave, Taker
 from delivery.runtime import handout, leasing, slots
 from delivery.runtime.circles import circles
 from delivery.runtime.handout import Share
 from delivery.runtime.line import GUARD_EVERY
-from delivery.runtime.long_polling import WaitingReceiver, long_polls
-from delivery.runtime.wake import hurry
-from delivery.steps import leases as steps
+from delivery.runtime.long_polling import Told, WaitingReceiver, long_polls
+from delivery.runtime.wake import bell, hurry
 from delivery.steps import dispatch, parcels, release, sharing
+from delivery.steps import leases as steps
 from delivery.steps.claim import Want
 from delivery.steps.parcels import Parcel
 
@@ -45,6 +46,7 @@ MOST_NOTED = 10_000
 """Workers of whom this process remembers that it wrote them down."""
 EMPTY_TRIES = 5
 """Claims in a row of which nothing is left, because all that was due had expired."""
+NOTHING = Share([], {}, has_expired=False)
 THREADS = 4
 """In which those that were woken look: what they take at the same time is one claim (handout)."""
 
@@ -119,9 +121,10 @@ def receive_patiently(
         metrics.POLLS_REFUSED.inc()
         return None
     wish = wish._replace(resume=False)
+    channel_id = view.channel_id if _takes_new(view, wish) else None
     if postpone is None:
-        return _wait(view.id, deadline, wish, owner)
-    _Postponed(view.id, deadline, wish, owner, postpone()).wait()
+        return _wait(view.id, deadline, channel_id, wish, owner)
+    _Postponed(view.id, deadline, channel_id, wish, owner, postpone()).wait()
     return []
 
 
@@ -131,9 +134,15 @@ class _Postponed:
     __slots__ = ("_deliver", "_owner", "_receiver", "_wish")
 
     def __init__(
-        self, consumer_id: int, deadline: float, wish: Wish, owner: Hashable, deliver: Deliver
+        self,
+        consumer_id: int,
+        deadline: float,
+        channel_id: int | None,
+        wish: Wish,
+        owner: Hashable,
+        deliver: Deliver,
     ) -> None:
-        self._receiver = WaitingReceiver(consumer_id, deadline, self._resume)
+        self._receiver = WaitingReceiver(consumer_id, deadline, self._resume, channel_id)
         self._wish, self._owner, self._deliver = wish, owner, deliver
 
     def wait(self) -> None:
@@ -186,10 +195,20 @@ class _Postponed:
         hurry([consumer_id])
 
 
-def _wait(consumer_id: int, deadline: float, wish: Wish, owner: Hashable) -> list[Handed]:
+def _takes_new(view: ConsumerView, wish: Wish) -> bool:
+    """Whether a receiver can fan a new message out by itself, as nobody else gets it."""
+    if wish.sticky or view.ordering or view.halted:
+        return False
+    channel = directory.channel(view.channel_slug, look=False)
+    return channel is not None and len(channel.consumers) == 1
+
+
+def _wait(
+    consumer_id: int, deadline: float, channel_id: int | None, wish: Wish, owner: Hashable
+) -> list[Handed]:
     """In this thread."""
     resumed = threading.Event()
-    receiver = WaitingReceiver(consumer_id, deadline, resumed.set)
+    receiver = WaitingReceiver(consumer_id, deadline, resumed.set, channel_id)
     try:
         handed = None if long_polls.wait(receiver) else _look(receiver, wish)
         while handed is None:
@@ -210,7 +229,8 @@ def _look(receiver: WaitingReceiver, wish: Wish) -> list[Handed] | None:
             view = directory.consumers().get(receiver.consumer_id)
             if view is None or view.mode != "pull":
                 break
-            handed, is_more = _receive(view, wish)
+            told, receiver.told = receiver.told, None
+            handed, is_more = _receive(view, wish, told)
             if handed:
                 if receiver.cause is not None:
                     metrics.RESUMED.labels(receiver.cause.value).inc()
@@ -223,16 +243,20 @@ def _look(receiver: WaitingReceiver, wish: Wish) -> list[Handed] | None:
     finally:
         if not is_waiting:
             long_polls.leave(receiver.consumer_id, is_more=is_more)
+            if receiver.told is not None:
+                bell.accepted(*receiver.told)
     return handed
 
 
-def _receive(view: ConsumerView, wish: Wish) -> tuple[list[Handed], bool]:
-    """As `receive`, and whether more may be due."""
+def _receive(view: ConsumerView, wish: Wish, told: Told | None = None) -> tuple[list[Handed], bool]:
+    """As `receive`, and whether more may be due; first of new messages that it was ``told`` of."""
     if view.halted or view.mode != "pull":
         return [], False
     keystore.signing_key(leasing.PURPOSE)
     owner = leases.owner_of(view.id, wish.worker)
-    share = (_resumed if wish.resume else _claimed)(view, wish, owner)
+    share = _new(view, wish, owner, told) if told else NOTHING
+    if not share.rows:
+        share = (_resumed if wish.resume else _claimed)(view, wish, owner)
     _note(owner, view.id, wish.worker)
     rows = share.rows
     if not rows:
@@ -256,6 +280,22 @@ def _receive(view: ConsumerView, wish: Wish) -> tuple[list[Handed], bool]:
 _threads = ThreadPoolExecutor(THREADS, thread_name_prefix="receive")
 _turns = itertools.count(1)
 _noted: dict[int, float] = {}
+
+
+def _new(view: ConsumerView, wish: Wish, owner: int, told: Told) -> Share:
+    """New messages, fanned out and claimed in one transaction; what is left is told to others."""
+    taker = Taker(
+        owner,
+        clock.now(),
+        lambda counts: {key: Leave(wish.most, wish.lease_ms) for key in counts if key == view.id},
+    )
+    made = dispatch.dispatch_for_receiver(told.message_ids, os.getpid(), taker)
+    if made.message_count < len(told.message_ids):
+        bell.accepted(*told)
+    if others := made.due.keys() - {view.id}:
+        hurry(others)
+    due = made.due.get(view.id, {}).values()
+    return handout.share(made.claimed, is_more=any(at <= taker.now for at in due))
 
 
 def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:

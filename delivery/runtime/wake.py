@@ -7,9 +7,9 @@ hear of what is due for pull consumers, whose receivers wait there (long_polling
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from django.db import DatabaseError
 
@@ -21,7 +21,8 @@ from delivery.runtime import slots
 
 Address: TypeAlias = tuple[str, int]
 ACCEPTED, DUE, CHANGED, WAITING = b"accepted", b"due", b"changed", b"waiting"
-"""Words; all but the third are followed by ids, and the first one by a digit: their priority."""
+TAKE, TAKING = b"take", b"taking"
+"""Words; all but CHANGED are followed by ids, ACCEPTED and TAKE by a digit: their priority."""
 REFRESH_S = 1.0
 QUIET_REFRESH_S = 2.0
 """For who has nothing to tell but that receivers wait."""
@@ -41,6 +42,10 @@ class Hints:
     consumer_ids: set[int] = field(default_factory=set)
     waiting: dict[Address, set[int]] = field(default_factory=dict)
     """Consumers whose receivers wait in a web process, by its address."""
+    taking: dict[Address, set[int]] = field(default_factory=dict)
+    """Channels whose new messages receivers of that web process take before a fan-out."""
+    take: list[tuple[int, int, set[int]]] = field(default_factory=list)
+    """Channel, priority and ids of such messages."""
     changed: bool = False
     """Somebody waits for pumps to follow the configuration."""
 
@@ -73,6 +78,11 @@ class Listener:
                 hints.consumer_ids |= ids
             elif word == WAITING:
                 hints.waiting.setdefault(sender[:2], set()).update(ids)
+            elif word == TAKING:
+                hints.taking.setdefault(sender[:2], set()).update(ids)
+            elif word[:-1] == TAKE and word[-1:].isdigit() and ids:
+                channel_id = int(numbers.split()[0])
+                hints.take.append((channel_id, int(word[-1:]), ids - {channel_id}))
             elif word == CHANGED:
                 hints.changed = True
 
@@ -82,26 +92,31 @@ class Listener:
 
 
 class WaitingReceivers:
-    """What a pump knows of receivers that wait: in which web processes, for which consumers."""
+    """What a process knows of receivers that wait: in which web processes, for whose messages.
+
+    Pumps know of consumers, web processes of channels.
+    """
 
     def __init__(self) -> None:
         self._until: dict[Address, dict[int, float]] = {}
 
-    def note(self, hints: Hints) -> None:
+    def note(self, told: Mapping[Address, Collection[int]]) -> None:
         """Remember what web processes said, for `FORGET_S`."""
         ticks = time.monotonic()
-        for address, consumer_ids in hints.waiting.items():
+        for address, ids in told.items():
             known = self._until.get(address, {}).items()
             lasting = {key: until for key, until in known if until > ticks}
-            self._until[address] = lasting | dict.fromkeys(consumer_ids, ticks + FORGET_S)
+            self._until[address] = lasting | dict.fromkeys(ids, ticks + FORGET_S)
 
-    def of(self, consumer_ids: Collection[int]) -> dict[Address, list[int]]:
-        """For which of the consumers receivers wait, by web process."""
+    def of(self, wanted: Collection[int]) -> dict[Address, list[int]]:
+        """Those of the wanted for which receivers wait, by web process."""
+        if not self._until:
+            return {}
         ticks, found = time.monotonic(), dict[Address, list[int]]()
         for address, until in list(self._until.items()):
             if max(until.values(), default=0.0) <= ticks:
                 del self._until[address]  # it is gone, or nobody waits there any more
-            elif ids := [key for key in consumer_ids if until.get(key, 0.0) > ticks]:
+            elif ids := [key for key in wanted if until.get(key, 0.0) > ticks]:
                 found[address] = ids
         return found
 
@@ -176,6 +191,18 @@ class Bell:
             while self._sockets:
                 self._sockets.popitem()[1].close()
 
+    def taking(self, listener: Listener, channel_ids: Collection[int]) -> None:
+        """Tell all web processes that receivers who wait there take new messages of these."""
+        for address in list(self._web):
+            for datagram in _datagrams(TAKING, channel_ids):
+                _send(listener.socket, datagram, address)
+
+    def take(
+        self, address: Address, channel_id: int, priority: int, message_ids: Iterable[int]
+    ) -> None:
+        """Messages of this channel were stored: a receiver that waits there should take them."""
+        self._send_to(address, b"%b%d" % (TAKE, priority), [channel_id, *message_ids])
+
     def _pumps(self, refresh_s: float = REFRESH_S) -> dict[int, Address]:
         if time.monotonic() - self._read_at > refresh_s and self._lock.acquire(blocking=False):
             # One thread reads; the others ring those that are known.
@@ -246,15 +273,3 @@ def hurry(consumer_ids: Iterable[int]) -> None:
         bell.due(consumer_ids)
     except DatabaseError:
         return  # what was asked for is stored
-
-
-def on_message_accepted(
-    sender: Any, *, channel_id: int, priority: int, message_ids: Sequence[int], **_: Any
-) -> None:
-    """Receiver of channels_app.signals.message_accepted."""
-    if not conf().wake:
-        return
-    try:
-        bell.accepted(channel_id, priority, message_ids)
-    except DatabaseError:
-        return  # the message is stored; a hint is not worth an error to its producer

@@ -6,7 +6,6 @@ import re
 import socket
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +33,28 @@ def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> 
         django_db_blocker.unblock(),
         running(tmp_path_factory.mktemp("waiting"), **SETTINGS) as started,
     ):
-        path = make_consumer(started, "warm-up")
+        path = make_consumer(started, "warm-up", others=1)
 
         def is_woken() -> bool:
             """Until pumps and web process know each other, a wake-up may go nowhere."""
-            with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(receive, started, path, {"wait_s": 2})
-                publish(started, path, "x")
-                waiting.result()
+            waiting = waits(started, path, {"wait_s": 1})
+            publish(started, path, "x")
+            answer_of(waiting)
+            receive(started, path, {})
             return resumed(started)["wakeup"] > 0
 
         wait_until(is_woken, 120, "nobody is woken", started.log)
         yield started
 
 
-def make_consumer(broker: Broker, name: str, **values: Any) -> str:
-    """A channel with one pull consumer; the consumer's path."""
+def make_consumer(broker: Broker, name: str, *, others: int = 0, **values: Any) -> str:
+    """A channel with a pull consumer; the consumer's path.
+
+    Without others a receiver that waits takes a new message itself, with others a pump fans it out.
+    """
     broker.call("PUT", f"/channels/{name}", 201, json={})
+    for number in range(others):
+        broker.call("PUT", f"/channels/{name}/consumers/{number}", 201, json={"mode": "pull"})
     path = f"/channels/{name}/consumers/one"
     broker.call("PUT", path, 201, json={"mode": "pull", **values})
     return path
@@ -180,22 +184,26 @@ def test_a_thousand_wait_while_others_publish_and_each_is_woken(broker: Broker) 
     assert held[0] < threads + 2 * WEB_THREADS
     causes = resumed(broker) - before
     assert causes["scan"] == 0
-    assert causes["wakeup"] + causes["next"] > 0.5 * RECEIVERS, causes
+    assert causes["accepted"] + causes["wakeup"] + causes["next"] > 0.5 * RECEIVERS, causes
 
 
-def test_who_came_first_is_served_first(broker: Broker) -> None:
-    path = make_consumer(broker, "in-turn")
+@pytest.mark.parametrize(("others", "cause"), [(0, "accepted"), (1, "wakeup")])
+def test_who_came_first_is_served_first(broker: Broker, others: int, cause: str) -> None:
+    path = make_consumer(broker, f"in-turn-{others}", others=others)
+    before = resumed(broker)
     waiting = [waits(broker, path, {"wait_s": WAIT_S, "max": 1}) for _ in range(3)]
     ids = []
     for one in waiting:
         ids += publish(broker, path, "x")
         assert [message["id"] for message in answer_of(one)] == ids[-1:]
+    assert resumed(broker) - before == {cause: 3}
 
 
+@pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("asked", [{}, {"auto_ack": True}], ids=["leased", "acknowledged"])
-def test_who_is_gone_is_given_nothing(broker: Broker, asked: dict[str, Any]) -> None:
+def test_who_is_gone_is_given_nothing(broker: Broker, asked: dict[str, Any], others: int) -> None:
     """The next one gets the message at once, as if nobody had ever held it."""
-    path = make_consumer(broker, f"gone-{len(asked)}")
+    path = make_consumer(broker, f"gone-{len(asked)}-{others}", others=others)
     first = waits(broker, path, {"wait_s": WAIT_S, **asked})
     second = waits(broker, path, {"wait_s": WAIT_S})
     first.close()

@@ -112,6 +112,15 @@ def dispatch(
     return _run(look, slot, taker, oldest_first=oldest_first)
 
 
+def dispatch_for_receiver(message_ids: Collection[int], slot: int, taker: Taker) -> Dispatched:
+    """Fan out these and no others, for a receiver that waits for one of them.
+
+    Nothing where somebody else has them, or a consumer of theirs keeps the order of keys: that asks
+    for a look at all that wait, which is the pumps'.
+    """
+    return _make(partial(_dispatch_alone, message_ids, slot, taker))
+
+
 def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispatched:
     """The same for messages that nobody took in time (S0-33)."""
     look = Look(limit, " AND accepted_at < %s", (raw.text(accepted_before),))
@@ -229,6 +238,15 @@ def _dispatch_told(
     directory.refresh(number=number)
     made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
     return replace(made, more=not is_all or made.message_count < len(waiting), along=along)
+
+
+def _dispatch_alone(message_ids: Collection[int], slot: int, taker: Taker) -> Dispatched:
+    locked = lock(message_ids)
+    directory.refresh(now=True)
+    channels = {view.channel_id for view in directory.ordered().values()}
+    if not locked or any(it.channel_id in channels for it in locked):
+        return Dispatched()
+    return _fan_out(locked, slot, taker)
 
 
 def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatched:
