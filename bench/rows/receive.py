@@ -159,7 +159,7 @@ def waiting(stage: Stage) -> Values:
         with _Connection(broker.pull("pull")) as place:
             for _ in range(count + 1):
                 asked.put(None)
-                found = []
+                found: list[Any] = []
                 while not found:
                     found = place.post(place.path, {"max": 1, "wait_s": WAIT_S})["messages"]
                 received.put(time.monotonic())

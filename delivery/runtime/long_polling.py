@@ -72,6 +72,10 @@ class Told(NamedTuple):
     message_ids: Collection[int]
 
 
+NOT_YET = frozenset({Cause.WAKEUP, Cause.TIMER})
+"""Who was resumed so and found nothing may have been told of what is due in a moment."""
+
+
 @dataclass(slots=True, eq=False)
 class WaitingReceiver:
     """One call that waits, from its arrival to its answer."""
@@ -193,7 +197,7 @@ class LongPolls:
             if receiver.channel_id is not None:
                 queue.channel_id = receiver.channel_id
                 self._taking[receiver.channel_id] = receiver.consumer_id
-            if not queue.waiting or receiver.cause is Cause.WAKEUP:
+            if not queue.waiting or receiver.cause in NOT_YET:
                 early_s = EARLY_SCAN * _scan_interval_s()
                 self._scan_at = min(self._scan_at, self._scanned_at + early_s)
             insort(queue.waiting, receiver, key=_number)

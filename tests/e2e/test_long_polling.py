@@ -199,6 +199,7 @@ def test_who_came_first_is_served_first(broker: Broker, others: int, cause: str)
     assert resumed(broker) - before == {cause: 3}
 
 
+@pytest.mark.trap("given to who has left")
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("asked", [{}, {"auto_ack": True}], ids=["leased", "acknowledged"])
 def test_who_is_gone_is_given_nothing(broker: Broker, asked: dict[str, Any], others: int) -> None:
