@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from channels_app import clock
 from channels_app.group_commit import GroupCommit
@@ -39,10 +39,11 @@ def take_chosen(chosen: list[int], want: Want, *, anew: bool = False) -> Share:
     return _shares([taken.rows], taken, [want])[0]
 
 
-def share(rows: list[Claimed], *, is_more: bool) -> Share:
-    """The share of one who has claimed these by other means."""
-    found = Shelf().load([row.message_id for row in rows]) if rows else {}
-    return Share(rows, found, has_expired=False, is_more=is_more)
+def share(rows: list[Claimed], along: Sequence[tuple[Any, ...]], *, is_more: bool) -> Share:
+    """The share of one who has claimed these by other means, and read ``along`` of their bodies."""
+    ids, shelf = [row.message_id for row in rows], Shelf()
+    shelf.stock(along, dict.fromkeys(ids, 1))
+    return Share(rows, shelf.load(ids) if rows else {}, has_expired=False, is_more=is_more)
 
 
 def _take(wants: Sequence[Want]) -> Sequence[Share]:

@@ -289,13 +289,13 @@ def _new(view: ConsumerView, wish: Wish, owner: int, told: Told) -> Share:
         clock.now(),
         lambda counts: {key: Leave(wish.most, wish.lease_ms) for key in counts if key == view.id},
     )
-    made = dispatch.dispatch_for_receiver(told.message_ids, os.getpid(), taker)
+    made = dispatch.dispatch_for_receiver(told.message_ids, os.getpid(), taker, parcels.asking)
     if made.message_count < len(told.message_ids):
         bell.accepted(*told)
     if others := made.due.keys() - {view.id}:
         hurry(others)
     due = made.due.get(view.id, {}).values()
-    return handout.share(made.claimed, is_more=any(at <= taker.now for at in due))
+    return handout.share(made.claimed, made.along, is_more=any(at <= taker.now for at in due))
 
 
 def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:
