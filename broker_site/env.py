@@ -159,7 +159,7 @@ class Environment:
         "WEB_THREADS", 0, int, "Threads in each web process; 0 chooses from their number."
     )
     long_polls: int = _hook(
-        "LONG_POLLS", 16, _positive, "Receive calls that may wait at once in each web process."
+        "LONG_POLLS", 4096, _positive, "Receive calls that may wait at once in each web process."
     )
     max_body_bytes: int = _hook(
         "MAX_BODY_BYTES", 1024 * 1024, _body_size, "Largest message body; a channel may allow less."

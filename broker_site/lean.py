@@ -116,9 +116,14 @@ def _give_short(
             # Its frames hold the body, and one of them the view that holds the error.
             error.__traceback__ = None
     _keep_usable(connections[DEFAULT_DB_ALIAS])
-    own = (NOW, now_text()), ("Content-Length", str(len(done.body)))
-    start_response(DONE[done.status], [*done.headers, *own, *DONE_HEADERS])
+    start_response(DONE[done.status], headers_of(done))
     return [done.body]
+
+
+def headers_of(done: Answer) -> list[tuple[str, str]]:
+    """What such an answer says in its head. Raises what the database raises."""
+    own = (NOW, now_text()), ("Content-Length", str(len(done.body)))
+    return [*done.headers, *own, *DONE_HEADERS]
 
 
 def _give(

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -24,10 +25,14 @@ gc.disable()
 from django.db import connection  # noqa: E402 - the lines above have to come before the loading
 
 from broker_site.wsgi import application  # noqa: E402 - as above
+
+# isort: split
+# What loads the apps comes first.
+from broker_site import later  # noqa: E402 - as above
 from channels_app.api import authentication  # noqa: E402 - as above
 from channels_app.garbage import spare_what_is_loaded  # noqa: E402 - as above
 from delivery.runtime import slots, web_watch  # noqa: E402 - as above
-from delivery.runtime.receiving import watch  # noqa: E402 - as above
+from delivery.runtime.long_polling import long_polls  # noqa: E402 - as above
 
 spare_what_is_loaded()
 
@@ -79,7 +84,7 @@ def release_on_stop(told: socket.socket) -> None:
     """
     while told.recv(1)[0] not in {signal.SIGINT, signal.SIGTERM}:
         pass
-    watch.end()
+    long_polls.stop()
 
 
 def write_uses() -> None:
@@ -90,6 +95,8 @@ def write_uses() -> None:
             connection.close()  # the next one comes in a minute
 
 
+# A connection is a file, and there are more of them than the 1,024 files that are usual.
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 read_end, write_end = socket.socketpair()
 write_end.setblocking(False)  # as the interpreter demands
 signal.set_wakeup_fd(write_end.fileno())
@@ -98,4 +105,5 @@ threading.Thread(target=write_uses, name="uses", daemon=True).start()
 threading.Thread(target=notice_the_vanished, name="keepalive", daemon=True).start()
 threading.Thread(target=release_on_stop, args=[read_end], name="release", daemon=True).start()
 web_watch.begin()
-slots.announcement.start()
+slots.announcement.start(long_polls.start())
+later.install()

@@ -26,7 +26,7 @@ transactions.limit_answers(transactions.REQUEST_ANSWER_S)
 # an eighth answers whatever comes. Fewer would slow down who publishes fast: of 32 threads that do
 # nothing else up to ten are between asking for a body and holding it.
 bodies.limit(max(1, children.web_threads() * 5 // 8))
-# Who waits for messages does so in threads that are there for nothing else (children.py).
+# Who waits for messages holds a connection and a place, and no thread (later.py).
 polls.limit(children.long_polls())
 programs = LeanHandler()
 

@@ -11,7 +11,7 @@ class DeliveryConfig(AppConfig):
         # Models are there only now.
         from channels_app.signals import delivery_changed, message_accepted
         from delivery.runtime.confirmation import on_delivery_changed
-        from delivery.runtime.wake import on_message_accepted
+        from delivery.runtime.long_polling import on_message_accepted
 
         message_accepted.connect(on_message_accepted, dispatch_uid="delivery.wake")
         delivery_changed.connect(on_delivery_changed, dispatch_uid="delivery.confirmation")

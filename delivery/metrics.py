@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import prometheus_client
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
@@ -90,6 +90,17 @@ UNOPENED = Counter(
     "Deliveries given back, unsent and uncharged, by a process that lacks their encryption key.",
 )
 RECEIVED = Counter("hookstation_received_total", "Deliveries handed out to pull consumers.")
+WAITING = Gauge(
+    "hookstation_receivers_waiting",
+    "Receive calls that wait for messages now.",
+    multiprocess_mode="livesum",
+)
+RESUMED = Counter(
+    "hookstation_receivers_resumed_total",
+    "Receivers that waited and were given messages, by what made them look: wakeup, timer, scan"
+    " for what nobody told of, and next for what another one left.",
+    ["cause"],
+)
 POLLS_REFUSED = Counter(
     "hookstation_polls_refused_total", "Receive calls that found no place to wait in."
 )

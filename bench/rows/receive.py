@@ -1,6 +1,7 @@
 """Receive: workers of a pull consumer take messages over HTTP and acknowledge them, in batches."""
 
 import json
+import queue
 import socket
 import threading
 import time
@@ -9,7 +10,7 @@ from typing import Any, Self
 
 from bench.adapters import BenchError, Route
 from bench.broker import Hookstation
-from bench.figures import Figure
+from bench.figures import Figure, percentile
 from bench.load import Load, Plan, whole
 from bench.rows.throughput import BATCH, BATCH_CONNECTIONS, GROUPS
 from bench.stage import Row, Stage, Values
@@ -21,6 +22,8 @@ FEW, MANY = 8, 32
 PATIENCE_S = 120.0
 TIMEOUT_S = 30.0
 LOOK_S = 0.05
+WAKE_UPS = 200
+WAIT_S, SETTLED_S = 20, 0.05
 RECEIVED_BYTES = 256 * 1024
 RECEIPT = {"max": TOGETHER, "lease_s": 120}
 ACK = "/api/v1/leases/ack"
@@ -58,6 +61,7 @@ class _Connection:
     """
 
     def __init__(self, route: Route) -> None:
+        self.path = route.path
         self._socket = socket.create_connection((route.host, route.port), TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         lines = [f"Host: {route.host}:{route.port}"]
@@ -71,6 +75,10 @@ class _Connection:
         self._socket.close()
 
     def post(self, path: str, body: object) -> Any:
+        return json.loads(self.send(path, body, 200))
+
+    def send(self, path: str, body: object, expect: int) -> bytes:
+        """The body of the answer, whose status must be ``expect``."""
         content = json.dumps(body)
         head = f"POST {path} HTTP/1.1\r\n{self._head}\r\nContent-Length: {len(content)}\r\n\r\n"
         self._socket.sendall((head + content).encode())
@@ -79,9 +87,9 @@ class _Connection:
             if not (more := self._socket.recv(RECEIVED_BYTES)):
                 raise BenchError(f"{path}: the connection was closed.")
             answer += more
-        if status != 200:
+        if status != expect:
             raise BenchError(f"{path}: {status} {answer[-200:]!r}")
-        return json.loads(answer.partition(b"\r\n\r\n")[2])
+        return answer.partition(b"\r\n\r\n")[2]
 
 
 def receive(stage: Stage) -> Values:
@@ -137,6 +145,51 @@ def _taken(stage: Stage, broker: Hookstation, number: int) -> _Taken:
     )
 
 
+def waiting(stage: Stage) -> Values:
+    """A worker that waits for messages gets one, again and again."""
+    broker = stage.broker
+    assert isinstance(broker, Hookstation)
+    stage.consumers()
+    broker.register({"pull": {"mode": "pull"}})
+    count = min(WAKE_UPS, stage.sizes.messages)
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+    received: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def work() -> None:
+        with _Connection(broker.pull("pull")) as place:
+            for _ in range(count + 1):
+                asked.put(None)
+                found: list[Any] = []
+                while not found:
+                    found = place.post(place.path, {"max": 1, "wait_s": WAIT_S})["messages"]
+                received.put(time.monotonic())
+                place.post(ACK, {"leases": [one["lease"] for one in found]})
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    took, answered, before = list[float](), list[float](), stage.look()
+    with _Connection(broker.single()) as producer:
+        for number in range(count + 1):
+            asked.get(timeout=PATIENCE_S)
+            time.sleep(SETTLED_S)  # by now it waits
+            began = time.monotonic()
+            producer.send(producer.path, {"number": number}, 202)
+            answer = time.monotonic() - began
+            seconds = received.get(timeout=PATIENCE_S) - began
+            if number:  # the first one warms it up
+                took.append(seconds * 1e3)
+                answered.append(answer * 1e3)
+            stage.tell(number, count)
+    worker.join(PATIENCE_S)
+    used = stage.look().since(before)
+    return {
+        "waiting.p50": percentile(took, 0.5),
+        "waiting.p99": percentile(took, 0.99),
+        "waiting.answered": percentile(answered, 0.5),
+        "waiting.cpu": sum(used.values()) / (count + 1) * 1e3,
+    }
+
+
 def _fill(stage: Stage, broker: Hookstation, count: int) -> None:
     before = broker.depth()
     load = Load(Plan(broker.batch(), 1, count, BATCH_CONNECTIONS, together=BATCH))
@@ -173,6 +226,24 @@ ROWS = (
             Figure("receive.few_cpu", f"- CPU per message, {FEW} workers", "ms", digits=3),
         ),
         receive,
+        ours_alone=True,
+    ),
+    Row(
+        "waiting",
+        (
+            Figure(
+                "waiting.p50",
+                "pull: POST sent to received by a worker that waits, p50",
+                "ms",
+                must=5.0,
+                aim=3.0,
+                digits=2,
+            ),
+            Figure("waiting.p99", "- the same, p99", "ms", must=20.0, aim=10.0, digits=2),
+            Figure("waiting.answered", "- POST sent to acknowledged, p50", "ms", digits=2),
+            Figure("waiting.cpu", "- CPU per message, with its 50 ms of waiting", "ms", digits=2),
+        ),
+        waiting,
         ours_alone=True,
     ),
 )

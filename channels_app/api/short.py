@@ -1,8 +1,8 @@
 """Short: the frame of the requests that programs make most often, without REST framework's."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from rest_framework.exceptions import NotAuthenticated
 
@@ -10,6 +10,8 @@ from channels_app.api import authentication, options
 from channels_app.api.authentication import Caller
 
 CONTENT_TYPE = "application/json"
+ANSWER_LATER = "hookstation.answer_later"
+"""Key of the WSGI environment: a `Postpone`, where the server can answer when the call is over."""
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -21,6 +23,13 @@ class Answer(NamedTuple):
     """JSON."""
     headers: Sequence[tuple[str, str]] = ()
     """Those that other answers do not have."""
+
+
+AnswerLater: TypeAlias = Callable[[Answer, Callable[[], object]], bool]
+"""Answers a postponed request, from any thread. Its second argument is called when the answer is
+about to go out; False, without that, where the client is gone."""
+Postpone: TypeAlias = Callable[[], AnswerLater]
+"""Postpones the answer: what the application returns then is not sent."""
 
 
 def caller_of(

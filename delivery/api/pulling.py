@@ -4,7 +4,7 @@ Both ways to an answer lead through here: REST framework's views (views/receive.
 and the short one in front of them (broker_site/lean.py).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from channels_app import clock
@@ -13,13 +13,14 @@ from channels_app.api.authentication import Caller
 from channels_app.api.base import read_object
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.api.short import Answer
+from channels_app.directory import ConsumerView
 from channels_app.errors import Conflict, Invalid
 from channels_app.rules import times
 from delivery.api import bodies, reach, shapes
 from delivery.rules.leases import Lease
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing, receiving
-from delivery.runtime.receiving import Wish
+from delivery.runtime.receiving import Deliver, Handed, Wish
 
 SCOPES = ("receive",)
 MOST = 10
@@ -51,7 +52,8 @@ def receive(
 ) -> dict[str, Any]:
     """Messages for a caller who may receive on the channel; waits for them as the body says.
 
-    Raises NotFound, Conflict, Invalid and ApiProblem; then nothing was taken.
+    Where the server can answer later, the messages of one that waits come to it then, and what this
+    returns is not sent. Raises NotFound, Conflict, Invalid and ApiProblem; then nothing was taken.
     """
     view = reach.view_of(caller, channel, client_id)
     if view.mode != "pull":
@@ -69,13 +71,43 @@ def receive(
         sticky=is_sticky,
         resume=is_back,
     )
-    handed = receiving.receive_patiently(view, wish, asked.get("wait_s", 0.0), owner=caller.owner)
+    handed = receiving.receive_patiently(
+        view,
+        wish,
+        asked.get("wait_s", 0.0),
+        owner=caller.owner,
+        postpone=_postponing(meta, view, wish),
+    )
     if handed is None:
         raise ApiProblem(503, "too_many_polls", NO_PLACE, retry_after_s=RETRY_AFTER_S)
+    return _received(handed, view, wish)
+
+
+def _received(handed: Sequence[Handed], view: ConsumerView, wish: Wish) -> dict[str, Any]:
     return {
         "messages": [shapes.handed(one, view, settled=wish.settled) for one in handed],
         "now": times.text(clock.now()),
     }
+
+
+def _postponing(
+    meta: Mapping[str, Any], view: ConsumerView, wish: Wish
+) -> Callable[[], Deliver] | None:
+    """Postpones the answer to the request with the environment ``meta``, if its server can."""
+    postpone: short.Postpone | None = meta.get(short.ANSWER_LATER)
+    if postpone is None:
+        return None
+
+    def begin() -> Deliver:
+        answer_later = postpone()
+
+        def deliver(handed: Sequence[Handed], confirm: Callable[[], object]) -> bool:
+            done = Answer(200, short.to_json(_received(handed, view, wish)))
+            return answer_later(done, confirm)
+
+        return deliver
+
+    return begin
 
 
 def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:

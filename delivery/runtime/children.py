@@ -18,6 +18,8 @@ from delivery.runtime.processes import LONGEST_PAUSE_S, Child
 from delivery.runtime.web_watch import WebWatch
 
 DEFAULT_PORT = 8000
+CONNECTIONS = 1024
+"""In each web process, besides those of receivers that wait."""
 
 
 class Unusable(Exception):
@@ -93,7 +95,9 @@ def web(bind: Bind) -> Child:
         "--host": bind.host,
         "--port": str(bind.port),
         "--workers": str(web_workers()),
-        "--blocking-threads": str(web_threads() + long_polls()),
+        "--blocking-threads": str(web_threads()),
+        # Connections. Each call that waits has one, and who publishes shall find one all the same.
+        "--backpressure": str(CONNECTIONS + long_polls()),
         # Its warnings are about our choice of threads; the access log is off by default.
         "--log-level": "error",
     }
@@ -157,8 +161,5 @@ def web_threads() -> int:
 
 
 def long_polls() -> int:
-    """Calls that may wait for messages in each web process, each in a thread of its own.
-
-    The other threads never wait for messages: however many consumers do, publishing has them all.
-    """
+    """Calls that may wait for messages in each web process; each holds a connection, no thread."""
     return int(settings.ENVIRONMENT.long_polls)

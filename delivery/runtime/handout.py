@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from channels_app import clock
 from channels_app.group_commit import GroupCommit
@@ -24,6 +24,8 @@ class Share(NamedTuple):
     """By message, also others'; a large body is left where it is."""
     has_expired: bool
     """Whether the claim met rows whose last instant had passed: perhaps there are others."""
+    is_more: bool = False
+    """Whether something may be due that it did not get."""
 
 
 def take(want: Want) -> Share:
@@ -34,18 +36,33 @@ def take(want: Want) -> Share:
 def take_chosen(chosen: list[int], want: Want, *, anew: bool = False) -> Share:
     """The same of rows that the caller chose; with ``anew`` also of those that the worker holds."""
     taken = claim.claim_chosen(chosen, want, now=clock.now(), slot=os.getpid(), anew=anew)
-    return _shares([taken.rows], taken)[0]
+    return _shares([taken.rows], taken, [want])[0]
+
+
+def share(rows: list[Claimed], along: Sequence[tuple[Any, ...]], *, is_more: bool) -> Share:
+    """The share of one who has claimed these by other means, and read ``along`` of their bodies."""
+    ids, shelf = [row.message_id for row in rows], Shelf()
+    shelf.stock(along, dict.fromkeys(ids, 1))
+    return Share(rows, shelf.load(ids) if rows else {}, has_expired=False, is_more=is_more)
 
 
 def _take(wants: Sequence[Want]) -> Sequence[Share]:
     taken = claim.claim(wants, now=clock.now(), slot=os.getpid())
-    return _shares(claim.shared(taken.rows, wants), taken)
+    return _shares(claim.shared(taken.rows, wants), taken, wants)
 
 
-def _shares(shares: list[list[Claimed]], taken: claim.Claim) -> list[Share]:
+def _shares(shares: list[list[Claimed]], taken: claim.Claim, wants: Sequence[Want]) -> list[Share]:
     metrics.SWEPT.labels("lease").inc(taken.rescued_count)
     parcels = Shelf().load([row.message_id for row in taken.rows]) if taken.rows else {}
-    return [Share(rows, parcels, taken.expired_count > 0) for rows in shares]
+    return [
+        Share(
+            rows,
+            parcels,
+            has_expired=taken.expired_count > 0,
+            is_more=want.consumer_id not in taken.drained,
+        )
+        for rows, want in zip(shares, wants, strict=True)
+    ]
 
 
 _together = GroupCommit(_take, most=MOST_ROWS, most_size=MOST_ROWS)

@@ -18,6 +18,7 @@ from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import Transition
 from delivery.rules.outcome import Outcome
+from delivery.runtime.wake import hurry
 from delivery.steps import leases as steps
 from delivery.steps import settle
 from delivery.steps.settle import Result
@@ -26,6 +27,7 @@ PURPOSE = b"leases"
 """Of the key that signs tokens."""
 MOST_SHARED = 200
 """Leases of several callers that are ended in one transaction; one caller may bring more."""
+SOON_S = 1.0
 LONGEST = timedelta(hours=12)
 """A lease ends so long after it was taken, however often it is extended."""
 
@@ -100,12 +102,26 @@ class _End(NamedTuple):
 
 def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
     results = list(itertools.chain.from_iterable(orders))
-    closed = settle.close(results, now=clock.now(), slot=os.getpid())
+    due: set[int] = set()
+    closed = settle.close(
+        results,
+        now=clock.now(),
+        slot=os.getpid(),
+        expect=lambda consumer_id, _: due.add(consumer_id),
+    )
+    due |= {it.claimed.consumer_id for it in closed if _is_due_soon(it.transition)}
+    if due:
+        hurry(due)
     ends = {_End(it.claimed.id, it.claimed.attempt, it.outcome) for it in closed}
     return [ends] * len(orders)
 
 
 _together = GroupCommit(_close, most=MOST_SHARED, most_size=MOST_SHARED)
+
+
+def _is_due_soon(transition: Transition) -> bool:
+    """Whether receivers that wait are to be told; they find in time what is due later."""
+    return transition.due_in is not None and transition.due_in <= SOON_S
 
 
 def _move(

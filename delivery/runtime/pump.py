@@ -12,7 +12,7 @@ from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
 from channels_app import clock, failpoints
-from channels_app.directory import ConsumerView, Signer
+from channels_app.directory import ConsumerView, Signer, directory
 from channels_app.rules.encryption import KeyMissing, Unreadable
 from delivery import lanes, metrics
 from delivery.conf import conf
@@ -26,7 +26,7 @@ from delivery.runtime.membership import Membership
 from delivery.runtime.recorder import Recorder, patiently
 from delivery.runtime.roster import Roster
 from delivery.runtime.slots import Held
-from delivery.runtime.wake import Listener, bell
+from delivery.runtime.wake import Listener, WaitingReceivers, bell, pulls
 from delivery.steps import claim, dispatch, parcels, release
 from delivery.steps.dispatch import Dispatched
 from delivery.steps.parcels import Parcel
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 MUCH, REST_S = 4, 0.005
 """From so many messages and deliveries in one look on, the next one waits, so long at most."""
+SOON = timedelta(seconds=1)
+"""Receivers that wait are told of what is due within it; they find the rest in time."""
 URGENT_AT_ONCE = 8
 """Most messages of one fan-out between two steps."""
 FAN_OUT_GUARD = 20
@@ -78,6 +80,7 @@ class Pump:
         self.accepted_hint = True
         self.told: dict[int, int] = {}
         """Messages of whose acceptance somebody told, with their priorities."""
+        self.waiting = WaitingReceivers()
         self.least = 0
         """The lowest priority that this round is busy with."""
         self.next_poll = self.next_look = 0.0
@@ -259,7 +262,14 @@ class Pump:
             if not self.roster.expect(key, due_at, priority) or self.roster.is_shared(key)
         }
         if others and conf().wake:
-            bell.due(others, but=self.held.generation)
+            views = directory.consumers()
+            pulling = {key for key in others if pulls(views.get(key))}
+            bell.due(others - pulling, but=self.held.generation)
+            if pulling:
+                self._hear()  # who began to wait before these deliveries were made
+                soon = now + SOON
+                due = [key for key in pulling if min(made.due[key].values()) <= soon]
+                bell.receivers(self.waiting.of(due))
 
     def _send_urgent(self) -> None:
         """Between two steps: send what was just accepted and is more urgent than what they handle.
@@ -436,6 +446,8 @@ class Pump:
     def _hear(self) -> None:
         hints = self.listener.hear()
         self.accepted_hint = self.accepted_hint or hints.accepted
+        if hints.waiting:
+            self.waiting.note(hints.waiting)
         self.told |= hints.message_ids
         if hints.changed:
             self.membership.next_beat = 0.0

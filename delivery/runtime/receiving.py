@@ -1,12 +1,20 @@
-"""Receiving: what a pull consumer takes, and the waiting for it while there is nothing."""
+"""Receiving: what a pull consumer takes, and the waiting for it while there is nothing.
+
+Who waits is an entry in a queue (long_polling.py), whose request holds no thread where the server
+lets it be answered later.
+"""
 
 import itertools
+import logging
 import os
 import threading
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from channels_app import clock, failpoints, keystore
 from channels_app.api.places import Places
@@ -15,27 +23,32 @@ from delivery import metrics
 from delivery.rules import leases
 from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
+from delivery.rules.lifecycle import Reason
 from delivery.rules.outcome import Outcome
+from delivery.rules.taker import Leave, Taker
 from delivery.runtime import handout, leasing, slots
 from delivery.runtime.circles import circles
 from delivery.runtime.handout import Share
 from delivery.runtime.line import GUARD_EVERY
-from delivery.runtime.wake import hurry
-from delivery.steps import dispatch, horizon, parcels, release, sharing
+from delivery.runtime.long_polling import Told, WaitingReceiver, long_polls
+from delivery.runtime.wake import bell, hurry
+from delivery.steps import dispatch, parcels, release, sharing
 from delivery.steps import leases as steps
 from delivery.steps.claim import Want
 from delivery.steps.parcels import Parcel
 
-POLL_S = 0.05
-"""How often the tables are asked, by one of all who wait in this process."""
+logger = logging.getLogger(__name__)
+
 MOST_BYTES = 8 * 1024 * 1024
 """Of all bodies in one answer, unless it has a single message; the others come by their address."""
-STICKY_PAUSE_S = 0.2
 NOTED_EVERY_S = 10.0
 MOST_NOTED = 10_000
 """Workers of whom this process remembers that it wrote them down."""
 EMPTY_TRIES = 5
 """Claims in a row of which nothing is left, because all that was due had expired."""
+NOTHING = Share([], {}, has_expired=False)
+THREADS = 4
+"""In which those that were woken look: what they take at the same time is one claim (handout)."""
 
 polls = Places()
 """For those who wait; without a limit until the web server says how many."""
@@ -64,20 +77,190 @@ class Handed(NamedTuple):
     token: str
 
 
+Deliver: TypeAlias = Callable[[Sequence[Handed], Callable[[], object]], bool]
+"""Answers a request that was postponed. Calls its second argument when the answer is about to go
+out, and returns False, without having called it, where nobody is there any more."""
+
+
 def receive(view: ConsumerView, wish: Wish) -> list[Handed]:
     """What is due now, best first, leased to the worker; nothing while the consumer is halted.
 
     Raises rules.encryption.KeyMissing, before anything is taken, where no lease can be signed.
     """
+    return _receive(view, wish)[0]
+
+
+def receive_patiently(
+    view: ConsumerView,
+    wish: Wish,
+    wait_s: float,
+    *,
+    owner: Hashable,
+    postpone: Callable[[], Deliver] | None = None,
+) -> list[Handed] | None:
+    """As `receive`, waiting up to ``wait_s`` seconds for something; None without a place to wait.
+
+    ``owner`` never has all places. With ``postpone`` a request that waits is answered later and by
+    another thread: it is called first, and nothing is returned. Without it, the calling thread
+    waits.
+    """
+    if wait_s <= 0:
+        return receive(view, wish)
+    deadline = time.monotonic() + wait_s
+    long_polls.enter(view.id)
+    is_waiting, is_more = False, False
+    try:
+        handed, is_more = _receive(view, wish)
+        is_waiting = not handed and polls.take(owner, waits=False)
+    finally:
+        if not is_waiting:
+            long_polls.leave(view.id, is_more=is_more)
+    if handed:
+        return handed
+    if not is_waiting:
+        metrics.POLLS_REFUSED.inc()
+        return None
+    wish = wish._replace(resume=False)
+    channel_id = view.channel_id if _takes_new(view, wish) else None
+    if postpone is None:
+        return _wait(view.id, deadline, channel_id, wish, owner)
+    _Postponed(view.id, deadline, channel_id, wish, owner, postpone()).wait()
+    return []
+
+
+class _Postponed:
+    """A request that waits without a thread."""
+
+    __slots__ = ("_deliver", "_owner", "_receiver", "_wish")
+
+    def __init__(
+        self,
+        consumer_id: int,
+        deadline: float,
+        channel_id: int | None,
+        wish: Wish,
+        owner: Hashable,
+        deliver: Deliver,
+    ) -> None:
+        self._receiver = WaitingReceiver(consumer_id, deadline, self._resume, channel_id)
+        self._wish, self._owner, self._deliver = wish, owner, deliver
+
+    def wait(self) -> None:
+        """Until it is resumed; answers at once if something came meanwhile."""
+        if not long_polls.wait(self._receiver):
+            self._look()
+
+    def _resume(self) -> None:
+        _threads.submit(self._look)
+
+    def _look(self) -> None:
+        handed: list[Handed] = []
+        try:
+            # What is closed before it is handed out is closed when somebody is there to take it.
+            found = _look(self._receiver, self._wish._replace(settled=False))
+            if found is None:
+                return
+            handed = found
+        except Exception:
+            # It is told nothing, and told why when it asks again.
+            logger.exception("a receiver that waited cannot be given anything")
+        finally:
+            _keep_connection_usable()
+        try:
+            if not self._deliver(handed, lambda: self._settle(handed)):
+                self._take_back(handed)
+        except Exception:
+            logger.exception("what a receiver waited for cannot be given to it")
+        finally:
+            polls.give_back(self._owner)
+
+    def _settle(self, handed: Sequence[Handed]) -> None:
+        if self._wish.settled and handed:
+            leasing.end([_lease(one.row, self._wish.worker) for one in handed], Outcome.DELIVERED)
+
+    def _take_back(self, handed: Sequence[Handed]) -> None:
+        """The client is gone: undo the claim, and let the next receiver look."""
+        if not handed:
+            return
+        consumer_id, now = self._receiver.consumer_id, clock.now()
+        release.give_back(
+            [one.row for one in handed],
+            owner=leases.owner_of(consumer_id, self._wish.worker),
+            due_at=now,
+            now=now,
+            slot=os.getpid(),
+            reason=Reason.INTERRUPTED,
+        )
+        long_polls.wake([consumer_id])
+        hurry([consumer_id])
+
+
+def _takes_new(view: ConsumerView, wish: Wish) -> bool:
+    """Whether a receiver can fan a new message out by itself, as nobody else gets it."""
+    if wish.sticky or view.ordering or view.halted:
+        return False
+    channel = directory.channel(view.channel_slug, look=False)
+    return channel is not None and len(channel.consumers) == 1
+
+
+def _wait(
+    consumer_id: int, deadline: float, channel_id: int | None, wish: Wish, owner: Hashable
+) -> list[Handed]:
+    """In this thread."""
+    resumed = threading.Event()
+    receiver = WaitingReceiver(consumer_id, deadline, resumed.set, channel_id)
+    try:
+        handed = None if long_polls.wait(receiver) else _look(receiver, wish)
+        while handed is None:
+            resumed.wait()
+            resumed.clear()
+            handed = _look(receiver, wish)
+    finally:
+        polls.give_back(owner)
+    return handed
+
+
+def _look(receiver: WaitingReceiver, wish: Wish) -> list[Handed] | None:
+    """What it gets in the end, which may be nothing; None if it waits again."""
+    is_waiting, is_more = False, False
+    handed: list[Handed] = []
+    try:
+        while not long_polls.is_over_for(receiver):
+            view = directory.consumers().get(receiver.consumer_id)
+            if view is None or view.mode != "pull":
+                break
+            told, receiver.told = receiver.told, None
+            handed, is_more = _receive(view, wish, told)
+            if handed:
+                if receiver.cause is not None:
+                    metrics.RESUMED.labels(receiver.cause.value).inc()
+                break
+            if wish.sticky:
+                long_polls.pass_on(receiver)  # what is due may be of another one's keys
+            if not is_more and long_polls.wait(receiver):
+                is_waiting = True
+                return None
+    finally:
+        if not is_waiting:
+            long_polls.leave(receiver.consumer_id, is_more=is_more)
+            if receiver.told is not None:
+                bell.accepted(*receiver.told)
+    return handed
+
+
+def _receive(view: ConsumerView, wish: Wish, told: Told | None = None) -> tuple[list[Handed], bool]:
+    """As `receive`, and whether more may be due; first of new messages that it was ``told`` of."""
     if view.halted or view.mode != "pull":
-        return []
+        return [], False
     keystore.signing_key(leasing.PURPOSE)
     owner = leases.owner_of(view.id, wish.worker)
-    share = (_resumed if wish.resume else _claimed)(view, wish, owner)
+    share = _new(view, wish, owner, told) if told else NOTHING
+    if not share.rows:
+        share = (_resumed if wish.resume else _claimed)(view, wish, owner)
     _note(owner, view.id, wish.worker)
     rows = share.rows
     if not rows:
-        return []
+        return [], False
     contents = _contents(share)
     rows = _opened(rows, contents, owner)
     held = {row.id: _lease(row, wish.worker) for row in rows}
@@ -90,100 +273,29 @@ def receive(view: ConsumerView, wish: Wish) -> list[Handed]:
         leasing.end([held[row.id] for row in whole], Outcome.DELIVERED)
     failpoints.reach("before_handout")
     metrics.RECEIVED.inc(len(whole))
-    return [Handed(row, contents[row.message_id], leasing.token(held[row.id])) for row in whole]
+    handed = [Handed(row, contents[row.message_id], leasing.token(held[row.id])) for row in whole]
+    return handed, share.is_more
 
 
-def receive_patiently(
-    view: ConsumerView, wish: Wish, wait_s: float, *, owner: Hashable
-) -> list[Handed] | None:
-    """As `receive`, waiting up to ``wait_s`` seconds for something; None without a place to wait.
-
-    Who waits holds one of the web server's threads, so there are few places, and ``owner`` never
-    has all of them.
-    """
-    end = time.monotonic() + wait_s
-    handed = receive(view, wish)
-    if handed or wait_s <= 0:
-        return handed
-    if not polls.take(owner, waits=False):
-        metrics.POLLS_REFUSED.inc()
-        return None
-    try:
-        while not handed and (left := end - time.monotonic()) > 0:
-            watch.wait(view.id, left)
-            now = directory.consumers().get(view.id)
-            if now is None or now.mode != "pull" or watch.is_over:
-                break
-            handed = receive(now, wish)
-            if wish.sticky and not handed:
-                # What is due is another one's, and would wake this one again and again.
-                time.sleep(min(STICKY_PAUSE_S, max(0.0, end - time.monotonic())))
-    finally:
-        polls.give_back(owner)
-    return handed
-
-
-class Watch:
-    """Those of this process who wait; one at a time asks the tables for all of them."""
-
-    def __init__(self) -> None:
-        self._lock, self._asking = threading.Lock(), threading.Lock()
-        self._waiting: dict[int, list[threading.Event]] = {}
-        self._asked_at = float("-inf")
-        self.is_over = False
-        """This process was told to stop: nobody waits any more."""
-
-    def end(self) -> None:
-        """Let go all who wait, and whoever would: they get what there is, which is nothing."""
-        self.is_over = True
-        with self._lock:
-            self._wake(itertools.chain.from_iterable(self._waiting.values()))
-
-    def wait(self, consumer_id: int, seconds: float) -> None:
-        """Until the consumer has something due, as far as one can see, or ``seconds`` are over."""
-        end, event = time.monotonic() + seconds, threading.Event()
-        with self._lock:
-            self._waiting.setdefault(consumer_id, []).append(event)
-        try:
-            while not self.is_over and (left := end - time.monotonic()) > 0:
-                self._ask()
-                if event.wait(min(left, POLL_S)):
-                    return
-        finally:
-            with self._lock:
-                self._waiting[consumer_id].remove(event)
-                if not self._waiting[consumer_id]:
-                    del self._waiting[consumer_id]
-
-    def _ask(self) -> None:
-        if time.monotonic() - self._asked_at < POLL_S or not self._asking.acquire(blocking=False):
-            return
-        try:
-            self._asked_at = time.monotonic()
-            with self._lock:
-                waiting = {key: list(events) for key, events in self._waiting.items()}
-            views = directory.consumers()
-            for key in waiting:
-                if key not in views or views[key].mode != "pull":
-                    self._wake(waiting[key])  # nothing will come any more: its place is free
-            # Of a halted one much may be due; it would wake them for nothing again and again.
-            able = [key for key in waiting if key in views and not views[key].halted]
-            now = clock.now()
-            for consumer_id, due_at in horizon.next_due(able).items():
-                if due_at <= now:
-                    self._wake(waiting[consumer_id])
-        finally:
-            self._asking.release()
-
-    @staticmethod
-    def _wake(events: Iterable[threading.Event]) -> None:
-        for event in events:
-            event.set()
-
-
-watch = Watch()
+_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="receive")
 _turns = itertools.count(1)
 _noted: dict[int, float] = {}
+
+
+def _new(view: ConsumerView, wish: Wish, owner: int, told: Told) -> Share:
+    """New messages, fanned out and claimed in one transaction; what is left is told to others."""
+    taker = Taker(
+        owner,
+        clock.now(),
+        lambda counts: {key: Leave(wish.most, wish.lease_ms) for key in counts if key == view.id},
+    )
+    made = dispatch.dispatch_for_receiver(told.message_ids, os.getpid(), taker, parcels.asking)
+    if made.message_count < len(told.message_ids):
+        bell.accepted(*told)
+    if others := made.due.keys() - {view.id}:
+        hurry(others)
+    due = made.due.get(view.id, {}).values()
+    return handout.share(made.claimed, made.along, is_more=any(at <= taker.now for at in due))
 
 
 def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:
@@ -226,7 +338,7 @@ def _resumed(view: ConsumerView, wish: Wish, owner: int) -> Share:
     if len(held.rows) == wish.most:
         return held
     more = _claimed(view, wish._replace(most=wish.most - len(held.rows)), owner)
-    return Share(held.rows + more.rows, held.parcels | more.parcels, more.has_expired)
+    return more._replace(rows=held.rows + more.rows, parcels=held.parcels | more.parcels)
 
 
 def _own(want: Want, wish: Wish, owner: int) -> Share:
@@ -287,3 +399,8 @@ def _note(owner: int, consumer_id: int, worker: str) -> None:
         _noted.clear()
     _noted[owner] = ticks
     steps.note_worker(owner, consumer_id, worker, clock.now())
+
+
+def _keep_connection_usable() -> None:
+    """What Django does at the end of a request: drop a connection that broke or is old."""
+    connections[DEFAULT_DB_ALIAS].close_if_unusable_or_obsolete()

@@ -144,6 +144,13 @@ def living(kind: str = PumpSlot.Kind.PUMP) -> Sequence[PumpSlot]:
     return list(PumpSlot.objects.filter(kind=kind, heartbeat_at__gte=horizon).order_by("id"))
 
 
+def listening() -> Sequence[PumpSlot]:
+    """The living that wake-ups can be sent to: pumps and web processes."""
+    horizon = clock.now() - timedelta(seconds=STALE_S)
+    found = PumpSlot.objects.filter(heartbeat_at__gte=horizon).exclude(wake_address="")
+    return list(found.order_by("id"))
+
+
 def behind(number: int) -> dict[int, datetime]:
     """Living pumps that do not follow the configuration up to ``number`` yet, and their last beats.
 
@@ -164,18 +171,20 @@ class Announcement:
 
     def __init__(self) -> None:
         self._held: Held | None = None
+        self._wake_address = ""
         self._missing: set[str] = set()
         self._told: tuple[int, frozenset[str]] = (0, frozenset())
 
-    def start(self) -> None:
-        """In a thread of its own, for as long as the process lives."""
+    def start(self, wake_address: str) -> None:
+        """In a thread of its own, for as long as the process lives; it is woken at the address."""
+        self._wake_address = wake_address
         threading.Thread(target=self._run, name="announcement", daemon=True).start()
 
     def beat(self) -> None:
         """Once. Raises what the database raises."""
         if self._held is None or not beat(self._held, 0):
             # A process that stood still is buried like a dead one, and announces itself anew.
-            self._held = acquire(uuid.uuid4().hex, PumpSlot.Kind.WEB, 1)
+            self._held = acquire(uuid.uuid4().hex, PumpSlot.Kind.WEB, 1, self._wake_address)
         if keystore.refusal():
             self.miss(keystore.sealing_id())
         if self._held is not None and self._missing:

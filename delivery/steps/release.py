@@ -75,17 +75,26 @@ def release_lease(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 
 
 
 def give_back(
-    rows: Collection[Claimed], *, owner: int, due_at: datetime, now: datetime, slot: int
+    rows: Collection[Claimed],
+    *,
+    owner: int,
+    due_at: datetime,
+    now: datetime,
+    slot: int,
+    reason: Reason = Reason.UNREADABLE,
 ) -> int:
     """Undo the claim of what ``owner`` took and cannot open; returns how many still were its own.
 
     No attempt was made: none is counted, and the next claim has the same number. So whoever lacks
-    a key wears nothing out, however often it tries.
+    a key wears nothing out, however often it tries. The same where nobody was there any more to be
+    given them, which ``reason`` tells.
     """
-    return transactions.run(lambda: _give_back(rows, owner, due_at, slot))
+    return transactions.run(lambda: _give_back(rows, owner, due_at, slot, reason))
 
 
-def _give_back(rows: Collection[Claimed], owner: int, due_at: datetime, slot: int) -> int:
+def _give_back(
+    rows: Collection[Claimed], owner: int, due_at: datetime, slot: int, reason: Reason
+) -> int:
     fences = {row.id: row.attempt for row in rows}
     # By owner, too: once given back, another one's claim has the same number.
     held = Delivery.objects.select_for_update().filter(
@@ -94,7 +103,7 @@ def _give_back(rows: Collection[Claimed], owner: int, due_at: datetime, slot: in
     ours = [row for row in held if row.attempt_count == fences[row.id]]
     Delivery.objects.filter(id__in=[row.id for row in ours]).update(
         state=DeliveryState.QUEUED.value,
-        reason=Reason.UNREADABLE.value,
+        reason=reason.value,
         due_at=due_at,
         lease_owner=None,
         attempt_count=F("attempt_count") - 1,

@@ -30,6 +30,7 @@ from delivery.steps.dispatch.waiting import (
     Look,
     are_waiting,
     lock,
+    lock_alone,
     of_channel,
 )
 
@@ -110,6 +111,17 @@ def dispatch(
         if made.message_count or not made.more:
             return made
     return _run(look, slot, taker, oldest_first=oldest_first)
+
+
+def dispatch_for_receiver(
+    message_ids: Collection[int], slot: int, taker: Taker, asking: Asking
+) -> Dispatched:
+    """Fan out these and no others, for a receiver that waits for one of them.
+
+    Nothing where somebody else has them, or a consumer of theirs keeps the order of keys: that asks
+    for a look at all that wait, which is the pumps'.
+    """
+    return _make(partial(_dispatch_alone, message_ids, slot, taker, asking))
 
 
 def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispatched:
@@ -229,6 +241,17 @@ def _dispatch_told(
     directory.refresh(number=number)
     made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
     return replace(made, more=not is_all or made.message_count < len(waiting), along=along)
+
+
+def _dispatch_alone(
+    message_ids: Collection[int], slot: int, taker: Taker, asking: Asking
+) -> Dispatched:
+    locked, number, along = lock_alone(message_ids, asking)
+    directory.refresh(number=number)
+    channels = {view.channel_id for view in directory.ordered().values()}
+    if not locked or any(it.channel_id in channels for it in locked):
+        return Dispatched()
+    return replace(_fan_out(locked, slot, taker), along=along)
 
 
 def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatched:

@@ -1,6 +1,6 @@
 """Waiting: the accepted messages that a fan-out finds, and those of them that are nobody else's."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from channels_app.models import DirectoryVersion, Message, raw
@@ -145,6 +145,19 @@ def are_waiting(ids: Iterable[int]) -> bool:
 def lock(ids: Iterable[int]) -> list[Accepted]:
     """Those that are still waiting and that nobody else has."""
     return _accepted(raw.read(*_locking(ids)))
+
+
+def lock_alone(
+    ids: Collection[int], asking: Asking
+) -> tuple[list[Accepted], int, list[tuple[Any, ...]]]:
+    """The same, the number of the configuration behind the locks, and of few what is asked along.
+
+    One round trip.
+    """
+    more = [asking(ids)] if len(ids) <= FEW else []
+    statements = [_locking(ids), (DirectoryVersion.CURRENT, []), *more]
+    rows, version, *along = raw.read_all(statements)
+    return _accepted(rows), DirectoryVersion.of(version), along[0] if along else []
 
 
 def _locking(ids: Iterable[int]) -> raw.Statement:

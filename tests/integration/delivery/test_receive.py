@@ -14,6 +14,7 @@ from channels_app.rules import times
 from delivery.models import Attempt, Counter, Delivery, PullWorker
 from delivery.rules.lifecycle import FREE_ATTEMPTS
 from delivery.runtime import leasing, receiving
+from delivery.runtime.long_polling import long_polls
 from delivery.steps import leases as steps
 from delivery.steps import release
 from delivery.steps.dispatch import waiting as fan_out
@@ -723,7 +724,7 @@ def test_a_place_is_given_back() -> None:
     consumer = waiting()
     for _ in range(3):
         assert Worker(consumer).receive(wait_s=0.01) == []
-    assert receiving.watch._waiting == {}
+    assert long_polls.waiting() == {}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -761,7 +762,7 @@ def test_who_waits_for_what_will_never_come_gives_the_place_back(method: str, ch
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not receiving.watch._waiting:
+    while not long_polls.waiting():
         assert thread.is_alive()
     assert Api(scopes=["admin"]).call(method, worker.path, change).status_code < 300
     thread.join(15)

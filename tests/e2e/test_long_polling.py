@@ -1,0 +1,254 @@
+"""Receivers that wait for messages, over real HTTP, where nothing is found by looking for it."""
+
+import asyncio
+import json
+import re
+import socket
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.support.broker import ANSWER_S, Broker, descendants, running, wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
+WAIT_S = 20
+"""The longest that is allowed."""
+RECEIVERS = 1_000
+WEB_THREADS = 8
+SETTINGS = {
+    # So rarely that whoever is woken was woken by a datagram.
+    "HOOKSTATION_POLL_MS": "600000",
+    "HOOKSTATION_WEB_WORKERS": "1",
+    "HOOKSTATION_WEB_THREADS": str(WEB_THREADS),
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Broker]:
+    with (
+        django_db_blocker.unblock(),
+        running(tmp_path_factory.mktemp("waiting"), **SETTINGS) as started,
+    ):
+        path = make_consumer(started, "warm-up", others=1)
+
+        def is_woken() -> bool:
+            """Until pumps and web process know each other, a wake-up may go nowhere."""
+            waiting = waits(started, path, {"wait_s": 1})
+            publish(started, path, "x")
+            answer_of(waiting)
+            receive(started, path, {})
+            return resumed(started)["wakeup"] > 0
+
+        wait_until(is_woken, 120, "nobody is woken", started.log)
+        yield started
+
+
+def make_consumer(broker: Broker, name: str, *, others: int = 0, **values: Any) -> str:
+    """A channel with a pull consumer; the consumer's path.
+
+    Without others a receiver that waits takes a new message itself, with others a pump fans it out.
+    """
+    broker.call("PUT", f"/channels/{name}", 201, json={})
+    for number in range(others):
+        broker.call("PUT", f"/channels/{name}/consumers/{number}", 201, json={"mode": "pull"})
+    path = f"/channels/{name}/consumers/one"
+    broker.call("PUT", path, 201, json={"mode": "pull", **values})
+    return path
+
+
+def receive(broker: Broker, path: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = requests.post(
+        f"{broker.base}{path}/receive",
+        json=asked,
+        headers=dict(broker.http.headers),
+        timeout=ANSWER_S,
+    )
+    assert answer.status_code == 200, answer.text
+    messages: list[dict[str, Any]] = answer.json()["messages"]
+    return messages
+
+
+def publish(broker: Broker, path: str, *bodies: str) -> list[str]:
+    """Ids of what was published on the consumer's channel, in order."""
+    items = [{"body": body} for body in bodies]
+    channel = path.partition("/consumers/")[0]
+    found = broker.call("POST", f"{channel}/messages/batch", 207, json=items)
+    return [item["id"] for item in found["items"]]
+
+
+def resumed(broker: Broker) -> Tally[str]:
+    """How many receivers were given messages, by what made them look."""
+    root = broker.base.removesuffix("/api/v1")
+    text = requests.get(f"{root}/metrics", timeout=ANSWER_S).text
+    found = re.findall(
+        r'^hookstation_receivers_resumed_total\{cause="(\w+)"\} ([\d.]+)', text, re.M
+    )
+    return Tally({cause: int(float(count)) for cause, count in found})
+
+
+def request(broker: Broker, path: str, asked: dict[str, Any]) -> bytes:
+    body = json.dumps(asked)
+    head = (
+        f"POST /api/v1{path}/receive HTTP/1.1\r\nHost: 127.0.0.1:{broker.port}\r\n"
+        f"Authorization: {broker.http.headers['Authorization']!s}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return (head + body).encode()
+
+
+def waits(broker: Broker, path: str, asked: dict[str, Any]) -> socket.socket:
+    """A connection whose request waits."""
+    one = socket.create_connection(("127.0.0.1", broker.port), ANSWER_S)
+    before = gauge(broker)
+    one.sendall(request(broker, path, asked))
+    wait_until(lambda: gauge(broker) > before, 60, "it does not wait", broker.log)
+    return one
+
+
+def gauge(broker: Broker) -> int:
+    root = broker.base.removesuffix("/api/v1")
+    text = requests.get(f"{root}/metrics", timeout=ANSWER_S).text
+    found = re.search(r"^hookstation_receivers_waiting ([\d.]+)", text, re.M)
+    return int(float(found[1])) if found else 0
+
+
+def answer_of(one: socket.socket) -> list[dict[str, Any]]:
+    with one, one.makefile("rb") as lines:
+        assert lines.readline().split()[1] == b"200"
+        length = 0
+        while line := lines.readline().strip():
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        messages: list[dict[str, Any]] = json.loads(lines.read(length))["messages"]
+    return messages
+
+
+def threads_of_web(broker: Broker) -> int:
+    """Of the process that answers: of all web processes the one with most."""
+    assert broker.process is not None
+    found = []
+    for pid in descendants(broker.process.pid):
+        if b"granian" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            status = Path(f"/proc/{pid}/status").read_text()
+            found.append(int(status.partition("Threads:")[2].split()[0]))
+    return max(found)
+
+
+@pytest.mark.seed("S2-61")
+@pytest.mark.trap("a thread for each client that waits")
+def test_a_thousand_wait_while_others_publish_and_each_is_woken(broker: Broker) -> None:
+    path = make_consumer(broker, "thousand")
+    before, threads = resumed(broker), threads_of_web(broker)
+    got: list[str] = []
+    held: list[int] = []
+    is_over = False
+
+    async def one() -> None:
+        asked = request(broker, path, {"wait_s": WAIT_S, "max": 1, "lease_s": 600})
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        while not is_over:
+            writer.write(asked)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 OK" in head, head
+            (length,) = re.findall(rb"content-length: (\d+)", head)
+            if messages := json.loads(await reader.readexactly(int(length)))["messages"]:
+                got.extend(message["id"] for message in messages)
+                break
+        writer.close()
+
+    async def all_of_them() -> list[str]:
+        nonlocal is_over
+        receivers = [asyncio.create_task(one()) for _ in range(RECEIVERS)]
+
+        def work() -> list[str]:
+            """Publish when all of them wait: one at first, and then what the others wait for."""
+            wait_until(lambda: gauge(broker) > 0.9 * RECEIVERS, 120, "they do not wait", broker.log)
+            held.append(threads_of_web(broker))
+            published = publish(broker, path, "first")
+            wait_until(lambda: bool(got), 60, "the first is not received", broker.log)
+            while len(published) < RECEIVERS:
+                published += publish(broker, path, *["x"] * min(100, RECEIVERS - len(published)))
+            return published
+
+        published = await asyncio.to_thread(work)
+        await asyncio.wait_for(asyncio.gather(*receivers), 180)
+        is_over = True
+        return published
+
+    published = asyncio.run(all_of_them())
+    assert sorted(got) == sorted(published)
+    assert held[0] < threads + 2 * WEB_THREADS
+    causes = resumed(broker) - before
+    assert causes["scan"] == 0
+    assert causes["accepted"] + causes["wakeup"] + causes["next"] > 0.5 * RECEIVERS, causes
+
+
+@pytest.mark.parametrize(("others", "cause"), [(0, "accepted"), (1, "wakeup")])
+def test_who_came_first_is_served_first(broker: Broker, others: int, cause: str) -> None:
+    path = make_consumer(broker, f"in-turn-{others}", others=others)
+    before = resumed(broker)
+    waiting = [waits(broker, path, {"wait_s": WAIT_S, "max": 1}) for _ in range(3)]
+    ids = []
+    for one in waiting:
+        ids += publish(broker, path, "x")
+        assert [message["id"] for message in answer_of(one)] == ids[-1:]
+    assert resumed(broker) - before == {cause: 3}
+
+
+@pytest.mark.trap("given to who has left")
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("asked", [{}, {"auto_ack": True}], ids=["leased", "acknowledged"])
+def test_who_is_gone_is_given_nothing(broker: Broker, asked: dict[str, Any], others: int) -> None:
+    """The next one gets the message at once, as if nobody had ever held it."""
+    path = make_consumer(broker, f"gone-{len(asked)}-{others}", others=others)
+    first = waits(broker, path, {"wait_s": WAIT_S, **asked})
+    second = waits(broker, path, {"wait_s": WAIT_S})
+    first.close()
+    ids = publish(broker, path, "x")
+    (message,) = answer_of(second)
+    assert ([message["id"]], message["attempt"]) == (ids, 1)
+
+
+def release(broker: Broker, path: str, message: dict[str, Any]) -> None:
+    broker.call("POST", "/leases/release", 200, json={"leases": [message["lease"]]})
+
+
+def reject(broker: Broker, path: str, message: dict[str, Any]) -> None:
+    asked = {"leases": [message["lease"]], "delay_s": 0}
+    broker.call("POST", "/leases/nack", 200, json=asked)
+
+
+def move(broker: Broker, path: str, message: dict[str, Any]) -> None:
+    """To now, after it was given back for later."""
+    asked = {"leases": [message["lease"]], "delay_s": 3600}
+    broker.call("POST", "/leases/release", 200, json=asked)
+    asked = {"messages": [{"id": message["id"], "delay_ms": 0}]}
+    broker.call("POST", "/messages/move", 207, json=asked)
+
+
+@pytest.mark.parametrize("give", [release, reject, move])
+def test_what_comes_back_wakes_who_waits(
+    broker: Broker, give: Callable[[Broker, str, dict[str, Any]], None]
+) -> None:
+    path = make_consumer(broker, f"back-{give.__name__}")
+    ids = publish(broker, path, "x")
+    (message,) = receive(broker, path, {"wait_s": WAIT_S})
+    before = resumed(broker)
+    waiting = waits(broker, path, {"wait_s": WAIT_S})
+    give(broker, path, message)
+    assert [again["id"] for again in answer_of(waiting)] == ids
+    assert (resumed(broker) - before)["wakeup"] == 1
+
+
+def test_the_next_of_a_key_wakes_who_waits(broker: Broker) -> None:
+    path = make_consumer(broker, "keys", ordering=True)
+    items = [{"body": body, "ordering_key": "k"} for body in "ab"]
+    broker.call("POST", "/channels/keys/messages/batch", 207, json=items)
+    (first,) = receive(broker, path, {"wait_s": WAIT_S})
+    waiting = waits(broker, path, {"wait_s": WAIT_S})
+    broker.call("POST", "/leases/ack", 200, json={"leases": [first["lease"]]})
+    assert [message["body"] for message in answer_of(waiting)] == ["b"]

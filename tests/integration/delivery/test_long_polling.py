@@ -1,0 +1,189 @@
+"""Receivers that wait: in turn, without queries, and told of by datagrams between processes."""
+
+import threading
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.backends.utils import CursorWrapper
+
+from channels_app.directory import ConsumerView, directory
+from channels_app.models import Consumer
+from delivery.models import Delivery, PumpSlot
+from delivery.runtime import long_polling, receiving, slots
+from delivery.runtime.long_polling import long_polls
+from delivery.runtime.receiving import Deliver, Handed, Wish
+from delivery.runtime.wake import Listener, bell
+from tests.support import pumping
+from tests.support.broker import wait_until
+from tests.support.pulling import Worker, bring, waiting
+from tests.support.pumping import make_channel, publish, pump_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PATIENCE_S = 60.0
+WISH = Wish(most=1, lease_ms=30_000, worker="one")
+
+
+@pytest.fixture(autouse=True)
+def _no_scans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(long_polling, "MIN_SCAN_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(long_polls, "_scanned_at", float("inf"))
+    yield
+    monkeypatch.undo()
+    assert not long_polls.waiting()
+
+
+class Asker:
+    """A request that waits without a thread, and what it was answered."""
+
+    def __init__(self, view: ConsumerView, wait_s: float, *, is_there: bool = True) -> None:
+        self.answers: list[list[int]] = []
+        self.is_there = is_there
+        done = receiving.receive_patiently(
+            view, WISH, wait_s, owner=id(self), postpone=self.postpone
+        )
+        assert done == []
+
+    def postpone(self) -> Deliver:
+        return self.answer
+
+    def answer(self, handed: Sequence[Handed], confirm: Any) -> bool:
+        self.answers.append([one.row.message_id for one in handed])
+        if self.is_there:
+            confirm()
+        return self.is_there
+
+
+def view_of(consumer: Consumer) -> ConsumerView:
+    return directory.consumers()[consumer.id]
+
+
+def another(consumer: Consumer) -> Consumer:
+    """Of the same channel: then a receiver cannot fan out what comes."""
+    return waiting(channel=consumer.channel)
+
+
+@pytest.mark.slow("waits longer than pumps are not told who waits")
+def test_nobody_asks_the_tables_for_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the whole time that fifty of them wait, in no thread."""
+    view = view_of(waiting())
+    asked: Tally[str] = Tally()
+
+    def count(self: CursorWrapper, sql: Any, *rest: Any) -> Any:
+        asked[threading.current_thread().name] += 1
+        return execute(self, sql, *rest)
+
+    execute = CursorWrapper.execute
+    monkeypatch.setattr(CursorWrapper, "execute", count)
+    askers = [Asker(view, 1.5) for _ in range(50)]
+    assert long_polls.waiting() == {view.id: 50}
+    assert asked  # by each before it waits
+    asked.clear()
+    wait_until(lambda: all(asker.answers for asker in askers), PATIENCE_S, "they still wait")
+    assert not asked
+    assert [asker.answers for asker in askers] == [[[]]] * 50
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_one_after_the_other_gets_what_comes(is_alone: bool) -> None:
+    consumer = waiting()
+    if not is_alone:
+        another(consumer)
+    askers = [Asker(view_of(consumer), PATIENCE_S) for _ in range(3)]
+    for place, asker in enumerate(askers):
+        ids = publish(consumer.channel, b"x") if is_alone else bring(consumer, b"x")
+        if not is_alone:
+            long_polls.wake([consumer.id])
+        wait_until(lambda one=asker: bool(one.answers), PATIENCE_S, "nobody hears of it")  # type: ignore[misc]  # bound now
+        assert asker.answers == [ids]
+        assert [bool(one.answers) for one in askers[place + 1 :]] == [False] * (2 - place)
+    rows = Delivery.objects.filter(consumer=consumer)
+    assert {(row.state, row.attempt_count) for row in rows} == {("in_flight", 1)}
+
+
+def test_of_many_messages_each_finds_a_receiver() -> None:
+    consumer = waiting()
+    askers = [Asker(view_of(consumer), PATIENCE_S) for _ in range(20)]
+    ids = publish(consumer.channel, *[b"x"] * 20)
+    wait_until(lambda: all(asker.answers for asker in askers), PATIENCE_S, "some get nothing")
+    assert sorted(one for asker in askers for (one,) in asker.answers) == sorted(ids)
+
+
+def test_what_nobody_takes_goes_to_the_next() -> None:
+    consumer = waiting()
+    gone, there = Asker(view_of(consumer), 60, is_there=False), Asker(view_of(consumer), 60)
+    ids = publish(consumer.channel, b"x")
+    wait_until(lambda: bool(there.answers), PATIENCE_S, "it is held by nobody")
+    assert gone.answers == there.answers == [ids]
+    row = Delivery.objects.get()
+    assert (row.state, row.attempt_count, row.interruption_count) == ("in_flight", 1, 0)
+    assert not row.attempts.exists()
+
+
+def test_a_message_beside_a_receiver_reaches_all_consumers() -> None:
+    """One that registered after the receiver began to wait, and had itself for the only one."""
+    consumer = waiting()
+    asker = Asker(view_of(consumer), PATIENCE_S)
+    later = another(consumer)
+    publish(consumer.channel, b"x")
+    wait_until(lambda: bool(asker.answers), PATIENCE_S, "it is not taken")
+    assert len(Worker(later).receive()) == 1
+
+
+@pytest.mark.slow("waits for a lease of a second")
+def test_a_lease_that_lapses_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_polling, "MIN_SCAN_INTERVAL_S", 1.0)
+    monkeypatch.setattr(long_polls, "_scanned_at", float("-inf"))
+    consumer = waiting(b"x")
+    (message,) = Worker(consumer).receive(lease_s=1)
+    (again,) = Worker(consumer).receive(wait_s=20)
+    assert (again["id"], again["attempt"]) == (message["id"], 2)
+
+
+def test_a_pump_tells_where_receivers_wait() -> None:
+    consumer = waiting()
+    other = another(consumer)
+    listener = Listener()
+    with pumping.pumping() as pump:
+        bell.waiting(listener, [consumer.id], asks=True)
+        publish(consumer.channel, b"x")
+        pump_until(pump, lambda: Delivery.objects.count() == 2)
+        assert listener.hear().consumer_ids == {consumer.id} - {other.id}
+    listener.close()
+
+
+def test_a_message_goes_where_a_receiver_takes_it() -> None:
+    """In another web process; and back to a pump where nobody waits any more."""
+    consumer = waiting()
+    elsewhere = Listener()
+    assert slots.acquire("here", PumpSlot.Kind.WEB, 1, long_polls.start())
+    bell.due([])  # who reads who there is
+    bell.taking(elsewhere, [consumer.channel_id])
+    channel_id, found = consumer.channel_id, list[int]()
+
+    def is_told() -> bool:
+        found.extend(publish(consumer.channel, b"x", priority=3))
+        return bool(elsewhere.hear().take)
+
+    wait_until(is_told, PATIENCE_S, "nobody is told")
+    with pumping.pumping() as pump:
+        bell.close()
+        bell.due([])
+        host, port = long_polls.start().split(" ")
+        bell.take((host, int(port)), channel_id, 3, found[-1:])
+        pump_until(pump, lambda: Delivery.objects.filter(message_id=found[-1]).exists())
+    elsewhere.close()
+    connection.close()
+
+
+def test_a_channel_with_another_consumer_is_left_to_pumps() -> None:
+    consumer = waiting()
+    another(consumer)
+    asker = Asker(view_of(consumer), 1.0)
+    publish(make_channel(), b"x")
+    publish(consumer.channel, b"x")
+    wait_until(lambda: bool(asker.answers), PATIENCE_S, "it still waits")
+    assert asker.answers == [[]]
+    assert not Delivery.objects.exists()
