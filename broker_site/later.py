@@ -70,7 +70,8 @@ class _Postponable:
             confirm()
             yield answer.body
 
-        self._inner.response_iter(answer.status, lean.headers_of(answer), parts())
+        headers = list(answer.headers) if answer.is_complete else lean.headers_of(answer)
+        self._inner.response_iter(answer.status, headers, parts())
         return is_there
 
 

@@ -5,18 +5,40 @@ from http import HTTPStatus
 from typing import Any
 
 from broker_site import security
+from channels_app.api import short
 from delivery.sqs import handler
+from delivery.sqs.handler import Answer
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     """Answer one request, in one piece."""
-    done = handler.answer(environ)
+    path = environ["PATH_INFO"]
+    done = handler.answer(environ, _postponing(environ.get(short.ANSWER_LATER), path))
+    start_response(f"{done.status} {HTTPStatus(done.status).phrase}", _headers(done, path))
+    return [done.body]
+
+
+def _headers(done: Answer, path: str) -> list[tuple[str, str]]:
     headers = [*done.headers, ("Content-Length", str(len(done.body)))]
     if not done.is_read:
         # A body that nobody read stands between this request and the next one.
         headers.append(("Connection", "close"))
-    start_response(
-        f"{done.status} {HTTPStatus(done.status).phrase}",
-        security.complete(headers, environ["PATH_INFO"]),
-    )
-    return [done.body]
+    return security.complete(headers, path)
+
+
+def _postponing(postpone: short.Postpone | None, path: str) -> handler.Postpone | None:
+    """The same for the door's answers, if the server can answer later."""
+    if postpone is None:
+        return None
+
+    def begin() -> handler.AnswerLater:
+        answer_later = postpone()
+
+        def answer(done: Answer, confirm: Callable[[], object]) -> bool:
+            headers = _headers(done, path)
+            whole = short.Answer(done.status, done.body, headers, is_complete=True)
+            return answer_later(whole, confirm)
+
+        return answer
+
+    return begin

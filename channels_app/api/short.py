@@ -23,6 +23,8 @@ class Answer(NamedTuple):
     """JSON."""
     headers: Sequence[tuple[str, str]] = ()
     """Those that other answers do not have."""
+    is_complete: bool = False
+    """Whether these are all of them: an answer that is none of the REST API's."""
 
 
 AnswerLater: TypeAlias = Callable[[Answer, Callable[[], object]], bool]

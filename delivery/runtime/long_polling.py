@@ -8,8 +8,8 @@ finds what nobody told of, and when each consumer has something next, which is a
 import heapq
 import itertools
 import logging
+import os
 import selectors
-import socket
 import threading
 import time
 from bisect import bisect_left, bisect_right, insort
@@ -134,9 +134,7 @@ class LongPolls:
         self._scan_at = float("inf")
         self._asleep_until = float("-inf")
         self._listener: Listener | None = None
-        self._poke, self._poked = socket.socketpair()
-        for end in (self._poke, self._poked):
-            end.setblocking(False)
+        self._poked, self._poke = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def start(self) -> str:
         """Begin to listen, unless that was done; the address to which wake-ups are sent."""
@@ -338,7 +336,7 @@ class LongPolls:
 
     def _interrupt(self) -> None:
         try:
-            self._poke.send(b"\0")
+            os.write(self._poke, b"\0")
         except BlockingIOError:
             return  # it has enough to wake up from
 
@@ -425,8 +423,8 @@ def _resume(receivers: Iterable[WaitingReceiver]) -> None:
         one.resume()
 
 
-def _drained(end: socket.socket) -> bytes:
+def _drained(end: int) -> bytes:
     try:
-        return end.recv(4096)
+        return os.read(end, 4096)
     except BlockingIOError:
         return b""

@@ -1,7 +1,8 @@
 """Context: who calls, and which queues are there for them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from channels_app.api.authentication import Caller
 from channels_app.directory import ChannelView
@@ -13,6 +14,11 @@ from delivery.sqs.queues import ACCOUNT, QueueView
 ANY_SCOPE = ("publish", "receive", "register", "read", "replay")
 
 
+ResultLater: TypeAlias = Callable[[Callable[[], dict[str, Any]], Callable[[], object]], bool]
+"""Makes a postponed call's result and answers with it. Calls its second argument when the answer is
+about to go out; False, without that, where the client is gone or there is no result."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """One request's caller, and how it calls the broker."""
@@ -22,6 +28,8 @@ class Context:
     """As the request was signed for; resource names repeat it."""
     base_url: str
     """The address that the caller used, without a path."""
+    postpone: Callable[[], ResultLater] | None = None
+    """Postpones the answer, where the server can answer later."""
 
     def authorize(self, *scopes: str) -> None:
         """Return for a key that has one of the scopes. Raises SqsError."""

@@ -3,8 +3,8 @@
 import logging
 import re
 import uuid
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from django.db import Error as DatabaseFailure
@@ -19,7 +19,7 @@ from channels_app.conf import conf
 from channels_app.errors import BrokerError
 from channels_app.rules.encryption import KeyMissing
 from delivery.sqs import messages, protocol, signature
-from delivery.sqs.context import Context
+from delivery.sqs.context import Context, ResultLater
 from delivery.sqs.errors import SqsError
 from delivery.sqs.operations import OPERATIONS
 
@@ -37,6 +37,11 @@ class Answer(NamedTuple):
     body: bytes
     is_read: bool
     """Whether the request's body was read, so that the connection can go on."""
+
+
+AnswerLater: TypeAlias = Callable[[Answer, Callable[[], object]], bool]
+"""As `channels_app.api.short.AnswerLater`."""
+Postpone: TypeAlias = Callable[[], AnswerLater]
 
 
 class _Signer(NamedTuple):
@@ -61,33 +66,48 @@ def is_meant(meta: Mapping[str, Any]) -> bool:
     return meta["REQUEST_METHOD"] == "POST" or "X-Amz-Signature=" in meta.get("QUERY_STRING", "")
 
 
-def answer(meta: Mapping[str, Any]) -> Answer:
-    """The answer to the request with this WSGI environment. Raises nothing."""
+def answer(meta: Mapping[str, Any], postpone: Postpone | None = None) -> Answer:
+    """The answer to the request with this WSGI environment. Raises nothing.
+
+    With ``postpone`` a call that waits for messages is answered later, and what this returns is
+    not sent.
+    """
     request_id = str(uuid.uuid4())
     origin.current.set(origin.of("sqs", meta))
     body: list[bytes] = []
     try:
-        call, result = _call(meta, body)
-        status, text = 200, protocol.write(call, result, request_id)
-        as_json, extra = call.is_json, list[tuple[str, str]]()
+        call, result = _call(meta, body, postpone, request_id)
+        done = _done(call, result, request_id)
     except Exception as failure:
-        error = _refusal(failure)
-        as_json = protocol.is_json(meta)
-        status = error.json_status if as_json else error.kind.status
-        text = protocol.write_error(error, as_json=as_json, request_id=request_id)
-        who = "Sender" if error.is_senders else "Receiver"
-        extra = [("x-amzn-query-error", f"{error.kind.query_code};{who}")] if as_json else []
+        done = _refused(failure, meta, request_id)
     finally:
         close_old_connections()
+    return done._replace(is_read=bool(body))
+
+
+def _done(call: protocol.Call, result: dict[str, Any], request_id: str) -> Answer:
+    kind = protocol.JSON if call.is_json else protocol.XML
+    headers = [("Content-Type", kind), ("x-amzn-RequestId", request_id)]
+    return Answer(200, headers, protocol.write(call, result, request_id), is_read=True)
+
+
+def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> Answer:
+    error, as_json = _refusal(failure), protocol.is_json(meta)
     headers = [
         ("Content-Type", protocol.JSON if as_json else protocol.XML),
         ("x-amzn-RequestId", request_id),
-        *extra,
     ]
-    return Answer(status, headers, text, bool(body))
+    if as_json:
+        who = "Sender" if error.is_senders else "Receiver"
+        headers.append(("x-amzn-query-error", f"{error.kind.query_code};{who}"))
+    status = error.json_status if as_json else error.kind.status
+    text = protocol.write_error(error, as_json=as_json, request_id=request_id)
+    return Answer(status, headers, text, is_read=True)
 
 
-def _call(meta: Mapping[str, Any], read: list[bytes]) -> tuple[protocol.Call, dict[str, Any]]:
+def _call(
+    meta: Mapping[str, Any], read: list[bytes], postpone: Postpone | None, request_id: str
+) -> tuple[protocol.Call, dict[str, Any]]:
     signed = signature.read(meta)
     known = authentication.sigv4_secret(signed.key_id)
     if known is None:
@@ -103,8 +123,30 @@ def _call(meta: Mapping[str, Any], read: list[bytes]) -> tuple[protocol.Call, di
     if operation is None:
         detail = f"The action {call.operation[:100]} is not valid for this endpoint."
         raise SqsError("InvalidAction", detail)
-    context = Context(caller, signed.region, _base_url(meta))
+    later = postpone and _postponing(postpone, call, meta, request_id)
+    context = Context(caller, signed.region, _base_url(meta), later)
     return call, operation(context, call.parameters)
+
+
+def _postponing(
+    postpone: Postpone, call: protocol.Call, meta: Mapping[str, Any], request_id: str
+) -> Callable[[], ResultLater]:
+    """Postpones the answer to a call, and then takes its result, or what keeps from making it."""
+
+    def begin() -> ResultLater:
+        answer_later = postpone()
+
+        def answer(make: Callable[[], dict[str, Any]], confirm: Callable[[], object]) -> bool:
+            try:
+                done = _done(call, make(), request_id)
+            except Exception as failure:
+                answer_later(_refused(failure, meta, request_id), bool)
+                return False
+            return answer_later(done, confirm)
+
+        return answer
+
+    return begin
 
 
 def _base_url(meta: Mapping[str, Any]) -> str:

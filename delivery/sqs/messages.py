@@ -23,7 +23,7 @@ from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing, receiving
-from delivery.runtime.receiving import Handed, Wish
+from delivery.runtime.receiving import Deliver, Handed, Wish
 from delivery.sqs import attributes, errors, queues
 from delivery.sqs.context import Context
 from delivery.sqs.errors import SqsError
@@ -91,14 +91,19 @@ def receive(context: Context, parameters: Parameters) -> Result:
         # Who repeats an attempt gets what it took, under new receipt handles.
         resume=attempt is not None,
     )
-    handed = _wait(context, queue, wish, float(wait_s))
-    if not handed:
-        return {}
-    wanted = [*_names(parameters, "AttributeNames")]
-    wanted += _names(parameters, "MessageSystemAttributeNames")
-    known = _Known(handed, wanted)
+    wanted = [
+        *_names(parameters, "AttributeNames"),
+        *_names(parameters, "MessageSystemAttributeNames"),
+    ]
     chosen = _names(parameters, "MessageAttributeNames")
-    return {"Messages": [_show(one, queue, known, chosen, context.region) for one in handed]}
+
+    def show(handed: Sequence[Handed]) -> Result:
+        if not handed:
+            return {}
+        known = _Known(handed, wanted)
+        return {"Messages": [_show(one, queue, known, chosen, context.region) for one in handed]}
+
+    return show(_wait(context, queue, wish, float(wait_s), show))
 
 
 def delete(context: Context, parameters: Parameters) -> Result:
@@ -252,9 +257,28 @@ def _store(context: Context, queue: QueueView, messages: Sequence[_Prepared]) ->
     return done
 
 
-def _wait(context: Context, queue: QueueView, wish: Wish, wait_s: float) -> list[Handed]:
-    """What is due for the queue within ``wait_s`` seconds."""
-    handed = receiving.receive_patiently(queue.consumer, wish, wait_s, owner=context.caller.owner)
+def _wait(
+    context: Context,
+    queue: QueueView,
+    wish: Wish,
+    wait_s: float,
+    show: Callable[[Sequence[Handed]], Result],
+) -> list[Handed]:
+    """What is due for the queue within ``wait_s`` seconds; of a postponed call nothing."""
+    postpone = context.postpone
+
+    def begin() -> Deliver:
+        assert postpone is not None
+        answer_later = postpone()
+        return lambda handed, confirm: answer_later(lambda: show(handed), confirm)
+
+    handed = receiving.receive_patiently(
+        queue.consumer,
+        wish,
+        wait_s,
+        owner=context.caller.owner,
+        postpone=begin if postpone else None,
+    )
     if handed is None:
         raise SqsError("ServiceUnavailable", "Too many calls wait for messages already.")
     return handed

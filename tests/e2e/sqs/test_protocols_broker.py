@@ -2,7 +2,9 @@
 
 import base64
 import json
+import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
@@ -371,3 +373,37 @@ def test_a_channel_with_a_pull_consumer_is_a_queue(door: Door, boto: Any, name: 
     boto.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "5"})
     found = boto.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
     assert found["Attributes"] == {"VisibilityTimeout": "5"}
+
+
+def waiting(door: Door) -> int:
+    """How many calls wait for messages in the broker's web processes."""
+    text = requests.get(f"{door.url}/metrics", timeout=ANSWER_S).text
+    found = re.search(r"^hookstation_receivers_waiting ([\d.]+)", text, re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+def test_more_long_polls_than_threads_wait_and_each_gets_its_message(
+    door: Door, boto: Any, name: str
+) -> None:
+    """The web server has 64 threads at most: whoever waits holds none of them."""
+    count = 80
+    url = boto.create_queue(QueueName=name)["QueueUrl"]
+    body = {"QueueUrl": url, "WaitTimeSeconds": 20}
+
+    def receive(_: int) -> list[str]:
+        # Waits for 20 s at a time, as long as it takes on a busy machine.
+        for _ in range(10):
+            answer = sent(signed(door, json_request(door, "ReceiveMessage", body))).json()
+            if found := answer.get("Messages", []):
+                boto.delete_message(QueueUrl=url, ReceiptHandle=found[0]["ReceiptHandle"])
+                return [one["Body"] for one in found]
+        return []
+
+    with ThreadPoolExecutor(count) as receivers:
+        received = receivers.map(receive, range(count))
+        wait_until(lambda: waiting(door) == count, 60, "they do not wait", door.broker.log)
+        for number in range(count):
+            boto.send_message(QueueUrl=url, MessageBody=str(number))
+        bodies = [body for some in received for body in some]
+
+    assert sorted(bodies, key=int) == [str(number) for number in range(count)]
