@@ -24,6 +24,7 @@ FORWARDED = {
     "HTTP_BAGGAGE": "baggage",
 }
 PREFIX = "HTTP_HOOKSTATION_HEADER_"
+_EMPTY = "is empty, or not ASCII. Other characters may stand in the headers of a batch's item."
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 _WORD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _QUOTED = r'"[\x20\x21\x23-\x5b\x5d-\x7e]*"'
@@ -222,7 +223,11 @@ def _time(options: Mapping[str, Any], name: str, read: Callable[[object], Any]) 
 def _forwarded(meta: Mapping[str, Any]) -> dict[str, str]:
     given = {name: meta[key] for key, name in FORWARDED.items() if key in meta}
     for key in [key for key in meta if key.startswith(PREFIX)]:
-        given[key[len(PREFIX) :].replace("_", "-").title()] = meta[key]
+        name = key[len(PREFIX) :].replace("_", "-").title()
+        # The web server gives an empty text for a value that it cannot read.
+        if not meta[key]:
+            raise _refuse("headers", f"Hookstation-Header-{name[:80]} {_EMPTY}")
+        given[name] = meta[key]
     return given
 
 

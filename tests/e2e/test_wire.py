@@ -50,6 +50,16 @@ def test_a_body_cut_short_is_never_stored(broker: Broker) -> None:
     assert "202" not in status
 
 
+@pytest.mark.parametrize(
+    "name", ["Hookstation-Header-X-City", "Hookstation-Ordering-Key", "Idempotency-Key"]
+)
+def test_a_header_that_the_server_cannot_read_is_refused(broker: Broker, name: str) -> None:
+    """The server gives an empty text for it: stored, it would be lost without a word."""
+    status, rest = send(broker, f"Content-Length: 1\r\n{name}: Zürich\r\n", b"x")
+    assert "422" in status
+    assert b"ASCII" in rest
+
+
 def test_a_chunked_body_is_asked_to_say_its_length(broker: Broker) -> None:
     status, rest = send(broker, "Transfer-Encoding: chunked\r\n", b"5\r\nhello\r\n0\r\n\r\n")
     assert "411" in status

@@ -290,6 +290,7 @@ def test_a_bad_header_is_named_and_nothing_is_stored(producer: Api, name: str, v
         ("Hookstation-Header-X-Long", "x" * 4097),
         ("Hookstation-Header-X-Control", "a\x01b"),
         ("Hookstation-Header-", "x"),
+        ("Hookstation-Header-X-Empty", ""),
     ],
 )
 def test_broker_and_hop_by_hop_names_are_refused(producer: Api, name: str, value: str) -> None:
