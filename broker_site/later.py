@@ -78,7 +78,8 @@ class _Postponable:
 def install() -> None:
     """Have granian offer it in this process; before it wraps the application."""
     wrap: Callable[..., Callable[..., Any]] | None = getattr(mp, WRAP, None)
-    if wrap is None or list(inspect.signature(wrap).parameters) != PARAMETERS:
+    known = [] if wrap is None else [*inspect.signature(wrap).parameters]
+    if wrap is None or known != PARAMETERS:
         logger.error("this granian cannot answer later: who waits for messages holds a thread")
         return
 

@@ -122,7 +122,7 @@ def test_a_stream_never_skips_a_row_that_commits_late(spark: SparkSession, tmp_p
         early = fill()
         Delivery.objects.bulk_create(late)
         wanted = {row.id for row in [*early, *late]}
-        for _ in range(30):
+        for _ in range(300):
             if set(seen) >= wanted:
                 break
             query.awaitTermination(1)

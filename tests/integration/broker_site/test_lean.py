@@ -132,9 +132,9 @@ def test_the_address_alone_chooses_the_way(
         monkeypatch.setattr(wsgi, name, partial(_take, taken, name))
 
     for path in (MESSAGES, "/livez", "/readyz", "/metrics"):
-        wsgi.application({"PATH_INFO": path}, lambda *_: None)
+        wsgi.application({"PATH_INFO": path, "REQUEST_METHOD": "GET"}, lambda *_: None)
     for path in ("/admin/", "/", "/api/docs/", "/api/schema/", "/static/x.css", "/portal/"):
-        wsgi.application({"PATH_INFO": path}, lambda *_: None)
+        wsgi.application({"PATH_INFO": path, "REQUEST_METHOD": "GET"}, lambda *_: None)
 
     assert taken == ["programs"] * 4 + ["people"] * 6
 

@@ -209,7 +209,7 @@ def test_while_one_reads_the_pumps_the_others_ring_those_that_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow([])
-    monkeypatch.setattr(slots, "living", slow)
+    monkeypatch.setattr(slots, "listening", slow)
     bell = Bell()
     reading = slow.asked_by(lambda: bell.accepted(1, 4, [7]))
 

@@ -37,6 +37,7 @@ VALUES: dict[str, list[str]] = {
     "reason": [],
     "width_s": ["3600"],
     "ordering_key": ["room-7"],
+    "idempotency_key": ["order-7"],
 }
 """What filters are tried with. A new filter fails here until it has values too."""
 STATES = {
