@@ -12,18 +12,14 @@ from channels_app.rules import ids
 from delivery.models import Correlation, DeadLetter, EarlyAck
 
 
-@admin.register(EarlyAck)
-class EarlyAckAdmin(base.BigList):
-    """Kept for milliseconds, until the attempt that they belong to is recorded."""
+class OfDelivery(base.BigList):
+    """Rows whose key is a delivery's, found by that."""
 
-    list_display = ("word", "delivery", "said")
     search_fields = ("delivery_id",)
     search_help_text = "dlv_… (the whole id)"
-    fields = ("delivery", "word", "said")
-    readonly_fields = ("delivery", "word", "said")
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The word about a delivery."""
+        """The row of a delivery."""
         term = search_term.strip().lower()
         if not term:
             return queryset, False
@@ -31,10 +27,19 @@ class EarlyAckAdmin(base.BigList):
         return (queryset.filter(pk=number) if number else queryset.none()), False
 
     @display(description="Delivery")
-    def delivery(self, row: EarlyAck) -> str:
-        """About which it was said, a click away."""
+    def delivery(self, row: EarlyAck | DeadLetter) -> str:
+        """The delivery, a click away."""
         url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
         return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
+
+
+@admin.register(EarlyAck)
+class EarlyAckAdmin(OfDelivery):
+    """Kept for milliseconds, until the attempt that they belong to is recorded."""
+
+    list_display = ("word", "delivery", "said")
+    fields = ("delivery", "word", "said")
+    readonly_fields = ("delivery", "word", "said")
 
     @display(description="Word")
     def word(self, row: EarlyAck) -> str:
@@ -94,28 +99,12 @@ class CorrelationAdmin(base.BigList):
 
 
 @admin.register(DeadLetter)
-class DeadLetterAdmin(base.BigList):
+class DeadLetterAdmin(OfDelivery):
     """Kept until the message is published on the consumer's dead-letter channel."""
 
     list_display = ("delivery", "due")
-    search_fields = ("delivery_id",)
-    search_help_text = "dlv_… (the whole id)"
     fields = ("delivery", "due")
     readonly_fields = ("delivery", "due")
-
-    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> Any:
-        """The row of a delivery."""
-        term = search_term.strip().lower()
-        if not term:
-            return queryset, False
-        number = ids.from_public(ids.DELIVERY, term)
-        return (queryset.filter(pk=number) if number else queryset.none()), False
-
-    @display(description="Delivery")
-    def delivery(self, row: DeadLetter) -> str:
-        """That died, a click away."""
-        url = reverse("admin:delivery_delivery_change", args=[row.delivery_id])
-        return base.linked(url, ids.to_public(ids.DELIVERY, row.delivery_id))
 
     @display(description="Due at")
     def due(self, row: DeadLetter) -> str:

@@ -1,5 +1,6 @@
 """Celery's look-alike without a broker: what is refused, what is mapped, what is put together."""
 
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -15,6 +16,7 @@ from hookstation_client.celery import (
     chord,
     exceptions,
     group,
+    result,
     schedules,
     shared_task,
     signature,
@@ -294,3 +296,15 @@ def test_errors_have_celerys_names() -> None:
     assert issubclass(Retry, exceptions.TaskPredicate)
     assert Reject("why", requeue=True).requeue
     assert str(exceptions.NotRegistered("a.b")) == "There is no task 'a.b'."
+
+
+def test_a_result_does_not_decide_what_is_imported() -> None:
+    """As CVE-2021-23727 of Celery: whoever writes a result must not run code where it is read."""
+    sys.modules.pop("this", None)
+    encoded = {"exc_module": "this", "exc_type": "Zen", "exc_message": ["x"]}
+
+    error = result._decoded(encoded)
+
+    assert type(error).__name__ == "Zen"
+    assert error.args == ("x",)
+    assert "this" not in sys.modules

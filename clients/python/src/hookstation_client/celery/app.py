@@ -404,14 +404,16 @@ class Celery:
 
         @hooks.on("*")
         def run(event: Event) -> None:
-            told = {
+            delivery_info = {
                 "routing_key": event.channel,
                 "exchange": "",
                 "priority": self.conf.priority_of_broker(event.priority),
                 "redelivered": event.attempt > 1,
             }
             try:
-                self.run_message(event.body, event.id, hostname=event.consumer, delivery_info=told)
+                self.run_message(
+                    event.body, event.id, hostname=event.consumer, delivery_info=delivery_info
+                )
             except Reject as rejected:
                 if rejected.requeue:
                     raise Later(after=1) from rejected

@@ -8,7 +8,7 @@ window is ``result_expires``: a result that is older is not found any more.
 
 from __future__ import annotations
 
-import importlib
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -42,8 +42,8 @@ class Results:
 
     def store(self, task_id: str, status: str, result: Any, trace: str | None, **more: Any) -> None:
         """Store what became of a task, unless it is stored already."""
-        told = _told(result) if isinstance(result, BaseException) else result
-        found = {"task_id": task_id, "status": status, "result": told, "traceback": trace, **more}
+        value = _encoded(result) if isinstance(result, BaseException) else result
+        found = {"task_id": task_id, "status": status, "result": value, "traceback": trace, **more}
         found["date_done"] = datetime.now(timezone.utc).isoformat()
         try:
             self._publish(task_id, encode(found))
@@ -137,7 +137,7 @@ class AsyncResult:
         found = self._look()
         if not found:
             return None
-        return _raised(found["result"]) if found["status"] != SUCCESS else found["result"]
+        return _decoded(found["result"]) if found["status"] != SUCCESS else found["result"]
 
     info = result
 
@@ -397,7 +397,7 @@ def _forgotten(task_id: str) -> str:
     return f"{task_id}:forgotten"
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _encoded(error: BaseException) -> dict[str, Any]:
     """An error as JSON: its arguments, where they can be written, else its text."""
     kind = type(error)
     try:
@@ -408,22 +408,23 @@ def _told(error: BaseException) -> dict[str, Any]:
     return {"exc_module": kind.__module__, "exc_type": kind.__qualname__, "exc_message": args}
 
 
-def _raised(told: Any) -> BaseException:
+def _decoded(encoded: Any) -> BaseException:
     """The error again: one of its class where that can be had here, else one of its name."""
-    args = told["exc_message"]
-    kind = _class_of(told["exc_module"], told["exc_type"])
+    args = encoded["exc_message"]
+    kind = _class_of(encoded["exc_module"], encoded["exc_type"])
     try:
         return kind(*args)
     except Exception:  # a class that wants other arguments
-        return Exception(f"{told['exc_type']}{tuple(args)!r}")
+        return Exception(f"{encoded['exc_type']}{tuple(args)!r}")
 
 
 def _class_of(module: str, name: str) -> Callable[..., BaseException]:
+    """Of modules that are loaded, as in Celery: a result must not decide what is imported."""
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = sys.modules[module]
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError):
+    except (KeyError, AttributeError):
         found = None
     if isinstance(found, type) and issubclass(found, BaseException):
         return found

@@ -271,7 +271,7 @@ class Task:
 
     def _options_of(self, request: Context) -> dict[str, Any]:
         """The options with which the same call is sent once more."""
-        told = request.delivery_info or {}
+        info = request.delivery_info or {}
         return {
             "task_id": request.id,
             "retries": request.retries + 1,
@@ -286,8 +286,8 @@ class Task:
             "link_error": request.errbacks,
             "chain": request.chain,
             "chord": request.chord,
-            "queue": told.get("routing_key"),
-            "priority": told.get("priority"),
+            "queue": info.get("routing_key"),
+            "priority": info.get("priority"),
         }
 
     def _attempt(self, *args: Any, **kwargs: Any) -> Any:

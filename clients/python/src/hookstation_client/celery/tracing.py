@@ -91,13 +91,13 @@ def _fail(app: Celery, task: Task, request: Context, error: Any, trace: str | No
 
 def _end(task: Task, request: Context, status: str, value: Any, trace: str | None) -> None:
     """The hooks of the task; what they raise is logged, as the task has ended."""
-    told = (str(request.id), request.args, request.kwargs)
+    call = (str(request.id), request.args, request.kwargs)
     try:
         if status == SUCCESS:
-            task.on_success(value, *told)
+            task.on_success(value, *call)
         else:
-            task.on_failure(value, *told, trace)
-        task.after_return(status, value, *told, trace)
+            task.on_failure(value, *call, trace)
+        task.after_return(status, value, *call, trace)
     except Exception:
         logger.exception("A hook of the task %s failed", task.name)
 
@@ -174,9 +174,9 @@ def _count(app: Celery, chord: dict[str, Any], index: int | None) -> None:
 
 
 def _fail_chord(app: Celery, body: Any, failed: dict[str, Any]) -> None:
-    told = failed.get("result") or {}
-    args = tuple(told.get("exc_message", ()))
-    shown = f"{told.get('exc_type')}({', '.join(map(repr, args))})"
+    error = failed.get("result") or {}
+    args = tuple(error.get("exc_message", ()))
+    shown = f"{error.get('exc_type')}({', '.join(map(repr, args))})"
     error = ChordError(f"Dependency {failed.get('task_id')} raised {shown}")
     body_id = body.freeze().id
     app.results.store(body_id, FAILURE, error, failed.get("traceback"), name=body.task)
