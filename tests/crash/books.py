@@ -50,6 +50,20 @@ class Books:
             rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
             return rows
 
+    def is_writable(self) -> bool:
+        """Whether a transaction can begin to write now; a server has no lock of the whole."""
+        if urlsplit(self._url).scheme != "sqlite":
+            return True
+        path = self._url.removeprefix("sqlite:///").partition("?")[0]
+        # The running pump may hold it for a moment; who was stopped keeps it.
+        with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            connection.execute("ROLLBACK")
+            return True
+
     def number(self, sql: str) -> int:
         """The one number that a query finds."""
         ((found,),) = self.read(sql)
