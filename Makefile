@@ -23,6 +23,7 @@ SYNC := $(BIN)/uv sync --quiet --frozen --inexact
 EXAMPLES ?= few
 PYTEST = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --hypothesis-profile=$(EXAMPLES)
 GOLDEN = $(PYTEST) -q tests/interfaces/test_golden.py tests/interfaces/test_access.py
+REFERENCE = $(PYTEST) -q tests/unit/clients/test_reference.py
 # The OpenAPI document holds them: first they, then it.
 EXAMPLES_OF_API = $(PYTEST) -q tests/interfaces/api/test_examples.py -k what_is_answered
 # The fast tiers compute: one process for each core of two.
@@ -73,8 +74,9 @@ install: $(VENV)/.runtime ## Install the broker into .venv: no compiler, no root
 demo: install ## Start everything with sample data on http://127.0.0.1:8000
 	@$(BIN)/python manage.py demo
 
-dist: $(VENV)/.test ## Build the wheel into dist/
+dist: $(VENV)/.test ## Build the wheels of the broker and of the Python client into dist/
 	$(BIN)/python -m hatchling build -t wheel
+	cd clients/python && $(abspath $(BIN))/python -m hatchling build -t wheel -d $(abspath dist)
 
 # -- Tests: CONTRIBUTING.md says which to run when -------------------------------------------------
 
@@ -131,15 +133,17 @@ test-smoke: $(VENV)/.pipeline ## A few tests of each slow tier
 	@$(CHROMIUM)
 	$(ON_SQLITE) $(PYTEST) -m smoke tests/e2e tests/crash tests/pipeline tests/browser
 
-test-pythons: $(VENV)/.test ## Unit tier and the installed wheel on Python 3.12 to 3.14, where they are
-	@tools/pythons $(BIN)/uv 3.12 3.13 3.14
+test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3.14, where they are
+	@tools/pythons $(BIN)/uv broker 3.12 3.13 3.14
+	@tools/pythons $(BIN)/uv client 3.9 3.10 3.12 3.13 3.14
 
 golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)
 	$(ON_SQLITE) $(EXAMPLES_OF_API) --force-regen >/dev/null || $(ON_SQLITE) $(EXAMPLES_OF_API)
 	$(ON_SQLITE) $(GOLDEN) --force-regen >/dev/null || $(ON_SQLITE) $(GOLDEN)
+	$(ON_SQLITE) $(REFERENCE) --force-regen >/dev/null || $(ON_SQLITE) $(REFERENCE)
 	$(ON_MARIADB) $(GOLDEN) -k schema --force-regen >/dev/null || $(ON_MARIADB) $(GOLDEN) -k schema
-	@git status --short tests/golden channels_app/api/examples.json
+	@git status --short tests/golden channels_app/api/examples.json docs/clients/python-api.md
 
 conformance: $(VENV)/.test ## Play every scenario with every client; write docs/clients/conformance.md
 	@$(FAKETIME)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from channels_app import failpoints, transactions
+from channels_app.models.hints import by_index
 from delivery import metrics
 from delivery.models import Correlation
 from delivery.rules.acks import Heard
@@ -48,8 +49,9 @@ def find(consumer_id: int, words: Sequence[Word], now: datetime) -> list[Told]:
 
 def forget(now: datetime) -> Iterator[int]:
     """Delete ids that nobody calls back about any more, batch by batch."""
-    old = Correlation.objects.filter(noted_at__lt=now - KEPT).order_by("noted_at")
-    left = old
+    # When almost all are old, MariaDB would sort the whole table for each batch.
+    indexed = by_index(Correlation.objects.all(), "correlation_age")
+    left = old = indexed.filter(noted_at__lt=now - KEPT).order_by("noted_at")
     while gone := list(left.values_list("id", "ok", "noted_at")[:BATCH]):
         rows = Correlation.objects.filter(id__in=[key for key, _, _ in gone])
         rows._raw_delete(rows.db)

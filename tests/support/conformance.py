@@ -33,6 +33,8 @@ FOLDER = ROOT / "clients/conformance"
 DRIVERS: Mapping[str, Any] = json.loads((FOLDER / "drivers.json").read_text())
 SCENARIOS: Sequence[Any] = json.loads((FOLDER / "scenarios.json").read_text(encoding="utf-8"))
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+PYTHON = os.environ.get("HOOKSTATION_CLIENT_PYTHON", sys.executable)
+"""What runs drivers in Python: `make test-pythons` names others, where the wheel is installed."""
 ANSWER_S = 180.0
 """For one answer of a driver, and for messages to arrive."""
 SIGNED_ID = "msg_06xvz43r2p400"
@@ -152,8 +154,10 @@ class Driver:
     """A client's driver, running."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        if sys.executable != PYTHON:
+            environment = {k: v for k, v in environment.items() if k != "PYTHONPATH"}
         self._process = subprocess.Popen(
-            [sys.executable if part == "python" else part for part in command],
+            [PYTHON if part == "python" else part for part in command],
             cwd=ROOT,
             env={"PATH": os.environ["PATH"], **environment},
             stdin=subprocess.PIPE,

@@ -83,8 +83,13 @@ def make() -> World:
             for place, row in enumerate(everything)
         ]
     )
+    # Each at a moment of its own, as in real life: InnoDB reads what a sweep has deleted of one
+    # moment again and again until its purge comes by.
     Correlation.objects.bulk_create(
-        [Correlation(id=row.id, delivery_id=row.id, noted_at=now) for row in everything]
+        [
+            Correlation(id=row.id, delivery_id=row.id, noted_at=now - timedelta(microseconds=place))
+            for place, row in enumerate(everything)
+        ]
     )
     Replay.objects.bulk_create([_replay(consumer, place) for place in range(MOST)])
     ConsumerHealth.objects.create(consumer=consumer, last_failure_at=now)

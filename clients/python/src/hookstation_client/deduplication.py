@@ -90,22 +90,22 @@ class _State(NamedTuple):
 class _Claims:
     """A store made of three short calls."""
 
-    def begin(self, key: str) -> _State:
+    def _begin(self, key: str) -> _State:
         """Claim a key; the state in which it was."""
         raise NotImplementedError
 
-    def done(self, key: str) -> None:
+    def _done(self, key: str) -> None:
         """Remember the key as handled."""
         raise NotImplementedError
 
-    def forget(self, key: str) -> None:
+    def _forget(self, key: str) -> None:
         """Give the claim up."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def claim(self, key: str) -> Iterator[bool]:
         """As `Store.claim`."""
-        state = self.begin(key)
+        state = self._begin(key)
         if state.name == "running":
             # Whoever asked again before the claim ends would use up attempts for nothing.
             wait = max(1.0, state.until - time.time())
@@ -116,9 +116,9 @@ class _Claims:
         try:
             yield True
         except BaseException:
-            self.forget(key)
+            self._forget(key)
             raise
-        self.done(key)
+        self._done(key)
 
 
 class MemoryStore(_Claims):
@@ -130,7 +130,7 @@ class MemoryStore(_Claims):
         self._lock = threading.Lock()
         self._states: dict[str, _State] = {}
 
-    def begin(self, key: str) -> _State:
+    def _begin(self, key: str) -> _State:
         """Claim a key."""
         now = time.time()
         with self._lock:
@@ -144,12 +144,12 @@ class MemoryStore(_Claims):
             self._set(key, _State("running", now + self._claim))
             return _State("new")
 
-    def done(self, key: str) -> None:
+    def _done(self, key: str) -> None:
         """Remember the key as handled."""
         with self._lock:
             self._set(key, _State("done", time.time() + self._keep))
 
-    def forget(self, key: str) -> None:
+    def _forget(self, key: str) -> None:
         """Give the claim up."""
         with self._lock:
             self._states.pop(key, None)
@@ -180,7 +180,7 @@ class SQLiteStore(_Claims):
                 " ON hookstation_handled (until)"
             )
 
-    def begin(self, key: str) -> _State:
+    def _begin(self, key: str) -> _State:
         """Claim a key."""
         now = time.time()
         with self._connection() as database:
@@ -194,12 +194,12 @@ class SQLiteStore(_Claims):
             self._set(database, key, _this_process(), now + self._claim)
         return _State("new")
 
-    def done(self, key: str) -> None:
+    def _done(self, key: str) -> None:
         """Remember the key as handled."""
         with self._connection() as database:
             self._set(database, key, "", time.time() + self._keep)
 
-    def forget(self, key: str) -> None:
+    def _forget(self, key: str) -> None:
         """Give the claim up."""
         with self._connection() as database:
             database.execute("DELETE FROM hookstation_handled WHERE key = ?", (key,))
@@ -238,7 +238,7 @@ class CacheStore(_Claims):
         self._claim = claim
         self._prefix = prefix
 
-    def begin(self, key: str) -> _State:
+    def _begin(self, key: str) -> _State:
         """Claim a key."""
         name, until = self._name(key), time.time() + self._claim
         if self._cache.add(name, until, timeout=self._claim):
@@ -246,11 +246,11 @@ class CacheStore(_Claims):
         found = self._cache.get(name, until)
         return _State("done") if found == "done" else _State("running", float(found))
 
-    def done(self, key: str) -> None:
+    def _done(self, key: str) -> None:
         """Remember the key as handled."""
         self._cache.set(self._name(key), "done", timeout=self._keep)
 
-    def forget(self, key: str) -> None:
+    def _forget(self, key: str) -> None:
         """Give the claim up."""
         self._cache.delete(self._name(key))
 
