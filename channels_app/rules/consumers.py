@@ -2,10 +2,18 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from channels_app.rules import filters
+from channels_app.rules.backoff import RetryRule
 from channels_app.rules.limits import Rate
+
+
+class RetryOverride(NamedTuple):
+    """What holds instead of a consumer's own retry settings, for messages of some event types."""
+
+    event_types: tuple[str, ...]
+    rule: RetryRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +31,8 @@ class ConsumerView:
     url: str
     event_types: tuple[str, ...]
     timeout_ms: int
-    max_attempts: int
-    retry: Any
+    retry: RetryRule
+    """Its own; `retry_for` says what holds for a message."""
     rate: Rate | None
     max_in_flight: int
     team_id: int | None
@@ -43,6 +51,8 @@ class ConsumerView:
 
     dead_letter_channel_id: int | None = None
     """Where the messages of its dead deliveries are published."""
+    retry_overrides: tuple[RetryOverride, ...] = ()
+    """The first one that matches a message's event type goes before ``retry``."""
 
     @property
     def charges_leases(self) -> bool:
@@ -59,6 +69,13 @@ class ConsumerView:
         """The same as one of several pumps sees it: with that pump's part of the limits."""
         rate = self.rate and Rate(self.rate.per_second / pumps, burst)
         return replace(self, max_in_flight=max_in_flight, rate=rate)
+
+    def retry_for(self, event_type: str) -> RetryRule:
+        """The retry settings that hold for a message of this event type ('' for none)."""
+        for override in self.retry_overrides:
+            if filters.matches(override.event_types, event_type):
+                return override.rule
+        return self.retry
 
     def wants(self, event_type: str) -> bool:
         """Whether its filter lets this event type through."""

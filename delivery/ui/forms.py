@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 
 from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, EventType
-from channels_app.rules import addresses, backoff, filters, names
+from channels_app.rules import addresses, backoff, filters, names, settings
 from channels_app.rules.fields import MASK
 from channels_app.steps import register_consumer, switch_consumer
 from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
@@ -63,7 +63,7 @@ class WebhookForm(forms.Form):
         label="Attempts",
         required=False,
         min_value=1,
-        max_value=register_consumer.MOST_ATTEMPTS,
+        max_value=settings.MOST_ATTEMPTS,
         help_text="Failures until a message is given up and kept as a dead letter.",
     )
     rate_per_second = forms.FloatField(
