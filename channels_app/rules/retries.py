@@ -5,7 +5,7 @@ from typing import Any
 
 from channels_app.rules import backoff, fields, filters, settings
 from channels_app.rules.backoff import RetryRule
-from channels_app.rules.consumers import RetryOverride
+from channels_app.rules.consumers import RetryOverride, RetryOverrides
 from channels_app.rules.fields import Described, Field
 
 MAX_OVERRIDES = 20
@@ -94,12 +94,15 @@ def effective(
 
 def resolved(
     overrides: Sequence[Mapping[str, Any]], retry: Any, max_attempts: int
-) -> tuple[RetryOverride, ...]:
-    """The same as delivery uses them."""
-    return tuple(
+) -> RetryOverrides | None:
+    """The same as delivery uses them; None where there are none."""
+    if not overrides:
+        return None
+    entries = tuple(
         RetryOverride(
             tuple(entry["event_types"]),
             RetryRule(backoff.parse_policy(entry["retry"]), entry["max_attempts"]),
         )
         for entry in effective(overrides, retry, max_attempts)
     )
+    return RetryOverrides(entries)

@@ -1,6 +1,7 @@
 """Retry settings of some event types hold on each path that decides what follows a failure."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.support.pumping import make_channel, make_consumer, publish, pump_unt
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
-OWN = {"retry": [60], "max_attempts": 2}
+OWN: dict[str, Any] = {"retry": [60], "max_attempts": 2}
 OVERRIDES = [
     {"event_types": ["hint.urgent"], "retry": [600], "max_attempts": None},
     {"event_types": ["hint.*"], "retry": "once", "max_attempts": None},

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from channels_app.rules import backoff, filters, retries
 from channels_app.rules.backoff import PRESETS, RetryRule, Steps
-from channels_app.rules.consumers import ConsumerView
+from channels_app.rules.consumers import MAX_KNOWN, ConsumerView
+from tests.support.properties import quick
 
 NAMES = st.from_regex(r"[ab](\.[ab]){0,2}", fullmatch=True)
 PATTERNS = NAMES | NAMES.map(lambda name: f"{name}.*") | st.just("*")
@@ -65,6 +66,16 @@ def test_an_entry_for_everything_holds_for_messages_without_an_event_type() -> N
     assert view(entry("*", max_attempts=2)).retry_for("") == RetryRule(OWN.policy, 2)
 
 
+def test_many_event_types_are_told_apart_and_few_are_remembered() -> None:
+    consumer = view(entry("a.*", max_attempts=9))
+    for number in range(3 * MAX_KNOWN):
+        assert consumer.retry_for(f"a.x{number}").max_attempts == 9
+        assert consumer.retry_for(f"b.x{number}") == OWN
+    assert consumer.retry_overrides is not None
+    assert len(consumer.retry_overrides._known) <= MAX_KNOWN
+    assert consumer == view(entry("a.*", max_attempts=9)), "what is remembered is no setting"
+
+
 def test_what_an_entry_leaves_out_is_the_consumers() -> None:
     consumer = view(entry("a", max_attempts=9), entry("b", retry="fast"))
     assert consumer.retry_for("a") == RetryRule(OWN.policy, 9)
@@ -81,6 +92,7 @@ def test_a_consumer_that_never_retries_does_so_where_an_entry_brings_a_policy() 
     assert consumer.retry_for("b") == RetryRule(Steps((1.0,)), 9)
 
 
+@quick
 @given(st.lists(st.lists(PATTERNS, min_size=1, max_size=3), max_size=4), NAMES | st.just(""))
 def test_it_is_the_first_by_the_filter_of_subscriptions(
     patterns: list[list[str]], event_type: str
@@ -92,6 +104,7 @@ def test_it_is_the_first_by_the_filter_of_subscriptions(
     assert view(*entries).retry_for(event_type).max_attempts == [*matching, OWN.max_attempts][0]
 
 
+@quick
 @given(PATTERNS, PATTERNS, NAMES | st.just(""))
 def test_a_pattern_covers_another_if_it_matches_all_that_the_other_does(
     pattern: str, other: str, event_type: str
@@ -100,6 +113,7 @@ def test_a_pattern_covers_another_if_it_matches_all_that_the_other_does(
         assert filters.matches([pattern], event_type)
 
 
+@quick
 @given(st.lists(st.lists(PATTERNS, min_size=1, max_size=3, unique=True), max_size=4))
 def test_each_pattern_of_what_is_accepted_can_be_reached(patterns: list[list[str]]) -> None:
     entries = [entry(*some, max_attempts=100 + place) for place, some in enumerate(patterns)]
