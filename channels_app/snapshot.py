@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from channels_app import sealing
 from channels_app.conf import conf
 from channels_app.models import ApiKey, Channel, Consumer, ConsumerSecret, EventType, Producer
-from channels_app.rules import keying
+from channels_app.rules import backoff, keying, retries
 from channels_app.rules.consumers import ConsumerView, Signer
 from channels_app.rules.keying import Keying
 from channels_app.rules.limits import Quota, Rate, within
@@ -158,6 +158,8 @@ def _channel_view(
 
 def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
     defaults = conf()
+    retry = consumer.retry if consumer.retry is not None else channel.default_retry
+    max_attempts = consumer.max_attempts or defaults.max_attempts
     per_second, burst = consumer.rate_per_second, consumer.rate_burst
     rate = Rate(per_second=per_second, burst=burst) if per_second else None
     return ConsumerView(
@@ -171,8 +173,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         url=consumer.url,
         event_types=tuple(consumer.event_types),
         timeout_ms=consumer.timeout_ms or defaults.timeout_ms,
-        max_attempts=consumer.max_attempts or defaults.max_attempts,
-        retry=consumer.retry if consumer.retry is not None else channel.default_retry,
+        retry=backoff.rule(retry, max_attempts),
         rate=rate,
         max_in_flight=consumer.max_in_flight or defaults.max_in_flight,
         team_id=consumer.team_id,
@@ -184,6 +185,7 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
         max_pumps=consumer.max_pumps,
         lapsed_leases=consumer.lapsed_leases,
         dead_letter_channel_id=consumer.dead_letter_channel_id,
+        retry_overrides=retries.resolved(consumer.retry_overrides, retry, max_attempts),
     )
 
 

@@ -35,6 +35,8 @@ class Waiting(Protocol):
     def consumer_id(self) -> int: ...
     @property
     def failure_count(self) -> int: ...
+    @property
+    def event_type(self) -> str: ...
 
 
 class Move(NamedTuple):
@@ -70,7 +72,9 @@ def decided(lapsed: Sequence[Waiting]) -> list[Move]:
     words = _kept(row.id for row in lapsed)
     heard = [row for row in lapsed if row.id in words]
     ends = [
-        acks.confirmed() if words[row.id] else refused(row.consumer_id, row.failure_count)
+        acks.confirmed()
+        if words[row.id]
+        else refused(row.consumer_id, row.failure_count, row.event_type)
         for row in heard
     ]
     return [Move(row.id, end) for row, end in zip(heard, ends, strict=True)]
@@ -137,13 +141,14 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
     return words
 
 
-def refused(consumer_id: int, failure_count: int) -> Transition:
+def refused(consumer_id: int, failure_count: int, event_type: str) -> Transition:
     """The consumer said that it failed."""
     view = directory.consumers({consumer_id}).get(consumer_id)
+    rule = view.retry_for(event_type) if view else backoff.NEVER
     return acks.refused(
         failure_count=failure_count,
-        max_attempts=view.max_attempts if view else 1,
-        policy=backoff.parse_policy(view.retry if view else "once"),
+        max_attempts=rule.max_attempts,
+        policy=rule.policy,
         jitter=chance.jitter(),
         reason=Reason.RETRY,
     )
@@ -182,10 +187,11 @@ def move(moves: Sequence[Move], now: datetime) -> None:
 
 def _without_a_word(row: Waiting) -> Transition:
     view = directory.consumers().get(row.consumer_id)
+    rule = view.retry_for(row.event_type) if view else backoff.NEVER
     return acks.timed_out(
         acks.mode_of(view.ack) if view else None,
         failure_count=row.failure_count,
-        max_attempts=view.max_attempts if view else 1,
-        policy=backoff.parse_policy(view.retry if view else "once"),
+        max_attempts=rule.max_attempts,
+        policy=rule.policy,
         jitter=chance.jitter(),
     )

@@ -110,6 +110,7 @@ class ConsumerAdmin(Acting, base.Stepped):
                 "fields": (
                     ("timeout_ms", "max_attempts"),
                     "retry",
+                    "retry_overrides",
                     ("rate_per_second", "rate_burst"),
                     ("max_in_flight", "max_pumps"),
                     ("ordering", "head_of_line"),

@@ -7,12 +7,19 @@ from typing import Any, ClassVar
 from django import forms
 from django.forms.fields import InvalidJSONInput
 from unfold.widgets import (
+    INPUT_CLASSES,
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
 )
 
 from channels_app.errors import BrokerError
+from channels_app.form_fields import (
+    RetryOverridesField,
+    RetryOverridesWidget,
+    policy_of,
+    policy_text,
+)
 from channels_app.models import Channel, Consumer, EventType, Producer
 from channels_app.rules import backoff, fields
 from channels_app.rules.conditions import ALWAYS, Condition
@@ -57,19 +64,16 @@ class Policy(forms.CharField):
         widget = UnfoldAdminTextInputWidget()
         super().__init__(required=False, help_text=text, widget=widget, **kwargs)
 
-    def prepare_value(self, value: Any) -> Any:
+    def prepare_value(self, value: Any) -> str:
         """A preset's bare name; anything else as JSON."""
-        return value if value is None or isinstance(value, str) else json.dumps(value)
+        return policy_text(value)
 
     def to_python(self, value: Any) -> Any:
         """None for the default; a word is a preset."""
-        text = (value or "").strip()
-        if not text or text[0] not in "[{":
-            return text or None
         try:
-            return json.loads(text)
-        except ValueError:
-            raise forms.ValidationError("This is no JSON.") from None
+            return policy_of(value or "")
+        except ValueError as fault:
+            raise forms.ValidationError(str(fault)) from None
 
 
 class OptionalJson(forms.JSONField):
@@ -241,6 +245,13 @@ class ConsumerForm(StepForm):
         "Static headers as a JSON object. They are sealed; ******** keeps a value that is stored.",
     )
     retry = Policy()
+    retry_overrides = RetryOverridesField(
+        label="Retry overrides",
+        widget=RetryOverridesWidget(input_class=" ".join(INPUT_CLASSES)),
+        help_text="Other settings for some event types. The first entry whose names or patterns, "
+        "such as order.*, match a message holds for it. What is left empty is as above. Emptying "
+        "an entry removes it.",
+    )
     ack = _json(
         4,
         "How it acknowledges. Empty: by its answer. It, or its provider, says later whether it "

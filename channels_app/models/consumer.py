@@ -58,6 +58,8 @@ class Consumer(Versioned):
     timeout_ms = models.PositiveIntegerField(null=True, blank=True)
     max_attempts = models.PositiveIntegerField(null=True, blank=True)
     retry = models.JSONField(null=True, blank=True)
+    retry_overrides = models.JSONField(default=list, blank=True)
+    """Retry settings of some event types (rules/retries.py); the first entry that matches holds."""
     rate_per_second = models.FloatField(null=True, blank=True)
     rate_burst = models.PositiveIntegerField(default=1)
     max_in_flight = models.PositiveIntegerField(null=True, blank=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 LONGEST_DELAY_S = 7 * 86_400.0
 MOST_DELAYS = 100
@@ -29,6 +29,15 @@ class Exponential:
 
 Policy: TypeAlias = Steps | Exponential
 
+
+class RetryRule(NamedTuple):
+    """When a failed delivery is tried again, and after how many failures it is dead."""
+
+    policy: Policy
+    max_attempts: int
+    """1 where the policy never retries."""
+
+
 PRESETS: dict[str, Policy] = {
     # 5 s, 50 s, 8 min, 83 min, then 14 h: with 10 attempts it gives up after 71 hours. Short
     # outages are bridged in seconds, and a long one costs its backlog few attempts.
@@ -42,6 +51,8 @@ PRESETS: dict[str, Policy] = {
     "once": Steps(()),
 }
 DEFAULT = "exponential"
+NEVER = RetryRule(PRESETS["once"], 1)
+"""Of a delivery whose consumer is gone."""
 
 
 def parse_policy(value: object) -> Policy:
@@ -59,6 +70,12 @@ def parse_policy(value: object) -> Policy:
     if isinstance(value, dict):
         return _exponential(value)
     raise ValueError("The retry policy must be a preset's name, a list of seconds or an object.")
+
+
+def rule(retry: object, max_attempts: int) -> RetryRule:
+    """The rule that ``retry``, as `parse_policy` takes it, and ``max_attempts`` make."""
+    policy = parse_policy(retry)
+    return RetryRule(policy, allowed_attempts(policy, max_attempts))
 
 
 def delay(policy: Policy, failure_count: int, jitter: float) -> float:

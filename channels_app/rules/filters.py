@@ -17,6 +17,13 @@ def matches(patterns: Sequence[str], event_type: str) -> bool:
     return not patterns or any(_matches_one(pattern, event_type) for pattern in patterns)
 
 
+def covers(pattern: str, other: str) -> bool:
+    """Whether ``pattern`` matches everything that the pattern ``other`` matches."""
+    if pattern in (EVERYTHING, other):
+        return True
+    return pattern.endswith(_BELOW) and other.startswith(pattern[:-1])
+
+
 def validate_pattern(pattern: str) -> str | None:
     """What is wrong with a pattern, as a sentence; None when it will do."""
     if pattern == EVERYTHING or names.event_type(pattern.removesuffix(_BELOW)) is None:

@@ -11,6 +11,8 @@ from channels_app.rules.fields import Described, Field
 MOST_WAITING = 2**53
 """As much as every JSON parser reads exactly."""
 MOST_PER_SECOND = 100_000
+MOST_ATTEMPTS = 1000
+"""As the maxReceiveCount of an SQS queue."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/(?:[a-z0-9!#$&^_.+-]{1,127}|\*)")
 
 
@@ -124,6 +126,8 @@ rate_limit = fields.nullable(
         "RateLimit",
     )
 )
+max_attempts = fields.nullable(fields.whole(1, MOST_ATTEMPTS))
+"""How many failures end a delivery; null: what holds otherwise."""
 retry_policy = Described(
     _retry_policy,
     {

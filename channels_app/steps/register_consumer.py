@@ -10,7 +10,7 @@ from channels_app.conf import MAX_TIMEOUT_MS, conf
 from channels_app.errors import BrokerError, Invalid, NotFound, Stale
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
 from channels_app.models.base import BATCH_SIZE
-from channels_app.rules import addresses, fields, filters, headers, names, settings
+from channels_app.rules import addresses, fields, filters, headers, names, retries, settings
 from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.encryption import Unreadable
 from channels_app.rules.fields import MASK, BadValues, Fault, Field
@@ -20,8 +20,6 @@ from channels_app.rules.tenants import OPERATOR, Tenant
 MayPublish: TypeAlias = Callable[[str], bool]
 """Whether who registers may publish on the channel of that name."""
 MIN_TIMEOUT_MS = 100
-MOST_ATTEMPTS = 1000
-"""As the maxReceiveCount of an SQS queue."""
 MOST_IN_FLIGHT = 1000
 MOST_PUMPS = 16
 LONGEST_CHAIN = 5
@@ -65,12 +63,15 @@ FIELDS: dict[str, Field] = {
     "timeout_ms": Field(
         fields.nullable(fields.whole(MIN_TIMEOUT_MS, MAX_TIMEOUT_MS)), help="Of one attempt."
     ),
-    "max_attempts": Field(
-        fields.nullable(fields.whole(1, MOST_ATTEMPTS)), help="Failures until it is dead."
-    ),
+    "max_attempts": Field(settings.max_attempts, help="Failures until it is dead."),
     "retry": Field(
         fields.nullable(settings.retry_policy),
         help="A preset, a list of delays in seconds, or base, factor and cap.",
+    ),
+    "retry_overrides": Field(
+        retries.retry_overrides,
+        default=[],
+        help="Other retry settings for some event types; the first entry that matches holds.",
     ),
     "rate_limit": Field(settings.rate_limit, help="Requests per second, and how many at once."),
     "max_in_flight": Field(
@@ -242,6 +243,7 @@ def _settings(consumer: Consumer) -> dict[str, Any]:
         "headers": {},
         "signing": ["v1", *consumer.signing],
         "retry": consumer.retry,
+        "retry_overrides": consumer.retry_overrides,
         "rate_limit": rate,
         "max_in_flight": consumer.max_in_flight,
         "max_pumps": consumer.max_pumps,

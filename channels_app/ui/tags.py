@@ -7,7 +7,7 @@ from typing import Any
 from django import template
 from django.conf import settings
 from django.db.models import QuerySet
-from django.forms import BoundField, CheckboxInput, CheckboxSelectMultiple, RadioSelect
+from django.forms import BoundField, CheckboxInput
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -71,8 +71,7 @@ def can_mail() -> bool:
 def kind(field: BoundField) -> str:
     """How a form's field is laid out: ``check``, ``choices`` or ``line``."""
     widget = field.field.widget
-    # A set of boxes is a RadioSelect to Django, and neither is a single box.
-    if isinstance(widget, CheckboxSelectMultiple | RadioSelect):
+    if widget.use_fieldset:
         return "choices"
     return "check" if isinstance(widget, CheckboxInput) else "line"
 

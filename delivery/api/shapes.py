@@ -189,7 +189,7 @@ def handed(one: Handed, view: ConsumerView, *, settled: bool) -> dict[str, Any]:
         "lease": None if settled else one.token,
         "lease_expires_at": None if settled else times.text(row.lease_until),
         "attempt": row.tries,
-        "max_attempts": view.max_attempts,
+        "max_attempts": view.retry_for(row.event_type).max_attempts,
         "event_type": row.event_type,
         "priority": row.priority,
         "ordering_key": row.ordering_key,

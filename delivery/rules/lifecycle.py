@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from channels_app.rules import backoff
-from channels_app.rules.backoff import Policy
+from channels_app.rules.backoff import Policy, RetryRule
 from delivery.rules.outcome import Outcome
 
 FREE_ATTEMPTS = 20
@@ -180,12 +180,12 @@ def after_attempt(
     return Transition(_S.QUEUED, _SPOILT.get(outcome, _R.RETRY), due_in=wait, charged=True)
 
 
-def is_last_lease(failure_count: int, *, max_attempts: int, policy: Policy) -> bool:
+def is_last_lease(failure_count: int, *, rule: RetryRule) -> bool:
     """Whether a lease that lapsed was the last one of a consumer that charges them.
 
     ``failure_count`` is the row's, without this one.
     """
-    return failure_count + 1 >= backoff.allowed_attempts(policy, max_attempts)
+    return failure_count + 1 >= rule.max_attempts
 
 
 _SHOWN = {

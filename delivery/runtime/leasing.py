@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -10,7 +10,6 @@ from typing import NamedTuple
 from channels_app import chance, clock, failpoints, keystore
 from channels_app.directory import ConsumerView, directory
 from channels_app.group_commit import GroupCommit
-from channels_app.rules import backoff
 from delivery.rules import leases as rules
 from delivery.rules import lifecycle
 from delivery.rules.acks import confirmed
@@ -61,6 +60,7 @@ def end(
     """
     now = clock.now()
     views = directory.consumers({lease.consumer_id for lease in leases})
+    event_types = {} if outcome is Outcome.DELIVERED else _event_types(leases, views)
     results = []
     for lease in leases:
         view = views.get(lease.consumer_id)
@@ -68,7 +68,14 @@ def end(
             results.append(
                 Result(
                     claimed=_claimed(lease, now),
-                    transition=_move(lease, view, outcome, delay_s, is_final=is_final),
+                    transition=_move(
+                        lease,
+                        view,
+                        outcome,
+                        delay_s,
+                        is_final=is_final,
+                        event_type=event_types.get(lease.delivery_id, ""),
+                    ),
                     outcome=outcome,
                     started_at=lease.taken_at,
                     worker=lease.worker,
@@ -124,17 +131,34 @@ def _is_due_soon(transition: Transition) -> bool:
     return transition.due_in is not None and transition.due_in <= SOON_S
 
 
+def _event_types(leases: Iterable[Lease], views: Mapping[int, ConsumerView]) -> dict[int, str]:
+    """Event types by delivery, where they decide: tokens do not carry them."""
+    asked = [
+        lease.delivery_id
+        for lease in leases
+        if (view := views.get(lease.consumer_id)) and view.retry_overrides
+    ]
+    return steps.event_types(asked) if asked else {}
+
+
 def _move(
-    lease: Lease, view: ConsumerView, outcome: Outcome, delay_s: float | None, *, is_final: bool
+    lease: Lease,
+    view: ConsumerView,
+    outcome: Outcome,
+    delay_s: float | None,
+    *,
+    is_final: bool,
+    event_type: str,
 ) -> Transition:
     if outcome is Outcome.DELIVERED:
         return confirmed()
+    rule = view.retry_for(event_type)
     move = lifecycle.after_attempt(
         outcome,
         failure_count=lease.failure_count,
         attempt_count=lease.failure_count + lease.interruption_count + 1,
-        max_attempts=view.max_attempts,
-        policy=backoff.parse_policy(view.retry),
+        max_attempts=rule.max_attempts,
+        policy=rule.policy,
         retry_after=None,
         jitter=chance.jitter(),
         charges_leases=view.charges_leases,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from channels_app.directory import ConsumerView
-from channels_app.rules.backoff import Policy
 from channels_app.rules.limits import decide
 from delivery.conf import conf
 from delivery.rules import breaker
@@ -53,7 +52,6 @@ class Line:
     view: ConsumerView
     """With this pump's part of the limits, where several serve it."""
     circuit: Circuit
-    policy: Policy
     share: Share = ALONE
     in_flight: int = 0
     elsewhere: int = 0

@@ -76,7 +76,7 @@ def call(
                 event_type=mark.event_type,
                 priority=mark.priority,
                 attempt=mark.attempt,
-                max_attempts=view.max_attempts,
+                max_attempts=view.retry_for(mark.event_type).max_attempts,
                 accepted_at=mark.accepted_at,
                 ordering_key=mark.ordering_key,
                 ack_url=_ack_url(view, mark),

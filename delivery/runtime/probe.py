@@ -14,7 +14,7 @@ from channels_app.conf import conf
 from channels_app.directory import ChannelView, ConsumerView, Signer, directory
 from channels_app.errors import Busy, Conflict, KeyUnavailable
 from channels_app.models import EventType, new_id
-from channels_app.rules import filters, ids, names, times
+from channels_app.rules import backoff, filters, ids, names, times
 from channels_app.rules.encryption import Unreadable
 from delivery.runtime import outgoing
 from delivery.runtime.outgoing import Stamp
@@ -78,8 +78,7 @@ def knock(url: str, channel: ChannelView, client_id: str, *, team_id: int | None
         url=url,
         event_types=(),
         timeout_ms=conf().timeout_ms,
-        max_attempts=conf().max_attempts,
-        retry=None,
+        retry=backoff.rule(None, conf().max_attempts),
         rate=None,
         max_in_flight=1,
         team_id=None,

@@ -51,6 +51,7 @@ class Recorder:
         mode = None
         if answer.outcome.is_success and line.view.ack:
             mode = acks.mode_of(line.view.ack, self._waits.of(line.view))
+        rule = line.view.retry_for(row.event_type)
         transition = (
             mode.answered
             if mode
@@ -58,8 +59,8 @@ class Recorder:
                 answer.outcome,
                 failure_count=row.failure_count,
                 attempt_count=row.tries,
-                max_attempts=line.view.max_attempts,
-                policy=line.policy,
+                max_attempts=rule.max_attempts,
+                policy=rule.policy,
                 retry_after=answer.retry_after,
                 jitter=chance.jitter(),
                 is_final=answer.is_final,

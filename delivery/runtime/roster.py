@@ -9,7 +9,6 @@ from channels_app import clock, keystore
 from channels_app.conf import keyring
 from channels_app.directory import ConsumerView, directory
 from channels_app.models import DirectoryVersion, raw
-from channels_app.rules import backoff
 from delivery.conf import conf
 from delivery.rules import breaker, sharding
 from delivery.rules.breaker import Circuit
@@ -278,11 +277,11 @@ class Roster:
     def _adopt(self, view: ConsumerView, share: Share, circuit: Circuit) -> None:
         line = self.lines.get(view.id)
         if line is None:
-            policy, arrival = backoff.parse_policy(view.retry), _arrival(view)
-            line = Line(view, circuit, policy, share, arrival=arrival)
+            arrival = _arrival(view)
+            line = Line(view, circuit, share, arrival=arrival)
             if former := self._former.pop(view.id, None):
                 # The same object: its open requests will be booked out of it.
-                former.view, former.circuit, former.policy = view, circuit, policy
+                former.view, former.circuit = view, circuit
                 former.share, former.arrival, former.due = share, arrival, {}
                 line = former
             self.lines[view.id] = line
@@ -293,7 +292,6 @@ class Roster:
             line.ready_at = 0.0
         line.view, line.share = view, share
         self.agenda.note(line)
-        line.policy = backoff.parse_policy(view.retry)
 
 
 def _shares(views: Iterable[ConsumerView], members: set[int], generation: int) -> dict[int, Share]:

@@ -122,7 +122,9 @@ def _prolong(number: int, now: datetime) -> Answered | None:
 
 
 def _follow(row: Delivery, ok: bool, now: datetime, slot: int) -> dict[int, datetime]:
-    to = confirmed() if ok else acks.refused(row.consumer_id, row.failure_count)
+    to = confirmed()
+    if not ok:
+        to = acks.refused(row.consumer_id, row.failure_count, row.event_type)
     acks.move([acks.Move(row.id, to)], now)
     tally: Tally[tuple[int, str]] = Tally()
     tally[row.consumer_id, row.state] -= 1

@@ -11,7 +11,7 @@ from channels_app import failpoints, transactions
 from channels_app.directory import directory
 from channels_app.errors import NotFound, Refused
 from channels_app.models import AuditEntry, Consumer, Message, new_id
-from channels_app.rules import backoff, ids
+from channels_app.rules import ids
 from delivery import acks, dead_letters, lanes, metrics
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import lifecycle
@@ -224,8 +224,7 @@ def _give_up(charged: list[Delivery], now: datetime) -> dict[int, DeliveryState]
         for row in charged
         if lifecycle.is_last_lease(
             row.failure_count,
-            max_attempts=views[row.consumer_id].max_attempts,
-            policy=backoff.parse_policy(views[row.consumer_id].retry),
+            rule=views[row.consumer_id].retry_for(row.event_type),
         )
     ]
     if last:

@@ -179,7 +179,7 @@ def _overruled(results: Sequence[Result], now: datetime, slot: int) -> Sequence[
         if words.get(claimed.id) is True:
             to = confirmed()
         elif claimed.id in words and move.state is DeliveryState.AWAITING_ACK:
-            to = acks.refused(claimed.consumer_id, claimed.failure_count)
+            to = acks.refused(claimed.consumer_id, claimed.failure_count, claimed.event_type)
         if to != move:
             moves.append(acks.Move(claimed.id, to))
             tally[claimed.consumer_id, move.state.value] -= 1

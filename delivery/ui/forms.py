@@ -7,8 +7,9 @@ from django import forms
 from django.utils.safestring import SafeString
 
 from channels_app.conf import conf
+from channels_app.form_fields import RetryOverridesField, in_words
 from channels_app.models import Channel, Consumer, EventType
-from channels_app.rules import addresses, backoff, filters, names
+from channels_app.rules import addresses, backoff, filters, names, settings
 from channels_app.rules.fields import MASK
 from channels_app.steps import register_consumer, switch_consumer
 from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
@@ -63,8 +64,16 @@ class WebhookForm(forms.Form):
         label="Attempts",
         required=False,
         min_value=1,
-        max_value=register_consumer.MOST_ATTEMPTS,
+        max_value=settings.MOST_ATTEMPTS,
         help_text="Failures until a message is given up and kept as a dead letter.",
+    )
+    retry_overrides = RetryOverridesField(
+        label="The first entry that matches a message's event type holds",
+        help_text=SafeString(
+            "When an attempt fails: a plan of those above, such as <code>fast</code>, or seconds "
+            "to wait after each failure, such as <code>1, 10, 60</code>. What is left empty is as "
+            "above. Emptying an entry removes it."
+        ),
     )
     rate_per_second = forms.FloatField(
         label="Requests per second",
@@ -147,6 +156,7 @@ class WebhookForm(forms.Form):
             "headers": given.get("headers"),
             "description": given["description"].replace("\r\n", "\n"),
             "max_attempts": given["max_attempts"],
+            "retry_overrides": given["retry_overrides"],
             "rate_limit": {"per_second": rate, "burst": max(1, int(rate))} if rate else None,
         }
         if given["retry"] != CUSTOM:
@@ -265,6 +275,7 @@ def initial(webhook: Consumer) -> dict[str, Any]:
         "patterns": " ".join(name for name in webhook.event_types if name not in known),
         "retry": retry if isinstance(retry, str) else CUSTOM if retry else DEFAULT,
         "max_attempts": webhook.max_attempts,
+        "retry_overrides": webhook.retry_overrides,
         "rate_per_second": webhook.rate_per_second,
         "headers": "\n".join(f"{name}: {MASK}" for name in headers),
         "description": webhook.description,
@@ -275,21 +286,4 @@ def _policies(stored: Any) -> list[tuple[str, str]]:
     choices = [(DEFAULT, "As the channel's owner chose")]
     if stored is not None and not isinstance(stored, str):
         choices.append((CUSTOM, f"As it is: {stored}"))
-    return [*choices, *((name, _said(name)) for name in backoff.PRESETS)]
-
-
-def _said(name: str) -> str:
-    """A preset in words: how often, and for how long."""
-    policy, attempts = backoff.PRESETS[name], conf().max_attempts
-    if backoff.allowed_attempts(policy, attempts) == 1:
-        return f"{name}: never try again"
-    first = backoff.total(policy, 2)
-    whole = backoff.total(policy, attempts)
-    return f"{name}: first after {_span(first)}, {attempts} attempts in about {_span(whole)}"
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
+    return [*choices, *((name, f"{name}: {in_words(name)}") for name in backoff.PRESETS)]

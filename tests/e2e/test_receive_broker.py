@@ -437,6 +437,36 @@ def test_a_message_is_pushed_and_not_waited_for(broker: Broker, receiver: Receiv
     assert sorted(took)[2] < POLL_S / 4, took
 
 
+def test_event_types_are_retried_in_their_own_way(broker: Broker, receiver: Receiver) -> None:
+    """One dies after its first attempt, one comes again after its own delay, others wait long."""
+    place = "/channels/calls/consumers/apart"
+    values = {
+        "url": receiver.url("/status/500"),
+        "event_types": ["apart.*"],
+        "retry": [3600],
+        "retry_overrides": [
+            {"event_types": ["apart.hint"], "retry": "once"},
+            {"event_types": ["apart.invoice.*"], "retry": [1], "max_attempts": 2},
+        ],
+    }
+    broker.call("PUT", place, 201, json=values)
+    kinds = ("apart.hint", "apart.invoice.paid", "apart.other")
+    for kind in kinds:
+        headers = {"Hookstation-Event-Type": kind}
+        broker.call("POST", "/channels/calls/messages", 202, data=kind, headers=headers)
+
+    def shown() -> dict[str, tuple[str, int]]:
+        items = broker.call("GET", f"{place}/deliveries", 200)["items"]
+        return {one["event_type"]: (one["state"], one["attempt_count"]) for one in items}
+
+    expected = dict(zip(kinds, [("Dead", 1), ("Dead", 2), ("Retry-Delivery", 1)], strict=True))
+    wait_until(lambda: shown() == expected, 300, "they end in another way", broker.log)
+    first, second = (it for it in receiver.requests() if it.body == b"apart.invoice.paid")
+    assert second.at - first.at > 0.75, "it came before its time"
+    said = {it.body.decode(): it.header("Hookstation-Max-Attempts") for it in receiver.requests()}
+    assert said == dict(zip(kinds, ("1", "2", "10"), strict=True))
+
+
 @pytest.mark.seed("S1-04")
 def test_a_2xx_is_received_and_the_acknowledgement_is_done(
     broker: Broker, receiver: Receiver

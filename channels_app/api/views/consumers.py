@@ -14,7 +14,7 @@ from channels_app.api.base import ApiView, json_object, stamps
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
-from channels_app.rules import backoff, condition, fields, settings, times
+from channels_app.rules import backoff, condition, fields, retries, settings, times
 from channels_app.rules.registered import Registered
 from channels_app.steps import register_consumer, rotate_secret, switch_consumer
 from channels_app.steps.register_consumer import FIELDS
@@ -40,6 +40,16 @@ EFFECTIVE = openapi.component(
         max_in_flight=openapi.WHOLE,
         retry=fields.schema_of(settings.retry_policy),
         gives_up_after_s={"type": "number"},
+        retry_overrides={
+            "type": "array",
+            "description": "What holds for messages of these event types; the first that matches.",
+            "items": openapi.record(
+                event_types={"type": "array", "items": openapi.TEXT},
+                retry=fields.schema_of(settings.retry_policy),
+                max_attempts=openapi.WHOLE,
+                gives_up_after_s={"type": "number"},
+            ),
+        },
     ),
 )
 _PROPERTIES: dict[str, Mapping[str, Any]] = {
@@ -308,6 +318,7 @@ def shown(consumer: Consumer) -> dict[str, Any]:
             "max_in_flight": consumer.max_in_flight or defaults.max_in_flight,
             "retry": retry if retry is not None else backoff.DEFAULT,
             "gives_up_after_s": backoff.total(policy, attempts),
+            "retry_overrides": retries.effective(consumer.retry_overrides, retry, attempts),
         },
         **stamps(consumer),
     }

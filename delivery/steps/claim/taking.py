@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol, TypeVar
 from channels_app import failpoints
 from channels_app.directory import directory
 from channels_app.models import new_id, raw
-from channels_app.rules import backoff
 from delivery import acks, dead_letters, lanes
 from delivery.lanes import Leaver
 from delivery.models import Attempt, Counter, Delivery
@@ -285,11 +284,7 @@ def _record_lapsed(lapsed: list[_Due], heard: set[int], now: str) -> dict[int, b
     spoilt = [row for row in lapsed if row.id not in heard]
     views = directory.consumers()
     charged = {
-        row.id: lifecycle.is_last_lease(
-            row.failure_count,
-            max_attempts=view.max_attempts,
-            policy=backoff.parse_policy(view.retry),
-        )
+        row.id: lifecycle.is_last_lease(row.failure_count, rule=view.retry_for(row.event_type))
         for row in spoilt
         if (view := views.get(row.consumer_id)) and view.charges_leases
     }

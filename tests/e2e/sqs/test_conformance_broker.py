@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.e2e.sqs.conftest import Door, client
+
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 WAIT_S = 20
 """A receive that expects something waits so long; the answer comes when there is something."""
@@ -439,6 +441,31 @@ def test_a_message_that_is_given_back_returns_and_counts(sqs: Any, name: str) ->
     assert second["Attributes"]["ApproximateReceiveCount"] == "2"
     received = "ApproximateFirstReceiveTimestamp"
     assert second["Attributes"][received] == first["Attributes"][received]
+
+
+def test_an_event_type_can_have_a_receive_count_of_its_own(door: Door, name: str) -> None:
+    """The door alone: AWS has no event types. It goes before the queue's maxReceiveCount."""
+    sqs, name = client(door.environment), name.lower()
+    dead = made(sqs, f"{name}-dead")
+    policy = json.dumps({"deadLetterTargetArn": arn_of(sqs, dead), "maxReceiveCount": 3})
+    url = made(sqs, name, RedrivePolicy=policy, VisibilityTimeout="0")
+    overrides = [{"event_types": ["hint"], "max_attempts": 1}]
+    consumer = f"/channels/{name}/consumers/sqs"
+    door.broker.call("PATCH", consumer, 200, json={"retry_overrides": overrides})
+    kinds = {"Hookstation-Event-Type": {"DataType": "String", "StringValue": "hint"}}
+    sqs.send_message(QueueUrl=url, MessageBody="hint", MessageAttributes=kinds)
+    sqs.send_message(QueueUrl=url, MessageBody="other")
+    got: list[str] = []
+    while got.count("other") < 3 or "hint" not in got:
+        got += bodies(receive(sqs, url))
+    assert got.count("hint") == 1
+    assert is_empty(sqs, url), "the receive that finds the last one over ends it"
+    assert set(bodies(receive(sqs, dead, 2))) == {"hint", "other"}
+    # Another redrive policy leaves it as it is.
+    policy = json.dumps({"deadLetterTargetArn": arn_of(sqs, dead), "maxReceiveCount": 9})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": policy})
+    found = door.broker.call("GET", consumer, 200)
+    assert (found["max_attempts"], found["retry_overrides"][0]["max_attempts"]) == (9, 1)
 
 
 def test_a_message_whose_time_is_over_returns(sqs: Any, name: str) -> None:

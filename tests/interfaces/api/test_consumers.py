@@ -71,6 +71,55 @@ def test_patch_changes_only_what_it_names(service: Api) -> None:
     assert service.patch("channels/nowhere/consumers/billing", {"url": HOOK}).status == 404
 
 
+def test_retry_overrides_are_shown_with_what_follows_and_stand_in_the_audit_log(
+    service: Api,
+) -> None:
+    overrides = [
+        {"event_types": ["hint.*"], "retry": "once"},
+        {"event_types": ["invoice.*", "order.paid"], "max_attempts": 3},
+    ]
+    service.put(URL, {"url": HOOK, "retry": [1, 2], "retry_overrides": overrides})
+    shown = service.get(URL).json
+    stored = [
+        {"event_types": ["hint.*"], "retry": "once", "max_attempts": None},
+        {"event_types": ["invoice.*", "order.paid"], "retry": None, "max_attempts": 3},
+    ]
+    assert shown["retry_overrides"] == stored
+    assert shown["effective"]["retry_overrides"] == [
+        {
+            "event_types": ["hint.*"],
+            "retry": "once",
+            "max_attempts": 1,
+            "gives_up_after_s": 0.0,
+        },
+        {
+            "event_types": ["invoice.*", "order.paid"],
+            "retry": [1, 2],
+            "max_attempts": 3,
+            "gives_up_after_s": 3.0,
+        },
+    ]
+    same = service.patch(URL, {"retry_overrides": overrides})
+    assert same.json["version"] == shown["version"], "the same said again is no change"
+    assert service.put(URL, {"url": HOOK}).json["retry_overrides"] == []
+    entry = AuditEntry.objects.order_by("-id")[0]
+    changes = entry.before or {}, entry.after or {}
+    assert [change["retry_overrides"] for change in changes] == [stored, []]
+
+
+def test_a_faulty_retry_override_is_named_by_its_place(service: Api) -> None:
+    fine = {"event_types": ["order.*"], "retry": "fast"}
+    for wrong, sentence in (
+        ({"event_types": ["stock..low"], "retry": "fast"}, "Entry 2: event_types: Entry 1: A"),
+        ({"event_types": ["stock"], "retry": "never"}, "Entry 2: retry: There is no retry preset"),
+        ({"event_types": ["order.paid"], "max_attempts": 1}, "Entry 2: order.* of entry 1 matches"),
+    ):
+        refused = service.put(URL, {"url": HOOK, "retry_overrides": [fine, wrong]})
+        assert (refused.status, refused.json["field"]) == (422, "retry_overrides")
+        assert refused.json["detail"].startswith(f"retry_overrides: {sentence}")
+    assert not Consumer.objects.exists()
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.seed("S1-15")
 def test_twenty_puts_at_once_make_one_consumer() -> None:
@@ -341,6 +390,9 @@ BAD = [
     ("retry", [1, "2"]),
     ("retry", [HUGE]),
     ("retry", {"base": 1, "factor": 2, "cap": 3, "x": 4}),
+    ("retry_overrides", {}),
+    ("retry_overrides", None),
+    ("retry_overrides", [{"event_types": ["a"], "max_attempts": HUGE}]),
     ("rate_limit", 5),
     ("rate_limit", {}),
     ("rate_limit", {"burst": 5}),

@@ -41,7 +41,12 @@ def bodies(made: World) -> dict[str, Any]:
     return {
         "putChannel": {"description": "Orders of the shop", "retention_days": 60},
         "patchChannel": {"paused": True},
-        "putConsumer": {"url": made.consumer.url, "event_types": ["order.*"], "retry": "fast"},
+        "putConsumer": {
+            "url": made.consumer.url,
+            "event_types": ["order.*"],
+            "retry": "fast",
+            "retry_overrides": [{"event_types": ["order.refunded"], "max_attempts": 3}],
+        },
         "patchConsumer": {"max_attempts": 5, "rate_limit": {"per_second": 50, "burst": 10}},
         "rotateConsumerSecret": {"overlap_s": 3600},
         "createBackfill": {"event_types": ["order.*"], "reason": REASON},

@@ -292,6 +292,29 @@ def test_a_process_without_the_key_applies_nothing(file: Path, text: str) -> Non
     assert rows() == before
 
 
+def test_retry_overrides_are_tables_of_a_consumer(file: Path) -> None:
+    overrides = """
+[[consumers.retry_overrides]]
+event_types = ["order.refunded"]
+retry = "once"
+
+[[consumers.retry_overrides]]
+event_types = ["order.*"]
+retry = [1, 60]
+max_attempts = 5
+"""
+    assert '  retry_overrides  [{"event_types"' in apply(file, FILE + overrides)
+    consumer = Consumer.objects.get()
+    assert consumer.retry_overrides == [
+        {"event_types": ["order.refunded"], "retry": "once", "max_attempts": None},
+        {"event_types": ["order.*"], "retry": [1, 60], "max_attempts": 5},
+    ]
+    assert "0 changed" in apply(file, FILE + overrides)
+    swapped = overrides.replace("order.refunded", "order.x.*").replace('"order.*"', '"order.x.y"')
+    with pytest.raises(CommandError, match=r"retry_overrides: Entry 2: order\.x\.\* of entry 1"):
+        apply(file, FILE + swapped)
+
+
 TWICE = FILE + FILE[FILE.index("[[producers]]") : FILE.index("[[consumers]]")]
 BAD = {
     "unknown table": (

@@ -411,6 +411,54 @@ def test_a_consumer_keeps_its_headers_when_they_are_left_masked(operator: Client
     assert bytes(consumer.headers_sealed) == sealed
 
 
+def test_retry_overrides_are_rows_of_a_consumers_form(operator: Client) -> None:
+    stored = [
+        {"event_types": ["hint.*", "stock.low"], "retry": "once", "max_attempts": None},
+        {"event_types": ["*"], "retry": [1, 2], "max_attempts": 9},
+    ]
+    consumer = ConsumerFactory.create(retry_overrides=stored)
+    page = console.page_url(consumer)
+    values = values_of(operator, page)
+    field = operator.get(page).context["adminform"].form["retry_overrides"]
+    assert field.value() == [
+        {"event_types": "hint.* stock.low", "retry": "once", "max_attempts": ""},
+        {"event_types": "*", "retry": "[1, 2]", "max_attempts": "9"},
+    ]
+    assert console.look(operator, page).count('name="retry_overrides-event_types"') == 4
+
+    def rows(*rows: tuple[str, str, str]) -> dict[str, list[str]]:
+        parts = zip(*rows, strict=True)
+        names = ("event_types", "retry", "max_attempts")
+        return {
+            f"retry_overrides-{name}": list(part) for name, part in zip(names, parts, strict=True)
+        }
+
+    kept = ("hint.* stock.low", "once", ""), ("", " ", ""), ("*", "[1, 2]", "9")
+    operator.post(page, values | rows(*kept) | {"description": "changed"})
+    consumer.refresh_from_db()
+    assert (consumer.description, consumer.retry_overrides) == ("changed", stored)
+
+    for wrong, sentence in (
+        (("a..b", "once", ""), "Entry 2: event_types: Entry 1: A pattern is an event type"),
+        (("b", "[1,", ""), "Entry 2: This is no JSON."),
+        (("b", "", "many"), "Entry 2: max_attempts: A whole number is needed."),
+        (("hint.x", "fast", ""), "Entry 2: hint.* of entry 1 matches hint.x first."),
+    ):
+        answer = operator.post(page, values | rows(kept[0], ("", "", ""), wrong))
+        form = answer.context["adminform"].form
+        assert form.errors["retry_overrides"][0].startswith(sentence)
+        again = form["retry_overrides"].value()
+        assert again[1] == dict(zip(("event_types", "retry", "max_attempts"), wrong, strict=True))
+    operator.post(page, values_of(operator, page) | rows(("*", "5, 60 3600", "")))
+    consumer.refresh_from_db()
+    assert consumer.retry_overrides == [
+        {"event_types": ["*"], "retry": [5, 60, 3600], "max_attempts": None}
+    ]
+    operator.post(page, values_of(operator, page) | rows(("", "", "")))
+    consumer.refresh_from_db()
+    assert consumer.retry_overrides == []
+
+
 @pytest.mark.seed("S3-27", "S3-39")
 def test_how_a_consumer_acknowledges_is_set_and_its_address_renewed(operator: Client) -> None:
     consumer = ConsumerFactory.create()

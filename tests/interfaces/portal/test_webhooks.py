@@ -127,6 +127,14 @@ def _signed_at(request: Any) -> float:
         ({"headers": "webhook-id: mine"}, "webhook-id"),
         ({"retry": "sometimes"}, "sometimes"),
         ({"types": ["order.unknown"]}, "order.unknown"),
+        (
+            {
+                "retry_overrides-event_types": ["hint.*", ""],
+                "retry_overrides-retry": ["sometimes", ""],
+                "retry_overrides-max_attempts": ["", ""],
+            },
+            "Entry 1: retry: There is no retry preset &#x27;sometimes&#x27;",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_said_and_nothing_typed_is_lost(
@@ -280,6 +288,9 @@ def test_settings_keep_what_was_not_touched(owner: Client, orders: Channel, team
         "headers": "Authorization: ********\nX-Team: acme2",
         "rate_per_second": "2.5",
         "retry": "custom",
+        "retry_overrides-event_types": ["", "stock.*, audit", ""],
+        "retry_overrides-retry": ["", "1, 10", ""],
+        "retry_overrides-max_attempts": ["", "7", ""],
         "version": webhook.version,
     }
 
@@ -293,6 +304,10 @@ def test_settings_keep_what_was_not_touched(owner: Client, orders: Channel, team
         5000,
     )
     assert webhook.event_types == ["order.created", "stock.*", "audit"]
+    assert webhook.retry_overrides == [
+        {"event_types": ["stock.*", "audit"], "retry": [1, 10], "max_attempts": 7}
+    ]
+    assert 'value="[1, 10]"' in text(owner.get(page))
     stale = owner.post(page, form | {"url": "http://127.0.0.1:9/c"})
     assert stale.status_code == 422
     assert "http://127.0.0.1:9/c" in text(stale)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from channels_app.rules import fields, settings
+from channels_app.rules import fields, retries, settings
 from channels_app.rules.fields import BadValues, Field
 
 ANYTHING = st.recursive(
@@ -29,6 +29,7 @@ READERS = {
     "nested": fields.nested({"a": Field(fields.boolean, default=False)}),
     "json": fields.json_value(1000),
     "retry": settings.retry_policy,
+    "overrides": retries.retry_overrides,
     "rate": settings.rate_limit,
     "headers": settings.static_headers,
     "only": settings.only(False, "Not yet."),

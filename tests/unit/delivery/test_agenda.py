@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from channels_app.rules import backoff
 from channels_app.rules.consumers import ConsumerView
 from delivery.conf import conf
 from delivery.rules.breaker import Circuit
@@ -32,14 +33,13 @@ def line(number: int, *, most: int = 64, answer_s: float | None = 0.01, **due: f
         url="http://127.0.0.1:9/",
         event_types=(),
         timeout_ms=15_000,
-        max_attempts=3,
-        retry=[1],
+        retry=backoff.rule([1], 3),
         rate=None,
         max_in_flight=most,
         team_id=None,
         version=1,
     )
-    made = Line(view, Circuit(), policy=None, answer_s=answer_s)  # type: ignore[arg-type]  # not asked
+    made = Line(view, Circuit(), answer_s=answer_s)
     for level, seconds in due.items():
         made.expect(NOW + timedelta(seconds=seconds), int(level.removeprefix("p")))
     return made

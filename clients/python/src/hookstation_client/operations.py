@@ -236,7 +236,8 @@ class Operations:
         """Register a consumer, or replace its settings. Safe at each start of a service.
 
         ``events`` are event types and patterns such as ``order.*``; none means every event. A
-        consumer without ``url`` pulls (``mode="pull"``). The result holds the signing secret as
+        consumer without ``url`` pulls (``mode="pull"``). ``fields`` are the API's, such as
+        ``max_attempts``, ``retry`` and ``retry_overrides``. The result holds the signing secret as
         ``secret`` once: when the consumer is new.
         """
         said = {"event_types": list(events), **fields}
