@@ -60,6 +60,8 @@ FAKETIME := ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || \
 	tools/apt libfaketime || true
 # Celery's own broker, with which its look-alike is compared; these tests are skipped without.
 REDIS := command -v redis-server >/dev/null || tools/apt redis-server || true
+# The outbox of the Django client is tried on it, too; skipped without.
+POSTGRESQL := ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || tools/apt postgresql || true
 CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
@@ -91,6 +93,7 @@ test-full: $(VENV)/.lint ## Every test, and the linters: what CI runs, about hal
 	@$(SERVER) || true
 	@$(FAKETIME)
 	@$(REDIS)
+	@$(POSTGRESQL)
 	@$(CHROMIUM)
 	@echo "Eight parts run in parallel; each prints its output when it finishes."
 	@$(SIDE_BY_SIDE) -j3 EXAMPLES=many test-pipeline test-processes test-sqlite \
@@ -110,6 +113,7 @@ test-mariadb: $(VENV)/.mysql ## Database-dependent tests of the fast tiers, on a
 test-processes: $(VENV)/.test ## Real processes, kills and faults, on SQLite
 	@$(FAKETIME)
 	@$(REDIS)
+	@$(POSTGRESQL)
 	$(ON_SQLITE) $(PYTEST) $(WAITING) tests/e2e tests/crash
 
 # On disk, and as safe as in production: what is killed here must not lose a commit.

@@ -75,9 +75,7 @@ class Hookstation:
         """Make tables and keys the first time; return when /readyz is content."""
         if not self._key:
             self.manage("migrate", "--verbosity", "0")
-            admin = self.manage(
-                "create_api_key", "bench-admin", "--scope", "admin", "--all-channels"
-            ).strip()
+            admin = self.key_of("bench-admin").strip()
             self._http.headers["Authorization"] = f"Bearer {admin}"
             self._key = self.manage("create_api_key", "bench", "--all-channels").strip()
         with (self.folder / "broker.log").open("ab") as log:
@@ -135,6 +133,19 @@ class Hookstation:
         headers = {"Authorization": key, "Content-Type": "application/json"}
         return Route("127.0.0.1", self.port, path, headers, one, accepted=(200,))
 
+    def address(self) -> str:
+        """Where it listens, without a path."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def channel(self) -> str:
+        """The present one."""
+        return self._channel
+
+    def key_of(self, producer: str, *arguments: str) -> str:
+        """What the command prints that creates a key for everything."""
+        return self.manage("create_api_key", producer, "--scope", "admin", *arguments)
+
     def processes(self) -> Mapping[str, Sequence[int]]:
         """Web server, workers (pumps, steward, django-q2's own), and what watches over them."""
         groups: dict[str, list[int]] = {"web": [], "worker": [], "supervisor": []}
@@ -176,7 +187,7 @@ class Hookstation:
 
     def _is_ready(self) -> bool:
         try:
-            address = f"http://127.0.0.1:{self.port}/readyz"
+            address = f"{self.address()}/readyz"
             return self._http.get(address, timeout=2).ok
         except requests.RequestException:
             return False
@@ -188,7 +199,7 @@ class Hookstation:
     def depth(self) -> int:
         """Deliveries that are not finished, by the broker's own count. Raises BenchError."""
         try:
-            text = self._http.get(f"http://127.0.0.1:{self.port}/metrics", timeout=10).text
+            text = self._http.get(f"{self.address()}/metrics", timeout=10).text
         except requests.RequestException as error:
             raise BenchError(f"No metrics: {error}") from None
         found = dict(DEPTH.findall(text))
@@ -197,7 +208,7 @@ class Hookstation:
     def _call(
         self, method: str, path: str, values: Mapping[str, Any] | None = None
     ) -> requests.Response:
-        address = f"http://127.0.0.1:{self.port}/api/v1{path}"
+        address = f"{self.address()}/api/v1{path}"
         answer = self._http.request(method, address, json=values, timeout=20)
         if not answer.ok:
             raise BenchError(f"{method} {path}: {answer.status_code} {answer.text}")

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from granian.server import mp
 
-from broker_site import lean
 from channels_app.api.short import ANSWER_LATER, Answer, AnswerLater
 
 logger = logging.getLogger(__name__)
@@ -70,8 +69,7 @@ class _Postponable:
             confirm()
             yield answer.body
 
-        headers = list(answer.headers) if answer.is_complete else lean.headers_of(answer)
-        self._inner.response_iter(answer.status, headers, parts())
+        self._inner.response_iter(answer.status, list(answer.headers), parts())
         return is_there
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any
 
@@ -72,6 +72,8 @@ class LeanHandler:
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> list[bytes]:
         """Answer one request, in one piece."""
+        if (postpone := environ.get(short.ANSWER_LATER)) is not None:
+            environ[short.ANSWER_LATER] = partial(_postpone, postpone)
         if environ["REQUEST_METHOD"] == "POST":
             for matches, answer in SHORT:
                 if found := matches(environ["PATH_INFO"]):
@@ -116,11 +118,21 @@ def _give_short(
             # Its frames hold the body, and one of them the view that holds the error.
             error.__traceback__ = None
     _keep_usable(connections[DEFAULT_DB_ALIAS])
-    start_response(DONE[done.status], headers_of(done))
+    start_response(DONE[done.status], _headers_of(done))
     return [done.body]
 
 
-def headers_of(done: Answer) -> list[tuple[str, str]]:
+def _postpone(postpone: short.Postpone) -> short.AnswerLater:
+    """The same for an answer of the REST API, which does not name the headers that all have."""
+    answer_later = postpone()
+
+    def answer(done: Answer, confirm: Callable[[], object]) -> bool:
+        return answer_later(done._replace(headers=_headers_of(done)), confirm)
+
+    return answer
+
+
+def _headers_of(done: Answer) -> list[tuple[str, str]]:
     """What such an answer says in its head. Raises what the database raises."""
     own = (NOW, now_text()), ("Content-Length", str(len(done.body)))
     return [*done.headers, *own, *DONE_HEADERS]

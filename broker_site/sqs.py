@@ -35,8 +35,7 @@ def _postponing(postpone: short.Postpone | None, path: str) -> handler.Postpone 
         answer_later = postpone()
 
         def answer(done: Answer, confirm: Callable[[], object]) -> bool:
-            headers = _headers(done, path)
-            whole = short.Answer(done.status, done.body, headers, is_complete=True)
+            whole = short.Answer(done.status, done.body, _headers(done, path))
             return answer_later(whole, confirm)
 
         return answer

@@ -17,6 +17,7 @@ from bench.rows import (
     scale,
     scheduled,
     shared,
+    sqs,
     throughput,
     urgent,
 )
@@ -25,6 +26,7 @@ from bench.stage import Row
 ROWS: tuple[Row, ...] = (
     *throughput.ROWS,
     *receive.ROWS,
+    *sqs.ROWS,
     *latency.ROWS,
     *lateness.ROWS,
     *recovery.ROWS,

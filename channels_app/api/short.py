@@ -11,7 +11,9 @@ from channels_app.api.authentication import Caller
 
 CONTENT_TYPE = "application/json"
 ANSWER_LATER = "hookstation.answer_later"
-"""Key of the WSGI environment: a `Postpone`, where the server can answer when the call is over."""
+"""Key of the WSGI environment: a `Postpone`, where the server can answer when the call is over.
+
+The server's own wants all headers; who frames answers puts one in its place that adds them."""
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -23,8 +25,6 @@ class Answer(NamedTuple):
     """JSON."""
     headers: Sequence[tuple[str, str]] = ()
     """Those that other answers do not have."""
-    is_complete: bool = False
-    """Whether these are all of them: an answer that is none of the REST API's."""
 
 
 AnswerLater: TypeAlias = Callable[[Answer, Callable[[], object]], bool]

@@ -55,6 +55,8 @@ def _forward() -> int:
         except KeyUnavailable as missing:
             logger.warning("dead letter %s waits for a key: %s", row, missing.detail)
             later.append(key)
+        except Unreadable as error:
+            logger.warning("dead letter %s is not published: %s", row, error)
     failpoints.reach("in_forward")
     DeadLetter.objects.filter(delivery_id__in=later).update(due_at=now + RETRY)
     DeadLetter.objects.filter(delivery_id__in=set(keys).difference(later)).delete()
@@ -62,20 +64,16 @@ def _forward() -> int:
 
 
 def _publish(row: Delivery) -> None:
-    """Raises KeyUnavailable. What is not what was accepted, or missing, is not published."""
+    """Raises KeyUnavailable, and Unreadable for what is not what was accepted. What is missing is
+    not published.
+    """
     target, message = row.consumer.dead_letter_channel, row.message
     view = directory.channel(target.slug) if target else None
     stored = MessageBody.objects.filter(message_id=message.id).first()
     if view is None or stored is None:
         return
-    try:
-        body = sealing.open_body(message.id, bytes(stored.data), stored.key_id)
-        carried = sealing.open_headers(message.id, message.headers)
-    except KeyUnavailable:
-        raise
-    except Unreadable as error:
-        logger.warning("dead letter %s is not published: %s", row, error)
-        return
+    body = sealing.open_body(message.id, bytes(stored.data), stored.key_id)
+    carried = sealing.open_headers(message.id, message.headers)
     if hops(carried) >= MAX_HOPS:
         logger.warning("dead letter %s is not published: it came %d channels far", row, MAX_HOPS)
         return

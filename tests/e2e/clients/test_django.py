@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import connection
 from hookstation_client import Delivery, Hookstation
 
+from tests.support import postgresql
 from tests.support.broker import ROOT, Broker, empty_database
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
@@ -65,12 +67,21 @@ class Project:
         return int(self.run(f"{code}\nprint(O.objects.count())"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["broker's kind", "postgresql"])
 def project(
-    broker: Broker, key: str, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any
+    broker: Broker,
+    key: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    django_db_blocker: Any,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Project]:
+    """The application's database is of the broker's kind, or one that the broker cannot use."""
+    is_own = request.param != "postgresql"
+    if not is_own and connection.vendor == "mysql":
+        pytest.skip("PostgreSQL is tried once, in the run on SQLite")
     folder = tmp_path_factory.mktemp("shop")
-    with django_db_blocker.unblock(), empty_database(folder) as database:
+    databases = empty_database(folder) if is_own else postgresql.server()
+    with django_db_blocker.unblock(), databases as database:
         project = Project(broker, key, database)
         project.manage("migrate", "--verbosity", "0")
         yield project
