@@ -94,7 +94,9 @@ class Suite:
                 cwd=ROOT,
                 env={
                     "PATH": os.environ["PATH"],
-                    **self.environment(QUEUE=_queue(f"{name}-{time.time_ns()}"), FOLDER=str(folder)),
+                    **self.environment(
+                        QUEUE=_queue(f"{name}-{time.time_ns()}"), FOLDER=str(folder)
+                    ),
                 },
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -286,12 +288,15 @@ def page(suite: Suite, matrix: Mapping[str, Mapping[str, Result]]) -> str:
         "# Conformance of SQS clients",
         "",
         "Unmodified clients of Amazon SQS against a real broker. Each SDK plays every check of",
-        "[`tests/sdks/checks.json`](../../tests/sdks/checks.json); programs that stand on an SDK make",
-        "checks of their own. `make test-sdks` installs them, plays all and writes this page.",
+        "[`tests/sdks/checks.json`](../../tests/sdks/checks.json); programs that stand on an SDK",
+        "make checks of their own. `make test-sdks` installs them, plays all and writes this page.",
         "",
         "| Client | Version | What it is |",
         "|---|---|---|",
-        *(f"| {name} | {suite.versions.get(name, '')} | {CLIENTS[name]['about']} |" for name in names),
+        *(
+            f"| {name} | {suite.versions.get(name, '')} | {CLIENTS[name]['about']} |"
+            for name in names
+        ),
         "",
         "## Operations",
         "",

@@ -33,12 +33,18 @@ def django_q(folder: Path) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
 PROGRAMS = {"celery": celery, "django-q2": django_q}
 
 
+def say(**said: object) -> None:
+    """A line for who started the program."""
+    sys.stdout.write(f"{json.dumps(said)}\n")
+    sys.stdout.flush()
+
+
 def main(name: str) -> None:
     """Run the program's one check."""
     folder = Path(os.environ["FOLDER"], name)
     folder.mkdir()
     os.environ |= {"DATABASE": str(folder / "project.sqlite3"), "PYTHONPATH": os.getcwd()}
-    print(json.dumps({"version": version(name)}), flush=True)
+    say(version=version(name))
     worker, sends = PROGRAMS[name](folder)
     process = subprocess.Popen([sys.executable, *worker], stdout=sys.stderr)
     try:
@@ -47,10 +53,10 @@ def main(name: str) -> None:
         end = time.monotonic() + PATIENCE_S
         while not all((folder / task).exists() for task in ("first", "second")):
             if time.monotonic() > end or process.poll() is not None:
-                print(json.dumps({"check": "tasks", "ok": False, "reason": "not done"}))
+                say(check="tasks", ok=False, reason="not done")
                 return
             time.sleep(0.1)
-        print(json.dumps({"check": "tasks", "ok": True}))
+        say(check="tasks", ok=True)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

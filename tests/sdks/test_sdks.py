@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from tests.e2e.sqs.conftest import Door, opened
+from tests.e2e.sqs.conftest import opened
 from tests.sdks import playing
 from tests.sdks.playing import CLIENTS, SDKS, Suite
 from tests.support.broker import ROOT
