@@ -35,8 +35,6 @@ public class Listeners {
     application.setDefaultProperties(
         Map.of(
             "queue", PREFIX,
-            "spring.cloud.aws.endpoint", System.getenv("AWS_ENDPOINT_URL_SQS"),
-            "spring.cloud.aws.region.static", System.getenv("AWS_REGION"),
             "spring.main.banner-mode", "off",
             "spring.main.web-application-type", "none",
             "logging.level.root", "WARN"));
