@@ -66,7 +66,7 @@ CHROMIUM := command -v chromium >/dev/null || tools/apt chromium || true
 
 .PHONY: help install demo dist test test-fast test-full test-sqlite test-mariadb test-processes \
 	test-processes-mariadb test-pipeline test-pipeline-mariadb test-browser test-smoke test-pythons \
-	golden conformance coverage mutation screenshots bench bench-pipeline soak lint format clean
+	test-sdks golden conformance coverage mutation screenshots bench bench-pipeline soak lint format clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,11 @@ test-pythons: $(VENV)/.test ## Broker on Python 3.12 to 3.14, client on 3.9 to 3
 	@tools/pythons $(BIN)/uv broker 3.12 3.13 3.14
 	@tools/pythons $(BIN)/uv client 3.9 3.10 3.12 3.13 3.14
 
+# Writes the tables of docs/clients/sqs-conformance.md; without one of the toolchains it does not.
+test-sdks: $(VENV)/.test ## SQS clients in JavaScript, Go, Java and Python; needs node, go, JDK 17, mvn
+	@tools/sdks
+	$(ON_SQLITE) $(PYTEST) tests/sdks --force-regen
+
 golden: $(VENV)/.mysql ## Update the golden files after an intended change
 	@$(SERVER)
 	$(ON_SQLITE) $(EXAMPLES_OF_API) --force-regen >/dev/null || $(ON_SQLITE) $(EXAMPLES_OF_API)
@@ -195,7 +200,7 @@ format: $(VENV)/.lint ## Put the code into the house's form
 	$(BIN)/ruff format
 
 clean: ## Remove everything that make made; the data of a local broker stays
-	rm -rf $(VENV) mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .sdks mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- Stamps: one for each set of packages that was installed from the present lock -----------------

@@ -148,7 +148,7 @@ class MessageAdmin(Surrounded, base.BigList):
         term = search_term.strip().lower()
         if not term:
             return queryset, False
-        number = ids.from_public(ids.MESSAGE, term)
+        number = ids.message_number(term)
         return (queryset.filter(pk=number) if number else queryset.none()), False
 
     def around_row(self, request: HttpRequest, row: Message) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from uuid import UUID
 
 MESSAGE = "msg"
 DELIVERY = "dlv"
@@ -31,6 +32,10 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _TO_INT_DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
 # 13 digits of 5 bits are 65; the first one carries only three, so that 63 are left.
 _PUBLIC = re.compile(rf"[0-7][{_ALPHABET}]{{12}}")
+_UUID_BITS = 10
+"""Of slot and sequence: what a UUID's first random field, of 12 bits, does not hold."""
+_UUID_ZEROS = 52
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 """Two digits at a time make an id in a third of the time."""
 
@@ -111,6 +116,35 @@ def from_public(prefix: str, text: str) -> int | None:
     if head != prefix or not _PUBLIC.fullmatch(digits):
         return None
     return int(digits.translate(_TO_INT_DIGITS), 32)
+
+
+def to_uuid(number: int) -> str:
+    """A key as a UUID of version 7, for clients that take no other form; sorting alike.
+
+    Its time is the key's, slot and sequence stand where a random number would, and the last 52 bits
+    are zero (RFC 9562, 5.7).
+    """
+    low = number & ((1 << TIME_SHIFT) - 1)
+    found = created_ms(number) << 80 | 7 << 76 | (low >> _UUID_BITS) << 64
+    found |= 2 << 62 | (low & ((1 << _UUID_BITS) - 1)) << _UUID_ZEROS
+    return str(UUID(int=found))
+
+
+def from_uuid(text: str) -> int | None:
+    """The key behind a UUID, None for anything that ``to_uuid`` would not write."""
+    if not _UUID.fullmatch(text):
+        return None
+    digits = UUID(text).int
+    ms = (digits >> 80) - EPOCH_MS
+    low = (digits >> 64 & 0xFFF) << _UUID_BITS | digits >> _UUID_ZEROS & ((1 << _UUID_BITS) - 1)
+    number = ms << TIME_SHIFT | low
+    return number if 0 <= number <= _LARGEST and to_uuid(number) == text else None
+
+
+def message_number(text: str) -> int | None:
+    """The key of a message that somebody names, in either form: ``msg_...`` or its UUID."""
+    number = from_public(MESSAGE, text)
+    return from_uuid(text) if number is None else number
 
 
 def created_ms(number: int) -> int:

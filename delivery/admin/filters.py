@@ -174,7 +174,7 @@ class Deliveries(IndexOrdered):
 
 def _by_id(rows: Rows, term: str) -> Rows | None:
     """The delivery of an id, or the deliveries of a message's id; None when it is neither."""
-    delivery, message = (ids.from_public(kind, term) for kind in (ids.DELIVERY, ids.MESSAGE))
+    delivery, message = ids.from_public(ids.DELIVERY, term), ids.message_number(term)
     if delivery is not None:
         return rows.filter(pk=delivery)
     return rows.filter(message_id=message) if message is not None else None

@@ -78,7 +78,7 @@ def delivery_of(caller: Caller, text: str) -> Delivery:
 
 def message_of(caller: Caller, text: str) -> Message:
     """The message with this public id. Raises NotFound."""
-    number = ids.from_public(ids.MESSAGE, text)
+    number = ids.message_number(text)
     row = (
         Message.objects.select_related("channel", "producer").filter(id=number).first()
         if number is not None
@@ -105,7 +105,7 @@ def own_messages(
     caller: Caller, texts: Collection[str]
 ) -> dict[str, Message | NotFound | PermissionDenied]:
     """The messages with these public ids, to be changed, or why each may not be."""
-    numbers = {text: ids.from_public(ids.MESSAGE, text) for text in texts}
+    numbers = {text: ids.message_number(text) for text in texts}
     wanted = [number for number in numbers.values() if number is not None]
     rows = Message.objects.select_related("channel", "producer").in_bulk(wanted)
     foreign = [row.id for row in rows.values() if not is_own(caller, row)]

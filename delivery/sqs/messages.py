@@ -250,7 +250,7 @@ def _store(context: Context, queue: QueueView, messages: Sequence[_Prepared]) ->
     done = []
     for message, result in zip(messages, stored, strict=True):
         # A repeat is a success, whatever its body: the first message stands.
-        shown = {**message.checksums, "MessageId": ids.to_public(ids.MESSAGE, result.message_id)}
+        shown = {**message.checksums, "MessageId": ids.to_uuid(result.message_id)}
         if queue.is_fifo:
             shown["SequenceNumber"] = _sequence(result.message_id)
         done.append(shown)
@@ -332,7 +332,7 @@ def _show(
         text = base64.b64encode(body).decode()
         kept[attributes.ENCODING] = attributes.Attribute("String", "base64")
     shown: Result = {
-        "MessageId": ids.to_public(ids.MESSAGE, one.row.message_id),
+        "MessageId": ids.to_uuid(one.row.message_id),
         "ReceiptHandle": one.token,
         "MD5OfBody": _md5(text.encode()),
         "Body": text,

@@ -71,6 +71,8 @@ class Proxy:
         self.drop_requests = self.drop_answers = self.answer_busy = 0
         """How many of the next requests meet this."""
         self.retry_after = 1
+        self.answered: list[tuple[str, int]] = []
+        """``X-Amz-Target`` and status of each request that the broker answered."""
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -117,6 +119,7 @@ class Proxy:
             return
         finally:
             broker.close()
+        self.answered.append((handler.headers.get("X-Amz-Target", ""), status))
         if self.drop_answers:
             self.drop_answers -= 1
             handler.close_connection = True
@@ -163,7 +166,8 @@ class Driver:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        self.operations = set(self.ask("hello")["ok"]["ops"])
+        self.hello: Mapping[str, Any] = self.ask("hello")["ok"]
+        self.operations = set(self.hello.get("ops", ()))
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """What the driver answers: an object with ``ok`` or ``error``."""

@@ -4,6 +4,8 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import boto3
@@ -46,7 +48,14 @@ def door(
     tmp_path_factory: pytest.TempPathFactory, django_db_setup: None, django_db_blocker: Any
 ) -> Iterator[Door]:
     """One broker for all tests of the folder."""
-    with django_db_blocker.unblock(), running(tmp_path_factory.mktemp("sqs")) as broker:
+    with django_db_blocker.unblock(), opened(tmp_path_factory.mktemp("sqs")) as door:
+        yield door
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Door]:
+    """A broker of its own, and a key for all of it."""
+    with running(folder) as broker:
         door = Door(broker, f"http://127.0.0.1:{broker.port}", "", "")
         made = door.key("sqs", "--scope", "admin", "--all-channels")
         yield door._replace(

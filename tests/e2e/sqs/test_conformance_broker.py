@@ -9,6 +9,7 @@ import hashlib
 import json
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -206,6 +207,8 @@ def test_a_message_is_sent_received_and_deleted(sqs: Any, name: str) -> None:
     (got,) = receive(sqs, url)
     assert got["Body"] == body
     assert got["MessageId"] == sent["MessageId"]
+    # API Reference, SendMessage: Examples. Spring Cloud AWS reads nothing else.
+    assert str(uuid.UUID(sent["MessageId"])) == sent["MessageId"]
     assert got["MD5OfBody"] == sent["MD5OfMessageBody"]
     system = got["Attributes"]
     assert abs(int(system["SentTimestamp"]) / 1000 - time.time()) < 120

@@ -154,6 +154,7 @@ def test_filters_find_what_they_say(operator: Client) -> None:
     assert shown(operator, f"?q={dead}") == {str(dead)}
     assert shown(operator, f"?q=+{str(dead).capitalize()}+") == {str(dead)}
     assert shown(operator, f"?q={ids.to_public(ids.MESSAGE, sent.message_id)}") == {str(sent)}
+    assert shown(operator, f"?q={ids.to_uuid(sent.message_id)}") == {str(sent)}
     assert shown(operator, "?q=nobody") == set()
     assert shown(operator, "?state=nonsense&consumer=x&since=-1&outcome=y") == every
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
+from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import given
@@ -186,6 +187,39 @@ def test_known_values() -> None:
     assert to_public(ids.MESSAGE, 0) == "msg_0000000000000"
     assert to_public(ids.DELIVERY, 2**63 - 1) == "dlv_7zzzzzzzzzzzz"
     assert from_public(ids.REPLAY, "rpl_00000000000zz") == 1023
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_uuid_is_of_version_7_and_round_trips(number: int) -> None:
+    text = ids.to_uuid(number)
+    assert (UUID(text).version, UUID(text).variant) == (7, RFC_4122)
+    assert ids.from_uuid(text) == ids.message_number(text) == number
+    assert ids.message_number(to_public(ids.MESSAGE, number)) == number
+    assert UUID(text).int >> 80 == created_ms(number)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
+def test_uuids_sort_like_the_numbers(a: int, b: int) -> None:
+    assert (ids.to_uuid(a) < ids.to_uuid(b)) == (a < b)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0193f4f5-1d00-7000-8000-000000000001",
+        "0193f4f5-1d00-4000-8000-000000000000",
+        "0193f4f5-1d00-7000-0000-000000000000",
+        "0193F4F5-1D00-7000-8000-000000000000",
+        "0193f4f51d0070008000000000000000",
+        "00000000-0000-7000-8000-000000000000",
+        "ffffffff-ffff-7000-8000-000000000000",
+        "0193f4f5-1d00-7000-8000-000000000000\n",
+    ],
+)
+def test_other_uuids_are_no_keys(text: str) -> None:
+    assert ids.from_uuid(text) is None
+    assert ids.from_uuid(ids.to_uuid(0x400000)) == 0x400000
 
 
 @pytest.mark.parametrize("number", [-1, 2**63])
