@@ -326,13 +326,13 @@ def django(stage: Stage) -> Application:
     file = stage.folder / "shop.sqlite3"
     environment = {"DATABASE_URL": f"sqlite:///{file}", "RELAY_ON_COMMIT": "false"}
     stage.program("django", "migrate", "manage.py", "migrate", "-v", "0", **environment).run()
-    stage.hooks.create_channel("orders")
-    stage.hooks.register("orders", "billing")
+    stage.hooks.create_channel("bookings")
+    stage.hooks.register("bookings", "billing")
     arrived: set[int] = set()
 
     def received() -> set[int]:
         with suppress(HookstationError):  # the web process is away: the next look finds more
-            while batch := stage.hooks.receive_batch("orders", "billing", max=100):
+            while batch := stage.hooks.receive_batch("bookings", "billing", max=100):
                 arrived.update(message.json()["number"] for message in batch)
                 stage.hooks.ack(batch)
         return arrived
