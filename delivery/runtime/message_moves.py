@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import QuerySet
 
-from channels_app import clock, transactions
+from channels_app import clock, failpoints, transactions
 from channels_app.directory import ChannelView, directory
 from channels_app.models import Message, new_id
 from channels_app.steps import accept
@@ -32,7 +32,10 @@ def has_work() -> bool:
 
 def run() -> int:
     """Move a batch of one task; returns 1, or 0 when none is due."""
-    return transactions.run(_run, on_collision=new_id.reseed)
+    moved = transactions.run(_run, on_collision=new_id.reseed)
+    if moved:
+        failpoints.reach("after_message_move")
+    return moved
 
 
 def _due(now: datetime) -> QuerySet[MoveTask]:
@@ -77,6 +80,7 @@ def _run() -> int:
     if task.max_per_second:
         task.next_due_at = now + timedelta(seconds=len(moved) / task.max_per_second)
     task.save()
+    failpoints.reach("in_message_move")
     return 1
 
 

@@ -6,11 +6,11 @@ from functools import cache
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from tests.e2e.sqs.conftest import opened
 from tests.sdks import playing
 from tests.sdks.playing import CLIENTS, SDKS, Suite
-from tests.support.broker import ROOT
+from tests.support.broker import ROOT, running
 from tests.support.conformance import Result
+from tests.support.door import Door
 
 pytestmark = pytest.mark.e2e
 
@@ -22,8 +22,8 @@ Results = dict[str, Result]
 def suite(
     tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Suite]:
-    with django_db_blocker.unblock(), opened(tmp_path_factory.mktemp("sdks")) as door:
-        suite = Suite(door)
+    with django_db_blocker.unblock(), running(tmp_path_factory.mktemp("sdks")) as broker:
+        suite = Suite(Door.of(broker))
         yield suite
         suite.close()
 

@@ -1,6 +1,6 @@
 """The same shop with the decorators of the client.
 
-SHOP_DB=shop.db HOOKSTATION_SECRET=whsec_... uvicorn after:app
+SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... uvicorn after:app
 """
 
 import os

@@ -1,6 +1,6 @@
 """A shop that receives signed webhooks by itself, with FastAPI.
 
-SHOP_DB=shop.db HOOKSTATION_SECRET=whsec_... uvicorn before:app
+SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... uvicorn before:app
 """
 
 import os

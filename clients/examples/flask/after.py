@@ -1,6 +1,6 @@
 """The same shop with the decorators of the client.
 
-SHOP_DB=shop.db HOOKSTATION_SECRET=whsec_... flask --app after run
+SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... flask --app after run
 """
 
 import os

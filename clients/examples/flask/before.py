@@ -1,6 +1,6 @@
 """A shop that receives signed webhooks by itself, with Flask.
 
-SHOP_DB=shop.db HOOKSTATION_SECRET=whsec_... flask --app before run
+SHOP_DB=shop.sqlite3 HOOKSTATION_SECRET=whsec_... flask --app before run
 """
 
 import os

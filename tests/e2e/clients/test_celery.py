@@ -7,24 +7,25 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 import requests
-import uvicorn
-from fastapi import FastAPI
-from flask import Flask
+from hookstation_client.celery import Celery
 from hookstation_client.celery.protocol import TaskMessage
-from werkzeug.serving import make_server
+from hookstation_client.celery.worker import Worker
 
 from tests.support import ports
 from tests.support.broker import ROOT, running, wait_until
+from tests.support.examples import Program, task_receiver
+from tests.support.outage import Proxy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 PATIENCE_S = 90
@@ -152,14 +153,6 @@ def lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_the_import_is_the_only_difference() -> None:
-    before = (EXAMPLES / "before.py").read_text().splitlines()
-    after = (EXAMPLES / "after.py").read_text().splitlines()
-    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
-    ((old, new),) = changed
-    assert old.replace("from celery", "from hookstation_client.celery") == new
-
-
 def test_a_task_is_run_and_its_result_is_got(shop: Shop, working: Path) -> None:
     result = shop.add.delay(2, 3)
     assert result.get(timeout=PATIENCE_S) == 5
@@ -281,45 +274,30 @@ def test_urgent_tasks_are_run_first(shop: Shop, tmp_path: Path) -> None:
     assert [line for line in lines(file) if line != "9"] == ["0", "3", "6"]
 
 
-@pytest.mark.parametrize("framework", ["fastapi", "flask"])
-def test_tasks_are_pushed_into_a_web_application(shop: Shop, framework: str) -> None:
+@pytest.mark.parametrize("framework", ["fastapi", "flask", "django"])
+def test_tasks_are_pushed_into_a_web_application(
+    shop: Shop, framework: str, tmp_path: Path
+) -> None:
     if shop.name == "before":
         pytest.skip("Celery's tasks are pulled alone")
     port, queue = ports.claim(), f"pushed-{framework}"
-    made = shop.app.register_push(f"http://127.0.0.1:{port}/tasks", queue)
-    shop.app.conf.webhook_secrets = (made["secret"],)
-    with _serving(framework, shop.app, port):
+    url = f"http://127.0.0.1:{port}/tasks"
+    secret = shop.app.register_push(url, queue, retry=[1])["secret"]
+    environment = shop.environment | {"HOOKSTATION_SECRET": secret}
+    log = tmp_path / "web.log"
+    web = Program("celery", log, environment, *task_receiver(framework, port))
+    web.start()
+    try:
         chained = shop.add.s(1, 2).set(queue=queue) | shop.fetch.s().set(queue=queue)
         assert chained().get(timeout=PATIENCE_S) == 3
         reserved = shop.reserve.apply_async(["lamp"], queue=queue)
-        with pytest.raises(shop.OutOfStock):
+        with pytest.raises(shop.OutOfStock, match="lamp"):
             reserved.get(timeout=PATIENCE_S)
-        forged = requests.post(f"http://127.0.0.1:{port}/tasks", data=b"{}", timeout=PATIENCE_S)
+        forged = requests.post(url, data=b"{}", timeout=PATIENCE_S)
         assert forged.status_code == 401
-
-
-@contextmanager
-def _serving(framework: str, app: Any, port: int) -> Iterator[None]:
-    """A web application that runs tasks, in a thread."""
-    if framework == "flask":
-        flask = Flask("shop")
-        flask.register_blueprint(app.flask_blueprint())
-        server = make_server("127.0.0.1", port, flask, threaded=True)
-        serve: Callable[[], None] = server.serve_forever
-        stop: Callable[[], None] = server.shutdown
-    else:
-        api = FastAPI()
-        api.include_router(app.fastapi_router())
-        settings = uvicorn.Config(api, port=port, log_level="warning", lifespan="off")
-        uvicorn_server = uvicorn.Server(settings)
-        serve, stop = uvicorn_server.run, lambda: setattr(uvicorn_server, "should_exit", True)
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield
     finally:
-        stop()
-        thread.join(PATIENCE_S)
+        web.kill()
+        print(web.log())  # noqa: T201 - pytest shows it on failure
 
 
 def test_a_task_that_is_run_twice_sends_what_follows_once(shop: Shop, working: Path) -> None:
@@ -368,6 +346,36 @@ def test_a_killed_worker_loses_nothing(shop: Shop, tmp_path: Path) -> None:
 
 def _running_now(found: list[str]) -> int:
     return sum("begun" in line for line in found) - sum("done" in line for line in found)
+
+
+def test_a_worker_that_starts_before_its_broker_waits_for_it(
+    shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shop.name == "before":
+        pytest.skip("our worker")
+    file, queue = tmp_path / "notes", "early"
+    shop.note.apply_async([str(file), "done"], queue=queue)
+    with Proxy(shop.environment["HOOKSTATION_URL"]) as way:
+        port = urlsplit(way.url).port
+        monkeypatch.setenv("HOOKSTATION_URL", f"http://127.0.0.1:{port}")
+        app = Celery("shop", broker="redis://127.0.0.1", set_as_current=False)
+        app.task(name="shop.note")(shop.note.run)
+        app.client.retries = 0
+        worker = Worker(app, [queue], 1)
+        thread = threading.Thread(target=worker.run)
+        with way.away():
+            thread.start()
+            wait_until(
+                lambda: "tried again" in caplog.text or not thread.is_alive(),
+                PATIENCE_S,
+                "it has not asked",
+            )
+            assert thread.is_alive()
+        wait_until(lambda: lines(file) == ["done"], PATIENCE_S, "it does not work")
+        worker.stop()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        app.close()
 
 
 def test_termination_finishes_what_runs(shop: Shop, tmp_path: Path) -> None:

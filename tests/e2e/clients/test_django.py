@@ -90,10 +90,10 @@ def project(
 @pytest.fixture
 def orders(hooks: Hookstation) -> Iterator[str]:
     """A consumer of what the shop publishes, which has nothing waiting."""
-    hooks.create_channel("orders")
-    hooks.register("orders", "billing")
+    hooks.create_channel("bookings")
+    hooks.register("bookings", "billing")
     yield "billing"
-    hooks.retire_consumer("orders", "billing")
+    hooks.retire_consumer("bookings", "billing")
 
 
 def received(hooks: Hookstation, channel: str, consumer: str, wait: float = 0) -> list[Delivery]:
@@ -122,7 +122,7 @@ def test_what_is_committed_is_published(project: Project, hooks: Hookstation, or
     until_empty = "while OutboxMessage.objects.exists(): time.sleep(0.05)\n"
     project.run(process + placing("after") + until_empty)
 
-    (message,) = received(hooks, "orders", orders, wait=20)
+    (message,) = received(hooks, "bookings", orders, wait=20)
 
     assert message.json()["room"] == "blue"
     assert (message.event_type, message.ordering_key) == ("order.created", "blue")
@@ -133,7 +133,7 @@ def test_what_is_rolled_back_is_not(project: Project, hooks: Hookstation, orders
 
     assert project.waiting() == 0
     assert project.manage("relay_outbox", "--once") == "0 messages published.\n"
-    assert received(hooks, "orders", orders) == []
+    assert received(hooks, "bookings", orders) == []
 
 
 @pytest.mark.parametrize(("module", "published"), [("before", 0), ("after", 1)])
@@ -149,7 +149,7 @@ def test_a_kill_after_the_commit_loses_nothing(
 
     assert project.waiting() == published
     assert project.manage("relay_outbox", "--once") == f"{published} messages published.\n"
-    assert len(received(hooks, "orders", orders)) == published
+    assert len(received(hooks, "bookings", orders)) == published
     assert project.waiting() == 0
 
 
@@ -167,12 +167,12 @@ def test_a_killed_relay_loses_nothing_and_keeps_the_order(
     first: list[Delivery] = []
     try:
         while not first:
-            first = received(hooks, "orders", orders, wait=20)
+            first = received(hooks, "bookings", orders, wait=20)
     finally:
         relay.kill()
         relay.wait(PATIENCE_S)
     project.manage("relay_outbox", "--once")
-    rest = received(hooks, "orders", orders, wait=20)
+    rest = received(hooks, "bookings", orders, wait=20)
 
     # Ids rise with the order in which the broker stored the messages.
     stored = sorted(first + rest, key=lambda message: message.id)
@@ -189,16 +189,16 @@ def test_a_message_that_is_refused_holds_up_no_other(
 ) -> None:
     project.run(
         "from hookstation_client.django import publish_on_commit\n"
-        "publish_on_commit('orders', 'good', ordering_key='k')\n"
-        "publish_on_commit('orders', 'bad', priority=10, ordering_key='k')\n"
+        "publish_on_commit('bookings', 'good', ordering_key='k')\n"
+        "publish_on_commit('bookings', 'bad', priority=10, ordering_key='k')\n"
         "publish_on_commit('nowhere', 'lost', ordering_key='k')\n"
-        "publish_on_commit('orders', 'fine', ordering_key='k')\n",
+        "publish_on_commit('bookings', 'fine', ordering_key='k')\n",
         RELAY_ON_COMMIT="false",
     )
 
     project.manage("relay_outbox", "--once", expect=1)
 
-    assert [message.body for message in received(hooks, "orders", orders, wait=20)] == [
+    assert [message.body for message in received(hooks, "bookings", orders, wait=20)] == [
         b"good",
         b"fine",
     ]
@@ -208,7 +208,7 @@ def test_a_message_that_is_refused_holds_up_no_other(
         "OutboxMessage.objects.all().delete()\n"
     )
     refused, waiting = shown.splitlines()
-    assert refused.startswith("orders invalid_fields: ")
+    assert refused.startswith("bookings invalid_fields: ")
     assert waiting.strip() == "nowhere"
 
 

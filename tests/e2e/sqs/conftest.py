@@ -1,12 +1,9 @@
 """The SQS door of a real broker, and moto's service beside it as a second opinion."""
 
 import os
-import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import boto3
 import pytest
@@ -14,33 +11,8 @@ from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
 from tests.support import ports
-from tests.support.broker import Broker, running
-
-REGION = "us-east-1"
-
-
-class Door(NamedTuple):
-    """A running broker and the key pair of an SQS client that may do everything."""
-
-    broker: Broker
-    url: str
-    access_key_id: str
-    secret_access_key: str
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What an unmodified client is given."""
-        return {
-            "AWS_ENDPOINT_URL_SQS": self.url,
-            "AWS_ACCESS_KEY_ID": self.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
-            "AWS_DEFAULT_REGION": REGION,
-        }
-
-    def key(self, *arguments: str) -> dict[str, str]:
-        """The environment of another key that the command makes with these arguments."""
-        text = self.broker.manage("create_api_key", *arguments, "--sigv4")
-        return self.environment | dict(re.findall(r"^(AWS_\w+)=(.*)$", text, re.MULTILINE))
+from tests.support.broker import running
+from tests.support.door import REGION, Door
 
 
 @pytest.fixture(scope="package")
@@ -48,20 +20,8 @@ def door(
     tmp_path_factory: pytest.TempPathFactory, django_db_setup: None, django_db_blocker: Any
 ) -> Iterator[Door]:
     """One broker for all tests of the folder."""
-    with django_db_blocker.unblock(), opened(tmp_path_factory.mktemp("sqs")) as door:
-        yield door
-
-
-@contextmanager
-def opened(folder: Path) -> Iterator[Door]:
-    """A broker of its own, and a key for all of it."""
-    with running(folder) as broker:
-        door = Door(broker, f"http://127.0.0.1:{broker.port}", "", "")
-        made = door.key("sqs", "--scope", "admin", "--all-channels")
-        yield door._replace(
-            access_key_id=made["AWS_ACCESS_KEY_ID"],
-            secret_access_key=made["AWS_SECRET_ACCESS_KEY"],
-        )
+    with django_db_blocker.unblock(), running(tmp_path_factory.mktemp("sqs")) as broker:
+        yield Door.of(broker)
 
 
 def client(environment: dict[str, str]) -> Any:

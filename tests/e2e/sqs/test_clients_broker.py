@@ -1,93 +1,116 @@
-"""Programs that know Amazon SQS alone, with the door's address in their environment."""
+"""The examples that know Amazon SQS alone, before and after they are pointed at the broker.
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+moto takes Amazon's place. `AWS_ENDPOINT_URL` sends the programs there, for all services; those that
+come to the broker do so because of the one line of their `after.env`.
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import boto3
 import pytest
+from moto.server import ThreadedMotoServer
 
-from tests.e2e.sqs.conftest import Door
-from tests.support.broker import ROOT, wait_until
+from tests.support import ports
+from tests.support.broker import wait_until
+from tests.support.door import Door
+from tests.support.examples import Program, sqs_environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
-PYTHON = sys.executable
 DONE_S = 120
+LAST = 12
+NUMBERS = [f"{number}" for number in range(1, LAST + 1)]
+Start = Callable[..., Program]
+
+
+@pytest.fixture(scope="module")
+def amazon() -> Iterator[dict[str, str]]:
+    """The environment of programs that go to moto."""
+    port = ports.claim()
+    server = ThreadedMotoServer("127.0.0.1", port=port, verbose=False)
+    server.start()
+    yield {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+    }
+    server.stop()
+
+
+@pytest.fixture(params=["before", "after"])
+def program(
+    request: pytest.FixtureRequest,
+    amazon: dict[str, str],
+    door: Door,
+    boto: Any,
+    name: str,
+    tmp_path: Path,
+) -> Iterator[Start]:
+    """Makes programs of an example that have a queue and files of their own."""
+
+    def make(example: str, role: str, *command: str) -> Program:
+        environment = {
+            **amazon,
+            **sqs_environment(example, request.param, door),
+            "QUEUE": name,
+            "SHOP_DB": str(tmp_path / "shop.sqlite3"),
+        }
+        return Program(example, tmp_path / f"{role}.log", environment, *command)
+
+    yield make
+    found = boto.list_queues(QueueNamePrefix=name).get("QueueUrls", [])
+    assert bool(found) is (request.param == "after"), "it went to the other service"
 
 
 @contextmanager
-def started(log: Path, environment: dict[str, str], *command: str) -> Iterator[None]:
-    """A process that is stopped at the end."""
-    with log.open("ab") as written:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=written, stderr=written
-        )
+def working(worker: Program) -> Iterator[None]:
+    """It runs, and still does at the end."""
+    worker.start()
     try:
         yield
-        assert process.poll() is None, log.read_text()
+        assert worker.is_running, worker.log()
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        worker.kill()
 
 
-@pytest.fixture
-def environment(door: Door, name: str, tmp_path: Path) -> dict[str, str]:
-    """A process's: the door's address and keys, and a queue."""
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "PYTHONPATH": str(ROOT),
-        "DATABASE": str(tmp_path / "project.sqlite3"),
-        "QUEUE": name,
-        **door.environment,
-    }
+def wait_for_letters(folder: Path, worker: Program) -> None:
+    """Until all are written."""
+    wait_until(
+        lambda: {path.stem for path in folder.glob("*.txt")} == set(NUMBERS),
+        DONE_S,
+        "letters are missing",
+        worker.log,
+    )
 
 
-def test_boto3_needs_the_address_alone(
-    door: Door, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for variable, value in door.environment.items():
-        monkeypatch.setenv(variable, value)
-    queue = boto3.resource("sqs").create_queue(QueueName=name)
-    queue.send_message(MessageBody="hello")
-    (message,) = queue.receive_messages(WaitTimeSeconds=20)
-    assert message.body == "hello"
-    message.delete()
-    assert queue.attributes["QueueArn"].endswith(f":{name}")
+def test_boto3_places_and_packs_orders(program: Start) -> None:
+    producer = program("boto3", "producer", "producer.py", "1", f"{LAST}")
+    consumer = program("boto3", "consumer", "consumer.py")
+    assert producer.run().split() == NUMBERS
+    consumer.start()
+    try:
+        wait_until(lambda: len(consumer.printed()) == LAST, DONE_S, "orders wait", consumer.log)
+        assert set(consumer.printed()) == {f"order {number} is packed" for number in NUMBERS}
+        assert consumer.stop() == 0
+    finally:
+        consumer.kill()
 
 
-def test_a_celery_worker_does_its_tasks(
-    environment: dict[str, str], name: str, tmp_path: Path
-) -> None:
-    app, log = "tests.e2e.sqs.celery_app", tmp_path / "worker.log"
-    worker = (PYTHON, "-m", "celery", "-A", app, "worker", "--pool", "solo", "-l", "info")
-    with started(log, environment, *worker):
-        for text in ("first", "second"):
-            send = f"from {app} import note; note.delay({str(tmp_path)!r}, {text!r})"
-            subprocess.run([PYTHON, "-c", send], cwd=ROOT, env=environment, check=True, timeout=120)
-        wait_until(
-            lambda: (tmp_path / "first").exists() and (tmp_path / "second").exists(),
-            DONE_S,
-            "the tasks are not done",
-            log.read_text,
-        )
+def test_celery_worker_does_its_tasks(program: Start, tmp_path: Path) -> None:
+    """Also those that it has to try again."""
+    command = ("-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "-l", "info")
+    worker = program("celery-sqs", "worker", *command)
+    send = program("celery-sqs", "producer", "send_letters.py", "1", f"{LAST}", str(tmp_path))
+    assert send.run().split() == NUMBERS
+    with working(worker):
+        wait_for_letters(tmp_path, worker)
 
 
-def test_a_django_q2_cluster_does_its_tasks(
-    environment: dict[str, str], name: str, tmp_path: Path
-) -> None:
-    project, log = "tests.e2e.sqs.django_q_project", tmp_path / "cluster.log"
-    with started(log, environment, PYTHON, "-m", project, "cluster"):
-        queue = [PYTHON, "-m", project, "send", str(tmp_path), "done"]
-        subprocess.run(queue, cwd=ROOT, env=environment, check=True, timeout=120)
-        wait_until(
-            lambda: (tmp_path / "done").exists(), DONE_S, "the task is not done", log.read_text
-        )
+def test_django_q2_cluster_does_its_tasks(program: Start, tmp_path: Path) -> None:
+    program("django-q2", "migrate", "manage.py", "migrate", "-v", "0").run()
+    cluster = program("django-q2", "cluster", "manage.py", "qcluster")
+    arguments = ("manage.py", "send_letters", "1", f"{LAST}", str(tmp_path))
+    assert program("django-q2", "producer", *arguments).run().split() == NUMBERS
+    with working(cluster):
+        wait_for_letters(tmp_path, cluster)

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.e2e.sqs.conftest import Door, client
+from tests.e2e.sqs.conftest import client
+from tests.support.door import Door
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 WAIT_S = 20

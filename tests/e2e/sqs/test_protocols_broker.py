@@ -16,8 +16,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from tests.e2e.sqs.conftest import REGION, Door, client
+from tests.e2e.sqs.conftest import client
 from tests.support.broker import ANSWER_S, wait_until
+from tests.support.door import REGION, Door
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 XML = "{http://queue.amazonaws.com/doc/2012-11-05/}"

@@ -12,5 +12,5 @@ def place_order(room: str, number: int) -> Order:
         order = Order.objects.create(room=room, number=number)
         body = {"order": order.pk, "room": room, "number": number}
         options = {"event_type": "order.created", "ordering_key": room}
-        transaction.on_commit(lambda: Hookstation().publish("orders", body, **options))
+        transaction.on_commit(lambda: Hookstation().publish("bookings", body, **options))
     return order

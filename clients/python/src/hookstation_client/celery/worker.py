@@ -18,12 +18,17 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Callable
 
 from hookstation_client import Delivery
 from hookstation_client.celery.app import BACK_IN_S, CONSUMER, Celery
 from hookstation_client.celery.exceptions import NotRegistered, Reject
-from hookstation_client.errors import HookstationError
+from hookstation_client.errors import (
+    ConnectionFailed,
+    HookstationError,
+    RateLimited,
+    Unavailable,
+)
 
 logger = logging.getLogger("hookstation_client.celery")
 
@@ -61,8 +66,8 @@ class Worker:
 
     def run(self) -> None:
         """Work until `stop`; returns when the tasks that run then have ended."""
-        for queue in self.queues:
-            self.app.declare(queue)
+        if not self.insist(self._declare):
+            return
         fetching = [
             threading.Thread(target=self._fetch, args=[queue], name=f"fetch {queue}", daemon=True)
             for queue in self.queues
@@ -83,6 +88,25 @@ class Worker:
     def stop(self) -> None:
         """Receive nothing more; what was received and not begun is given back."""
         self._is_stopping.set()
+
+    def _declare(self) -> None:
+        for queue in self.queues:
+            self.app.declare(queue)
+
+    def insist(self, begin: Callable[[], Any]) -> bool:
+        """Do what has to be done before the first task, again and again while the broker is away.
+
+        As Celery does at its start. False if the worker was stopped before. Raises what the broker
+        refuses.
+        """
+        while not self._is_stopping.is_set():
+            try:
+                begin()
+                return True
+            except (ConnectionFailed, RateLimited, Unavailable) as error:
+                logger.warning("The broker is tried again: %s", error)
+                self._is_stopping.wait(error.retry_after or PAUSE_S)
+        return False
 
     def _fetch(self, queue: str) -> None:
         """Receive what there are free threads for, and start it."""
@@ -260,8 +284,6 @@ def main(arguments: list[str] | None = None) -> int:
     app = find_app(options.app)
     _set_up_django()
     app.finalize()
-    if options.beat:
-        app.put_beat_schedule()
     queues = [name.strip() for name in options.queues.split(",")] if options.queues else None
     worker = Worker(app, queues, options.concurrency, options.hostname)
 
@@ -271,6 +293,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+    if options.beat:
+        worker.insist(app.put_beat_schedule)
     worker.run()
     return 0
 

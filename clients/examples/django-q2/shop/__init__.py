@@ -1,0 +1,1 @@
+"""A shop whose letters a cluster of django-q2 writes."""

@@ -1,0 +1,39 @@
+"""Have letters written: ``manage.py send_letters FIRST LAST FOLDER``."""
+
+import time
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from django.core.management.base import BaseCommand, CommandParser
+from django_q.tasks import async_task
+
+PAUSE_S = 0.02
+
+
+class Command(BaseCommand):
+    """Prints the number of each letter whose task is stored."""
+
+    help = __doc__
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Which letters, and where they are to be written."""
+        parser.add_argument("first", type=int)
+        parser.add_argument("last", type=int)
+        parser.add_argument("folder")
+
+    def handle(self, first: int, last: int, folder: str, **options: Any) -> None:
+        """Queue one after the other; the same one again after an error."""
+        for number in range(first, last + 1):
+            while not self._is_queued(number, folder):
+                time.sleep(0.5)
+            self.stdout.write(f"{number}")
+            self.stdout.flush()
+            time.sleep(PAUSE_S)
+
+    def _is_queued(self, number: int, folder: str) -> bool:
+        try:
+            async_task("shop.tasks.send_letter", number, folder)
+        except (BotoCoreError, ClientError) as error:
+            self.stderr.write(f"letter {number} is sent again: {error}")
+            return False
+        return True

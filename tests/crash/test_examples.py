@@ -1,0 +1,391 @@
+"""Each example application through three kills: its worker, the broker's web process, its producer.
+
+A producer prints the number of what is stored, when it is told so. Whatever it printed has been
+worked off in the end, at least once.
+"""
+
+import os
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hookstation_client import Hookstation, HookstationError
+from pytest_django import DjangoDbBlocker
+
+from tests.crash.books import Books
+from tests.crash.failpoint import PATIENCE_S
+from tests.crash.test_kills import victim
+from tests.support import broker as broker_module
+from tests.support import ports
+from tests.support.broker import Broker, wait_until
+from tests.support.door import Door
+from tests.support.examples import Program, WebShop, sqs_environment, task_receiver
+
+pytestmark = pytest.mark.e2e
+SETTINGS = {
+    # One process: as long as it is away nobody answers.
+    "HOOKSTATION_WEB_WORKERS": "1",
+    "GRANIAN_RESPAWN_INTERVAL": "0.2",
+    "HOOKSTATION_LONG_POLLS": "8",
+    "HOOKSTATION_LEASE_GRACE_MS": "2000",
+}
+HELD = (
+    "SELECT COUNT(*) FROM delivery_delivery AS delivery"
+    " JOIN channels_app_consumer AS consumer ON consumer.id = delivery.consumer_id"
+    " JOIN channels_app_channel AS channel ON channel.id = consumer.channel_id"
+    " WHERE delivery.state = 'in_flight' AND channel.slug = '{}'"
+)
+LAST = 1_000_000
+"""No producer gets there: it is killed."""
+STEP = 10
+"""How many messages are stored between two events."""
+PRODUCER = """
+import sys, time
+{begin}
+for number in range(int(sys.argv[1]), int(sys.argv[2])):
+    while True:
+        try:
+            {send}
+        except Exception as error:
+            print(f"{{number}} is sent again: {{error!r}}", file=sys.stderr)
+            time.sleep(0.2)
+        else:
+            break
+    print(number, flush=True)
+    time.sleep(0.02)
+"""
+
+
+@dataclass(slots=True)
+class Application:
+    """The processes of an example, and what they say."""
+
+    producer: Program
+    worker: Program
+    start_worker: Callable[[], None]
+    is_at_work: Callable[[], bool]
+    """Whether the worker, which is stopped, holds something that it has not confirmed."""
+    handled: Callable[[], set[int]]
+    arguments: tuple[str, ...] = ()
+    """Of the producer, behind the first and the last number."""
+
+    def produce(self) -> None:
+        """Start a producer behind the last message that is known to be stored."""
+        first = max(self.confirmed(), default=0) + 1
+        self.producer.start(str(first), str(LAST), *self.arguments)
+
+    def confirmed(self) -> set[int]:
+        """What is stored, as the producers were told."""
+        return {int(line) for line in self.producer.printed()}
+
+    def wait_for_more(self) -> None:
+        """Until some more messages are stored."""
+        wanted = len(self.confirmed()) + STEP
+        self.wait_until(
+            lambda: len(self.confirmed()) >= wanted and self.producer.is_running,
+            "nothing is stored",
+        )
+
+    def wait_for_all(self) -> None:
+        """Until all that is known to be stored is worked off."""
+        confirmed = self.confirmed()
+        self.wait_until(
+            lambda: confirmed <= self.handled(),
+            "acknowledged messages are missing",
+            lambda: f"{sorted(confirmed - self.handled())}\n{self.logs()}",
+        )
+
+    def wait_until(
+        self, done: Callable[[], bool], otherwise: str, more: Callable[[], str] | None = None
+    ) -> None:
+        """Until something is so; the worker has to live meanwhile."""
+
+        def is_done() -> bool:
+            assert self.worker.is_running, self.logs()
+            return done()
+
+        wait_until(is_done, PATIENCE_S, otherwise, more or self.logs)
+
+    def kill_worker_at_work(self) -> None:
+        """Kill the worker while it holds what it has not confirmed."""
+
+        def is_caught() -> bool:
+            self.worker.signal(signal.SIGSTOP)
+            if self.is_at_work():
+                return True
+            self.worker.signal(signal.SIGCONT)
+            return False
+
+        self.wait_until(is_caught, "the worker holds nothing")
+        self.worker.kill()
+
+    def logs(self) -> str:
+        """What both wrote on standard error."""
+        return f"{self.producer.log()[-1500:]}\n--\n{self.worker.log()[-1500:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the examples run on, and where."""
+
+    broker: Broker
+    hooks: Hookstation
+    door: Door
+    folder: Path
+    name: str
+    """Of the channel or queue, which no other example has."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a program that uses the client."""
+        return {"HOOKSTATION_URL": self.hooks.url, "HOOKSTATION_KEY": self.hooks.key}
+
+    def program(self, example: str, role: str, *command: str, **environment: str) -> Program:
+        """A process of an example with files of its own."""
+        log = self.folder / f"{role}.log"
+        return Program(example, log, self.environment | environment, *command)
+
+    def sqs(self, example: str) -> dict[str, str]:
+        """``after.env`` of an example."""
+        return sqs_environment(example, "after", self.door)
+
+    def is_held(self) -> bool:
+        """Whether a message of the channel was given out and is not confirmed."""
+        return Books(self.broker).number(HELD.format(self.name)) > 0
+
+    def files(self) -> set[int]:
+        """Numbers of the files that an example wrote."""
+        return {int(path.stem) for path in self.folder.glob("*.txt")}
+
+    def lines(self) -> set[int]:
+        """The same where it wrote lines of one file."""
+        file = self.folder / "lines"
+        return {int(line) for line in file.read_text().split()} if file.exists() else set()
+
+    def application(
+        self, producer: Program, worker: Program, handled: Callable[[], set[int]], *arguments: str
+    ) -> Application:
+        """With a worker that needs nothing else to be started."""
+        return Application(producer, worker, worker.start, self.is_held, handled, arguments)
+
+
+@pytest.fixture(scope="module")
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[Broker]:
+    """The broker that all of them share."""
+    folder = tmp_path_factory.mktemp("examples")
+    with django_db_blocker.unblock(), broker_module.running(folder, **SETTINGS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def door(broker: Broker) -> Door:
+    """Its SQS door."""
+    return Door.of(broker)
+
+
+@pytest.fixture(scope="module")
+def hooks(broker: Broker) -> Iterator[Hookstation]:
+    """A client of it."""
+    key = str(broker.http.headers["Authorization"]).removeprefix("Bearer ")
+    with Hookstation(f"http://127.0.0.1:{broker.port}", key=key, timeout=60) as client:
+        yield client
+
+
+def boto3(stage: Stage) -> Application:
+    """Orders that are packed."""
+    environment = stage.sqs("boto3") | {
+        "QUEUE": stage.name,
+        "VISIBILITY_S": "3",
+        "SHOP_DB": str(stage.folder / "shop.sqlite3"),
+    }
+
+    def packed() -> set[int]:
+        try:
+            with closing(sqlite3.connect(environment["SHOP_DB"], timeout=30)) as database:
+                return {number for (number,) in database.execute("SELECT id FROM packed")}
+        except sqlite3.OperationalError:  # the consumer has not made the table yet
+            return set()
+
+    producer = stage.program("boto3", "producer", "producer.py", **environment)
+    worker = stage.program("boto3", "consumer", "consumer.py", **environment)
+    return stage.application(producer, worker, packed)
+
+
+def celery_sqs(stage: Stage) -> Application:
+    """Letters, written by a worker of Celery itself."""
+    environment = stage.sqs("celery-sqs") | {"QUEUE": stage.name, "VISIBILITY_S": "5"}
+    command = ("-m", "celery", "-A", "tasks", "worker", "--pool", "solo")
+    producer = stage.program("celery-sqs", "producer", "send_letters.py", **environment)
+    worker = stage.program("celery-sqs", "worker", *command, **environment)
+    return stage.application(producer, worker, stage.files, str(stage.folder))
+
+
+def django_q2(stage: Stage) -> Application:
+    """Letters, written by a cluster of django-q2."""
+    environment = stage.sqs("django-q2") | {
+        "QUEUE": stage.name,
+        "TIMEOUT_S": "3",
+        "RETRY_S": "5",
+        "SHOP_DB": str(stage.folder / "shop.sqlite3"),
+    }
+    migrate = ("manage.py", "migrate", "-v", "0")
+    stage.program("django-q2", "migrate", *migrate, **environment).run()
+    producer = stage.program("django-q2", "producer", "manage.py", "send_letters", **environment)
+    worker = stage.program("django-q2", "cluster", "manage.py", "qcluster", **environment)
+    return stage.application(producer, worker, stage.files, str(stage.folder))
+
+
+def _calling_tasks(stage: Stage) -> Program:
+    send = "note.apply_async([sys.argv[3], str(number)], queue=sys.argv[4])"
+    code = PRODUCER.format(begin="from after import note", send=send)
+    return stage.program("celery", "producer", "-c", code)
+
+
+def celery(stage: Stage) -> Application:
+    """Tasks of Celery's look-alike, pulled by its worker."""
+    command = ("-m", "hookstation_client.celery", "-A", "after", "-c", "2", "-Q", stage.name)
+    worker = stage.program("celery", "worker", *command)
+    lines = str(stage.folder / "lines")
+    return stage.application(_calling_tasks(stage), worker, stage.lines, lines, stage.name)
+
+
+def _pushed_tasks(stage: Stage, framework: str) -> Application:
+    """Tasks of the look-alike, pushed into a web application."""
+    port = ports.claim()
+    stage.hooks.create_channel(stage.name, kind="queue")
+    made = stage.hooks.register(
+        stage.name, "web", url=f"http://127.0.0.1:{port}/tasks", max_attempts=100, retry=[1]
+    )
+    command = task_receiver(framework, port)
+    worker = stage.program("celery", "web", *command, HOOKSTATION_SECRET=made["secret"])
+    lines = str(stage.folder / "lines")
+    return stage.application(_calling_tasks(stage), worker, stage.lines, lines, stage.name)
+
+
+def celery_in_fastapi(stage: Stage) -> Application:
+    """Tasks that are requests of FastAPI."""
+    return _pushed_tasks(stage, "fastapi")
+
+
+def celery_in_flask(stage: Stage) -> Application:
+    """Tasks that are requests of Flask."""
+    return _pushed_tasks(stage, "flask")
+
+
+def celery_in_django(stage: Stage) -> Application:
+    """Tasks that are requests of Django."""
+    return _pushed_tasks(stage, "django")
+
+
+def _web_shop(stage: Stage, framework: str) -> Application:
+    """Orders, delivered to a shop that deduplicates them."""
+    shop = WebShop(stage.folder, framework, "after")
+    stage.hooks.create_channel(stage.name)
+    made = stage.hooks.register(
+        stage.name, "shop", url=f"{shop.url}/hooks", max_attempts=100, retry=[1]
+    )
+    send = (
+        'hooks.publish(sys.argv[3], {"id": number, "article": "tea"}, event_type="order.created")'
+    )
+    begin = "from hookstation_client import Hookstation\nhooks = Hookstation()"
+    code = PRODUCER.format(begin=begin, send=send)
+    producer = stage.program(framework, "producer", "-c", code)
+    return Application(
+        producer,
+        shop,
+        lambda: shop.serve(made["secret"]),
+        stage.is_held,
+        lambda: set(shop.orders()),
+        (stage.name,),
+    )
+
+
+def fastapi(stage: Stage) -> Application:
+    """A shop on FastAPI."""
+    return _web_shop(stage, "fastapi")
+
+
+def flask(stage: Stage) -> Application:
+    """A shop on Flask."""
+    return _web_shop(stage, "flask")
+
+
+def django_receiving(stage: Stage) -> Application:
+    """A shop on Django."""
+    return _web_shop(stage, "django-receiving")
+
+
+def django(stage: Stage) -> Application:
+    """Orders in an outbox: stored when they are committed, worked off when they are published."""
+    file = stage.folder / "shop.sqlite3"
+    environment = {"DATABASE_URL": f"sqlite:///{file}", "RELAY_ON_COMMIT": "false"}
+    stage.program("django", "migrate", "manage.py", "migrate", "-v", "0", **environment).run()
+    stage.hooks.create_channel("bookings")
+    stage.hooks.register("bookings", "billing")
+    arrived: set[int] = set()
+
+    def received() -> set[int]:
+        with suppress(HookstationError):  # the web process is away: the next look finds more
+            while batch := stage.hooks.receive_batch("bookings", "billing", max=100):
+                arrived.update(message.json()["number"] for message in batch)
+                stage.hooks.ack(batch)
+        return arrived
+
+    def is_waiting() -> bool:
+        try:
+            with closing(sqlite3.connect(file, timeout=5)) as database:
+                (found,) = database.execute("SELECT COUNT(*) FROM hookstation_outboxmessage")
+                return bool(found[0])
+        except sqlite3.OperationalError:  # it was stopped while it had the lock of the database
+            return True
+
+    begin = "import django; django.setup()\nfrom shop.after import place_order"
+    code = PRODUCER.format(begin=begin, send="place_order('blue', number)")
+    environment["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+    producer = stage.program("django", "producer", "-c", code, **environment)
+    relay = ("manage.py", "relay_outbox", "--poll", "0.1")
+    worker = stage.program("django", "relay", *relay, **environment)
+    return Application(producer, worker, worker.start, is_waiting, received)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        *(boto3, celery_sqs, django_q2, celery, celery_in_fastapi, celery_in_flask),
+        *(celery_in_django, fastapi, flask, django_receiving, django),
+    ],
+)
+def test_kills_lose_no_acknowledged_message(
+    example: Callable[[Stage], Application],
+    broker: Broker,
+    hooks: Hookstation,
+    door: Door,
+    tmp_path: Path,
+) -> None:
+    name = f"kill-{example.__name__.replace('_', '-')}"
+    application = example(Stage(broker, hooks, door, tmp_path, name))
+    with ExitStack() as stack:
+        stack.callback(application.worker.kill)
+        stack.callback(application.producer.kill)
+        application.start_worker()
+        application.produce()
+        application.wait_until(lambda: bool(application.handled()), "nothing is worked off")
+
+        application.kill_worker_at_work()
+        application.start_worker()
+        application.wait_for_more()
+
+        os.kill(victim(broker, "web"), signal.SIGKILL)
+        application.wait_for_more()
+
+        application.producer.kill()
+        application.produce()
+        application.wait_for_more()
+        application.producer.kill()
+        application.wait_for_all()

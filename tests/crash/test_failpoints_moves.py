@@ -1,0 +1,146 @@
+"""A message move task of the SQS door (S0-77) whose worker is killed: each is moved once."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from typing import Any, NamedTuple
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from tests.crash.failpoint import PATIENCE_S
+from tests.crash.test_failpoints import Place, place, started
+from tests.crash.test_kills import lives, victim
+from tests.support.broker import wait_until
+from tests.support.door import Door
+
+__all__ = ["place", "started"]
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+NUMBER = 30
+BODIES = [f"order {number}" for number in range(NUMBER)]
+RATE = 10
+"""Messages a second: the task takes long enough to be killed in its middle."""
+_numbers = count(1)
+
+
+class Queues(NamedTuple):
+    """A queue whose messages have died, and where they lie."""
+
+    sqs: Any
+    url: str
+    dead_url: str
+    dead_arn: str
+
+    def task(self) -> dict[str, Any]:
+        """The newest move task."""
+        (found,) = self.sqs.list_message_move_tasks(SourceArn=self.dead_arn)["Results"]
+        task: dict[str, Any] = found
+        return task
+
+    def move(self, **options: int) -> None:
+        """Have them moved to where they died."""
+        self.sqs.start_message_move_task(SourceArn=self.dead_arn, **options)
+
+    def waiting(self, url: str) -> int:
+        """Messages of a queue that may be received."""
+        name = "ApproximateNumberOfMessages"
+        found = self.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])
+        return int(found["Attributes"][name])
+
+    def received(self, url: str) -> list[str]:
+        """Bodies of all that is in a queue, and is deleted."""
+        bodies: list[str] = []
+        options = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
+        while got := self.sqs.receive_message(QueueUrl=url, **options).get("Messages"):
+            for message in got:
+                bodies.append(message["Body"])
+                assert message["MessageAttributes"]["kind"]["StringValue"] == "tea"
+                self.sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        return bodies
+
+
+@pytest.fixture(scope="module")
+def sqs(started: Any) -> Iterator[Any]:
+    """boto3's client of the broker."""
+    environment = Door.of(started[0]).environment
+    made = boto3.client(
+        "sqs",
+        endpoint_url=environment["AWS_ENDPOINT_URL_SQS"],
+        region_name=environment["AWS_DEFAULT_REGION"],
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        config=Config(read_timeout=90),
+    )
+    with closing(made):
+        yield made
+
+
+@pytest.fixture
+def queues(sqs: Any, place: Place) -> Queues:
+    """A queue whose messages were received as often as they may be, once, and died."""
+    name = f"moves-{next(_numbers)}"
+    dead_url = sqs.create_queue(QueueName=f"{name}-dead")["QueueUrl"]
+    found = sqs.get_queue_attributes(QueueUrl=dead_url, AttributeNames=["QueueArn"])
+    dead_arn = found["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": dead_arn, "maxReceiveCount": 1})
+    url = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": policy})["QueueUrl"]
+    kind = {"kind": {"DataType": "String", "StringValue": "tea"}}
+    for start in range(0, NUMBER, 10):
+        entries = [
+            {"Id": f"{index}", "MessageBody": body, "MessageAttributes": kind}
+            for index, body in enumerate(BODIES[start : start + 10])
+        ]
+        sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    made = Queues(sqs, url, dead_url, dead_arn)
+    died = 0
+    while died < NUMBER:
+        got = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5)
+        handles = [message["ReceiptHandle"] for message in got.get("Messages", [])]
+        for handle in handles:
+            sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0)
+        died += len(handles)
+    log = place.broker.log
+    wait_until(lambda: made.waiting(dead_url) == NUMBER, PATIENCE_S, "they have not died", log)
+    return made
+
+
+def check(queues: Queues, place: Place) -> None:
+    """The task ends, and each message is where it was, once."""
+    log = place.broker.log
+    wait_until(
+        lambda: queues.task()["Status"] == "COMPLETED", PATIENCE_S, "the task does not end", log
+    )
+    wait_until(lambda: queues.waiting(queues.url) >= NUMBER, PATIENCE_S, "some are missing", log)
+    assert queues.task()["ApproximateNumberOfMessagesMoved"] == NUMBER
+    assert sorted(queues.received(queues.url)) == sorted(BODIES)
+    assert queues.received(queues.dead_url) == []
+
+
+@pytest.mark.parametrize("name", ["in_message_move", "after_message_move"])
+def test_a_move_whose_worker_dies_at_its_commit_moves_each_message_once(
+    queues: Queues, place: Place, name: str
+) -> None:
+    with place.point.armed(place.broker, name):
+        queues.move()
+    check(queues, place)
+
+
+def test_a_move_whose_cluster_is_killed_goes_on_where_it_stood(
+    queues: Queues, place: Place
+) -> None:
+    queues.move(MaxNumberOfMessagesPerSecond=RATE)
+    wait_until(
+        lambda: queues.task()["ApproximateNumberOfMessagesMoved"] > 0,
+        PATIENCE_S,
+        "nothing is moved",
+        place.broker.log,
+    )
+    dead = victim(place.broker, "worker")
+    os.kill(dead, signal.SIGKILL)
+    wait_until(lambda: not lives(dead), PATIENCE_S, "it lives on")
+    assert queues.task()["ApproximateNumberOfMessagesMoved"] < NUMBER
+    check(queues, place)

@@ -1,0 +1,44 @@
+"""The SQS door of a running broker, as its clients are pointed at it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tests.support.broker import Broker
+
+REGION = "us-east-1"
+
+
+class Door(NamedTuple):
+    """A running broker and the key pair of an SQS client that may do everything."""
+
+    broker: Broker
+    url: str
+    access_key_id: str
+    secret_access_key: str
+
+    @classmethod
+    def of(cls, broker: Broker) -> Door:
+        """The door of a broker, with a new key."""
+        door = cls(broker, f"http://127.0.0.1:{broker.port}", "", "")
+        made = door.key("sqs", "--scope", "admin", "--all-channels")
+        return door._replace(
+            access_key_id=made["AWS_ACCESS_KEY_ID"],
+            secret_access_key=made["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What an unmodified client is given."""
+        return {
+            "AWS_ENDPOINT_URL_SQS": self.url,
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
+    def key(self, *arguments: str) -> dict[str, str]:
+        """The environment of another key that the command makes with these arguments."""
+        text = self.broker.manage("create_api_key", *arguments, "--sigv4")
+        return self.environment | dict(re.findall(r"^(AWS_\w+)=(.*)$", text, re.MULTILINE))

@@ -1,0 +1,160 @@
+"""The example applications (clients/examples), each process started as its README says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from tests.support import ports
+from tests.support.broker import ROOT, wait_until
+from tests.support.door import Door
+
+EXAMPLES = ROOT / "clients/examples"
+PATIENCE_S = 120.0
+
+
+def task_receiver(framework: str, port: int) -> tuple[str, ...]:
+    """The command of a web application that runs the tasks of the example of Celery."""
+    return {
+        "fastapi": ("-m", "uvicorn", "web_fastapi:api", "--port", f"{port}"),
+        "flask": ("-m", "flask", "--app", "web_flask", "run", "--port", f"{port}"),
+        "django": ("web_django.py", "runserver", "--noreload", f"{port}"),
+    }[framework]
+
+
+def read_env(example: str, version: str) -> dict[str, str]:
+    """What ``before.env`` or ``after.env`` of an example sets."""
+    lines = (EXAMPLES / example / f"{version}.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def sqs_environment(example: str, version: str, door: Door) -> dict[str, str]:
+    """The same for a running broker: with its address where the file names one, and its keys."""
+    said = read_env(example, version)
+    if "AWS_ENDPOINT_URL_SQS" in said:
+        assert said["AWS_ENDPOINT_URL_SQS"] == "http://127.0.0.1:8000"
+        said |= door.environment
+    return said
+
+
+class Program:
+    """A command in the folder of an example; its processes are one group."""
+
+    def __init__(
+        self, example: str, log: Path, environment: Mapping[str, str], *command: str
+    ) -> None:
+        self._folder = EXAMPLES / example
+        self._log, self._output = log, log.with_suffix(".out")
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(log.parent),
+            "PYTHONPATH": f"{ROOT / 'clients/python/src'}:{self._folder}",
+            "PYTHONUNBUFFERED": "1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **environment,
+        }
+        self._command = [sys.executable, *command]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *arguments: str, **environment: str) -> None:
+        """Start it; what it writes is appended to what earlier ones wrote."""
+        with self._log.open("ab") as log, self._output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*self._command, *arguments],
+                cwd=self._folder,
+                env=self._environment | environment,
+                stdout=output,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def run(self, *arguments: str, expect: int = 0) -> str:
+        """Run it to its end; returns what it printed."""
+        done = subprocess.run(
+            [*self._command, *arguments],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == expect, done.stdout + done.stderr
+        return done.stdout
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of its processes."""
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """``kill -9``, if it still runs."""
+        if self.is_running:
+            self.signal(signal.SIGKILL)
+            assert self.process is not None
+            self.process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        """End it as people do, with SIGTERM to its first process; returns the status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+    def printed(self) -> list[str]:
+        """Whole lines of its standard output; a kill may have cut the last one off."""
+        text = self._output.read_text() if self._output.exists() else ""
+        return text.split("\n")[:-1]
+
+    def log(self) -> str:
+        """What it wrote on standard error."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+
+class WebShop(Program):
+    """One of the web applications that receive orders: ``before`` or ``after``."""
+
+    def __init__(self, folder: Path, framework: str, version: str) -> None:
+        self.port = ports.claim()
+        self.url = f"http://127.0.0.1:{self.port}"
+        port, environment = str(self.port), {"SHOP_DB": str(folder / "shop.sqlite3")}
+        command = {
+            "fastapi": ["-m", "uvicorn", f"{version}:app", "--port", port],
+            "flask": ["-m", "flask", "--app", version, "run", "--port", port],
+            "django-receiving": ["manage.py", "runserver", "--noreload", port],
+        }
+        if framework == "django-receiving":
+            environment["SHOP_URLS"] = f"shop.{version}"
+            log = folder / "migrate.log"
+            Program(framework, log, environment, "manage.py", "migrate", "-v", "0").run()
+        super().__init__(framework, folder / "shop.log", environment, *command[framework])
+
+    def serve(self, secret: str) -> None:
+        """Start it with the consumer's secret, and wait until it answers."""
+        self.start(HOOKSTATION_SECRET=secret)
+        wait_until(self._is_there, PATIENCE_S, "the shop does not answer", self.log)
+
+    def orders(self) -> list[int]:
+        """Numbers of the orders that it has."""
+        found: list[int] = httpx.get(f"{self.url}/orders", timeout=60, trust_env=False).json()
+        return found
+
+    def post(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        """Call it as the broker does."""
+        url = f"{self.url}/hooks"
+        return httpx.post(url, content=body, headers=headers, timeout=60, trust_env=False)
+
+    def _is_there(self) -> bool:
+        assert self.is_running, self.log()
+        try:
+            return httpx.get(f"{self.url}/orders", timeout=60, trust_env=False).is_success
+        except httpx.TransportError:
+            return False

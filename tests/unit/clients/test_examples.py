@@ -1,0 +1,65 @@
+"""The example applications: what is changed in one that moves to Hookstation, counted."""
+
+import difflib
+import re
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+ROOT = Path(settings.BASE_DIR)
+EXAMPLES = ROOT / "clients/examples"
+LOOKALIKES = {
+    "boto3": "before.env",
+    "celery": "before.py",
+    "celery-sqs": "before.env",
+    "django-q2": "before.env",
+}
+"""Of each example the file that is changed; all others are the same before and after."""
+
+
+def folders() -> set[str]:
+    return {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
+
+
+def changes(folder: str) -> tuple[list[str], list[str]]:
+    """Lines that go, and lines that come."""
+    before = EXAMPLES / folder / LOOKALIKES[folder]
+    after = before.with_stem("after")
+    lines = list(
+        difflib.unified_diff(
+            before.read_text().splitlines(), after.read_text().splitlines(), n=0, lineterm=""
+        )
+    )[2:]
+    gone = [line[1:] for line in lines if line.startswith("-")]
+    come = [line[1:] for line in lines if line.startswith("+")]
+    return gone, come
+
+
+@pytest.mark.parametrize("folder", LOOKALIKES)
+def test_one_line_is_the_difference(folder: str) -> None:
+    gone, come = changes(folder)
+    assert len(gone) <= 1
+    assert len(come) == 1
+
+
+def test_celerys_line_is_the_import() -> None:
+    (old,), (new,) = changes("celery")
+    assert old.startswith("from celery import")
+    assert new == old.replace("from celery", "from hookstation_client.celery")
+
+
+@pytest.mark.parametrize("folder", ["boto3", "celery-sqs", "django-q2"])
+def test_the_line_of_sqs_is_the_address(folder: str) -> None:
+    assert changes(folder) == ([], ["AWS_ENDPOINT_URL_SQS=http://127.0.0.1:8000"])
+    code = "".join(path.read_text() for path in (EXAMPLES / folder).rglob("*.py"))
+    assert not re.search("hookstation|endpoint_url", code, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("folder", sorted(folders()))
+def test_each_example_says_how_it_is_run_and_is_listed(folder: str) -> None:
+    assert "```sh" in (EXAMPLES / folder / "README.md").read_text()
+    listed = (ROOT / "docs/clients/README.md").read_text()
+    assert f"(../../clients/examples/{folder}/README.md)" in listed
+    assert [*(EXAMPLES / folder).rglob("before.*")]
+    assert [*(EXAMPLES / folder).rglob("after.*")]
