@@ -47,6 +47,8 @@ func main() {
     }
 }
 """
+QUICKLY = ("-gcflags=all=-N -l",)
+"""What is not optimized is compiled in half the time."""
 PHP = """
 $names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 verify(array_combine($names, array_slice($argv, 1)), file_get_contents("php://stdin"));
@@ -75,11 +77,12 @@ def command(snippet: Snippet, folder: Path) -> list[str]:
         (folder / "main.go").write_text(GO)
         binary = str(folder / "verify")
         subprocess.run(
-            [runtime("go"), "build", "-o", binary, str(path), str(folder / "main.go")],
+            [runtime("go"), "build", *QUICKLY, "-o", binary, str(path), str(folder / "main.go")],
             check=True,
             capture_output=True,
-            # A folder of its own: what it builds is nobody else's business.
-            env={"PATH": "/usr/bin:/bin", "GO111MODULE": "off", "GOCACHE": str(folder / "cache")},
+            # The compiler's own cache has Go's library from the time before: it takes a minute.
+            env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+            | {"GO111MODULE": "off", "CGO_ENABLED": "0"},
         )
         return [binary]
     rest = {"python": PYTHON, "node": NODE, "php": PHP}[snippet.key]

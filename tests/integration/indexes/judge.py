@@ -1,6 +1,7 @@
 """Catches the queries of a block and judges them by their plan and by the rows that they read."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ FACTOR = 4
 channel, producer and consumer of each row reads four of them for one."""
 CONSTANT = 200
 """Rows that any statement may read besides. The large tables hold thousands."""
+PATIENCE_S = 300.0
+"""For the server to take deleted rows out of its indexes; it takes a moment, unless it is busy."""
 _NUMBER = re.compile(r"\b\d+\b")
 
 
@@ -43,12 +46,20 @@ class Judge:
         self.seen += 1
         for fault in plan_faults(sql, params):
             self.faults.append(f"{self.where}: {fault}: {_short(sql)}")
-        before = reads()
-        answer = execute(sql, params, many, context)
-        count = reads() - before
         asked = len(params or ()) + len(_NUMBER.findall(sql)) + sql.count("SELECT ")
-        rows = max(0, context["cursor"].rowcount)
-        if count > FACTOR * (rows + asked) + CONSTANT:
+        end, purged = time.monotonic() + PATIENCE_S, not sql.lstrip().startswith(("SELECT", "WITH"))
+        while True:
+            before = reads()
+            answer = execute(sql, params, many, context)
+            count = reads() - before
+            rows = max(0, context["cursor"].rowcount)
+            too_many = count > FACTOR * (rows + asked) + CONSTANT
+            if not too_many or purged or time.monotonic() > end:
+                break
+            # A row that was deleted stays in the indexes, and is read, until the purge was there.
+            purged = is_purged()
+            time.sleep(0.02)
+        if too_many:
             plan = [
                 {name: row[name] for name in ("table", "type", "key", "key_len", "Extra")}
                 for row in _explained(f"EXPLAIN {sql}", params)
@@ -113,6 +124,16 @@ def reads() -> int:
         )
         found = dict(cursor.fetchall())
     return sum(int(value) for name, value in found.items() if not name.endswith("_deleted"))
+
+
+def is_purged() -> bool:
+    """Whether the server has nothing left to take out of its indexes."""
+    if connection.vendor != "mysql":
+        return True
+    assert connection.connection is not None
+    with connection.connection.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")
+        return int(cursor.fetchone()[1]) == 0
 
 
 def _explained(sql: str, params: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,46 @@
+"""What the judge waits for before it speaks of a fault."""
+
+from datetime import timedelta
+from threading import Timer
+
+import pytest
+from django.db import connection
+
+from channels_app import clock
+from delivery.models import Correlation
+from tests.integration.indexes.judge import CONSTANT, judging, reads
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
+NUMBER = 10 * CONSTANT
+
+
+def somebody(*statements: str) -> None:
+    """Run these in a session that goes on, and ends after a second."""
+    other = connection.get_new_connection(connection.get_connection_params())
+    Timer(1.0, other.close).start()
+    for statement in statements:
+        other.query(statement)
+
+
+def look() -> None:
+    list(Correlation.objects.filter(noted_at__lt=clock.now()).order_by("noted_at")[:5])
+
+
+def test_a_row_that_was_deleted_is_no_fault_while_it_waits_for_the_purge() -> None:
+    now = clock.now() - timedelta(days=1)
+    Correlation.objects.bulk_create(
+        Correlation(id=key, delivery_id=key, noted_at=now) for key in range(1, NUMBER)
+    )
+    # One holds the purge up; that the other one writes has everybody look twice at young rows.
+    somebody(
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+    )
+    somebody("INSERT INTO delivery_correlation (id, noted_at) VALUES (0, now())")
+    Correlation.objects.filter(id__gt=0)._raw_delete("default")
+    before = reads()
+    look()
+    assert reads() - before > CONSTANT
+    with judging() as judge:
+        look()
+    judge.accept()
