@@ -39,6 +39,8 @@ from delivery.steps import queues
 MAY_MOVE = "delivery.change_movetask"
 MOST_SOURCES = 50
 SAMPLE = 5
+MOST_DELAYED = 1000
+"""Delayed messages that a page counts."""
 TONE = {
     MoveTask.State.RUNNING: "busy",
     MoveTask.State.COMPLETED: "good",
@@ -172,7 +174,7 @@ class Moving(Acting):
         if consumer is None:
             raise Http404("There is no such dead-letter queue.")
         now = clock.now()
-        waiting = queues.count(consumer.pk, consumer.channel_id, now)
+        waiting = _count(consumer, now)
         how, refused = How(consumer, request.POST if request.method == "POST" else None), ""
         if request.method == "POST" and how.is_valid():
             try:
@@ -222,7 +224,7 @@ def around(consumer: Consumer) -> dict[str, Any]:
         return {}
     row: Queue | None = getattr(consumer, "sqs_queue", None)
     now = clock.now()
-    waiting, since = queues.count(consumer.pk, consumer.channel_id, now), queues.oldest(consumer.pk)
+    waiting, since = _count(consumer, now), queues.oldest(consumer.pk)
     target = consumer.dead_letter_channel
     return {
         "queue": {
@@ -291,7 +293,7 @@ def _figures(
     place = f"{reverse('admin:delivery_delivery_changelist')}?consumer={consumer.pk}"
     ahead = f"{reverse('admin:timeline')}?channel={consumer.channel_id}"
     delayed = intcomma(waiting.delayed)
-    if waiting.delayed >= queues.MOST_COUNTED:
+    if waiting.delayed >= MOST_DELAYED:
         delayed = f"at least {delayed}"
     return [
         ("Waiting", intcomma(waiting.ready), f"{place}&state=queued"),
@@ -299,6 +301,10 @@ def _figures(
         ("Delayed", delayed, ahead),
         ("Oldest waits for", timesince(since, now) if since else base.NONE, ""),
     ]
+
+
+def _count(consumer: Consumer, now: datetime) -> queues.Waiting:
+    return queues.count(consumer.pk, consumer.channel_id, now, MOST_DELAYED)
 
 
 def _attributes(row: Queue | None) -> list[tuple[str, str]]:

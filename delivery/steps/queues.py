@@ -14,7 +14,7 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.turns import LEVELS
 
 MOST_COUNTED = 10_000
-"""Rows that are counted one by one: those that are delayed."""
+"""Rows that are counted one by one, for programs: those that are delayed."""
 MOST_SEEN = 1000
 """Messages that are looked at for those that are not fanned out yet."""
 MOST_KEPT = 10
@@ -32,7 +32,7 @@ class Waiting(NamedTuple):
     in_flight: int
     """That workers hold."""
     delayed: int
-    """Whose time has not come, up to twice `MOST_COUNTED`."""
+    """Whose time has not come."""
 
     @property
     def to_move(self) -> int:
@@ -40,10 +40,11 @@ class Waiting(NamedTuple):
         return self.ready + self.delayed
 
 
-def count(consumer_id: int, channel_id: int, now: datetime) -> Waiting:
+def count(consumer_id: int, channel_id: int, now: datetime, most: int = MOST_COUNTED) -> Waiting:
     """What waits for a pull consumer, and in its channel for the fan-out.
 
-    The costs do not grow with what is ready, nor with the history.
+    The costs do not grow with what is ready, nor with the history. Of delayed deliveries, and of
+    delayed messages, up to ``most`` are counted.
     """
     counts = Counter.read([consumer_id])[consumer_id]
     later = by_index(Delivery.objects.all(), "delivery_claim").filter(
@@ -53,14 +54,15 @@ def count(consumer_id: int, channel_id: int, now: datetime) -> Waiting:
         due_at__lt=BEHIND,
         state=DeliveryState.QUEUED.value,
     )
-    delayed = later[:MOST_COUNTED].count()
+    delayed = len(later.values_list("id", flat=True)[:most])
+    # What was fanned out or cancelled is due no more.
     scheduled = by_index(Message.objects.all(), "message_timeline").filter(
-        channel_id=channel_id, due_at__gt=now, state=Message.State.ACCEPTED
+        channel_id=channel_id, due_at__gt=now
     )
     return Waiting(
         max(0, counts[DeliveryState.QUEUED.value] - delayed) + _accepted(channel_id, now),
         counts[DeliveryState.IN_FLIGHT.value],
-        delayed + scheduled[:MOST_COUNTED].count(),
+        delayed + len(scheduled.values_list("id", flat=True)[:most]),
     )
 
 

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from channels_app import clock
-from channels_app.models import AuditEntry, Channel, Consumer
+from channels_app.models import AuditEntry, Consumer
 from channels_app.steps import make_roles
 from delivery.admin import queue
 from delivery.models import Delivery, MoveTask, Queue
