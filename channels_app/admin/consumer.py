@@ -33,7 +33,7 @@ PAUSE = dialog(
 RESUME = dialog(
     "Resume this consumer?", "What waits is sent, oldest and most urgent first.", "Resume"
 )
-SHORT = 60
+SHORT = 40
 """Of an address, in a list."""
 LIVE = (State.ACTIVE, State.PAUSED, State.DISABLED)
 

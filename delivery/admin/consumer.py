@@ -54,7 +54,7 @@ class WatchedConsumerAdmin(Moving, Surrounded, ConsumerAdmin):
         *("client_id", "channel", "shown_state", "shown_health", "mode", "address"),
         *("waiting", "dead", "team"),
     )
-    actions_detail = (*ConsumerAdmin.actions_detail, "redrive", "stop_moving")
+    actions_detail = ("redrive", "stop_moving", *ConsumerAdmin.actions_detail)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """With counts."""

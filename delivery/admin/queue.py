@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -50,14 +50,13 @@ TONE = {
 STOP = dialog(
     "Stop moving messages?", "What was moved stays where it is. The others wait here.", "Stop it"
 )
-SHOWN_ATTRIBUTES = {
-    "VisibilityTimeout": ("Visibility timeout", " s"),
-    "MessageRetentionPeriod": ("Retention", " s"),
-    "DelaySeconds": ("Delay", " s"),
-    "ReceiveMessageWaitTimeSeconds": ("Long poll", " s"),
-    "ContentBasedDeduplication": ("Content-based deduplication", ""),
+DURATIONS = {
+    "VisibilityTimeout": "Visibility timeout",
+    "MessageRetentionPeriod": "Retention",
+    "DelaySeconds": "Delay",
+    "ReceiveMessageWaitTimeSeconds": "Long poll",
 }
-"""Attributes that an SQS client set, in words; the others are fields of the page."""
+"""Attributes in seconds that an SQS client set; the others are fields of the page."""
 Consumers = QuerySet[Consumer]
 
 
@@ -299,7 +298,7 @@ def _figures(
         ("Waiting", intcomma(waiting.ready), f"{place}&state=queued"),
         ("In flight", intcomma(waiting.in_flight), f"{place}&state=in_flight"),
         ("Delayed", delayed, ahead),
-        ("Oldest waits for", timesince(since, now) if since else base.NONE, ""),
+        ("Oldest waits for", _duration(now - since) if since else base.NONE, ""),
     ]
 
 
@@ -310,10 +309,17 @@ def _count(consumer: Consumer, now: datetime) -> queues.Waiting:
 def _attributes(row: Queue | None) -> list[tuple[str, str]]:
     given = row.attributes if row else {}
     return [
-        (title, f"{given[name]}{unit}")
-        for name, (title, unit) in SHOWN_ATTRIBUTES.items()
+        (title, _duration(timedelta(seconds=int(given[name]))))
+        for name, title in DURATIONS.items()
         if name in given
     ]
+
+
+def _duration(span: timedelta) -> str:
+    """In seconds up to two minutes, then as people say it."""
+    now = clock.now()
+    seconds = max(0, int(span.total_seconds()))
+    return f"{seconds} s" if seconds < 120 else timesince(now - span, now)
 
 
 def _other(channel: Channel) -> Other:

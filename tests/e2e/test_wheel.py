@@ -118,6 +118,7 @@ def test_its_web_server_names_the_command_that_people_type(broker: Broker) -> No
         stderr=log,
         start_new_session=True,
     )
+    log.close()
 
     def hint() -> str:
         try:
