@@ -43,8 +43,8 @@ class Waiting(NamedTuple):
 def count(consumer_id: int, channel_id: int, now: datetime, most: int = MOST_COUNTED) -> Waiting:
     """What waits for a pull consumer, and in its channel for the fan-out.
 
-    The costs do not grow with what is ready, nor with the history. Of delayed deliveries, and of
-    delayed messages, up to ``most`` are counted.
+    The costs do not grow with what is ready, nor with the history. Of delayed deliveries
+    up to ``most`` are counted.
     """
     counts = Counter.read([consumer_id])[consumer_id]
     later = by_index(Delivery.objects.all(), "delivery_claim").filter(
@@ -55,14 +55,11 @@ def count(consumer_id: int, channel_id: int, now: datetime, most: int = MOST_COU
         state=DeliveryState.QUEUED.value,
     )
     delayed = len(later.values_list("id", flat=True)[:most])
-    # What was fanned out or cancelled is due no more.
-    scheduled = by_index(Message.objects.all(), "message_timeline").filter(
-        channel_id=channel_id, due_at__gt=now
-    )
+    soon, later_ones = _accepted(channel_id, now)
     return Waiting(
-        max(0, counts[DeliveryState.QUEUED.value] - delayed) + _accepted(channel_id, now),
+        max(0, counts[DeliveryState.QUEUED.value] - delayed) + soon,
         counts[DeliveryState.IN_FLIGHT.value],
-        delayed + len(scheduled.values_list("id", flat=True)[:most]),
+        delayed + later_ones,
     )
 
 
@@ -132,17 +129,21 @@ def cancel_move(task_id: int, asker: Asker) -> MoveTask:
     return transactions.run(write)
 
 
-def _accepted(channel_id: int, now: datetime) -> int:
-    """Messages that are due and not fanned out: up to `MOST_SEEN`, the last ones of a backlog."""
+def _accepted(channel_id: int, now: datetime) -> tuple[int, int]:
+    """Messages that are not fanned out yet: those that are due, and those that are not.
+
+    Looks at `MOST_SEEN` rows twice at most: of a backlog at the newest of the channel.
+    """
     accepted = by_index(Message.objects.all(), "message_state").filter(state=Message.State.ACCEPTED)
     rows = list(accepted.values_list("channel_id", "due_at")[:MOST_SEEN])
     if len(rows) < MOST_SEEN:
-        return sum(owner == channel_id and due_at <= now for owner, due_at in rows)
-    mine = by_index(Message.objects.all(), "message_timeline").filter(
-        channel_id=channel_id, due_at__lte=now
-    )
-    states = mine.order_by("-due_at", "-id").values_list("state", flat=True)[:MOST_SEEN]
-    return sum(state == Message.State.ACCEPTED for state in states)
+        dues = [due_at for owner, due_at in rows if owner == channel_id]
+    else:
+        mine = by_index(Message.objects.all(), "message_channel").filter(channel_id=channel_id)
+        newest = mine.order_by("-id").values_list("state", "due_at")[:MOST_SEEN]
+        dues = [due_at for state, due_at in newest if state == Message.State.ACCEPTED]
+    soon = sum(due_at <= now for due_at in dues)
+    return soon, len(dues) - soon
 
 
 def _where(task: MoveTask) -> str:

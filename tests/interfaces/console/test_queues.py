@@ -15,6 +15,7 @@ from channels_app.models import AuditEntry, Consumer
 from channels_app.steps import make_roles
 from delivery.admin import queue
 from delivery.models import Delivery, MoveTask, Queue
+from delivery.rules.asker import Asker
 from delivery.runtime import message_moves
 from delivery.steps import queues
 from tests.support import console
@@ -116,6 +117,14 @@ def test_a_retry_that_waits_for_its_time_is_delayed_and_not_ready(operator: Clie
     Delivery.objects.filter(pk=first.pk).update(due_at=clock.now() + timedelta(hours=1))
     counted = queues.count(consumer.pk, consumer.channel_id, clock.now())
     assert counted == (1, 0, 1)
+
+
+def test_a_delayed_message_is_counted_once_before_and_after_its_fan_out() -> None:
+    consumer = waiting()
+    publish(consumer.channel, b"later", due_at=clock.now() + timedelta(hours=1))
+    for _ in range(2):
+        assert queues.count(consumer.pk, consumer.channel_id, clock.now()) == (0, 0, 1)
+        bring(consumer)
 
 
 def test_messages_of_other_channels_are_counted_in_none_of_a_queues_numbers(
@@ -231,7 +240,8 @@ def test_a_destination_is_a_queue_of_the_same_kind(operator: Client) -> None:
         assert "Select a valid choice" in operator.post(url(dead, "move"), form).content.decode()
     operator.post(url(dead, "move"), {"destination": str(plain.channel_id)})
     assert MoveTask.objects.get().destination == plain.channel
-    assert AuditEntry.objects.get(action="queue.move").after["to"] == "channel:plain"
+    after = AuditEntry.objects.get(action="queue.move").after
+    assert after == {"to": "channel:plain", "waiting": 1, "rate": None}
 
 
 @pytest.mark.parametrize("rate", ["0", "501", "fast"])
@@ -314,7 +324,7 @@ def test_who_only_looks_sees_a_move_and_cannot_start_or_stop_one(name: str, may:
     assert client.post(url(dead, "move")).status_code == (302 if may else 403)
     assert MoveTask.objects.count() == int(may)
     if not may:
-        queues.start_move(dead, queues.Asker("command"), now=clock.now(), to_move=1)
+        queues.start_move(dead, Asker("command"), now=clock.now(), to_move=1)
     page = console.look(client, console.page_url(dead))
     assert "hx-get" in page
     assert (url(dead, "stop_moving") in page) == may
