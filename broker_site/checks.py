@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from channels_app.conf import INSTALLATION, MAX_TIMEOUT_MS
 from channels_app.rules.addresses import parse_networks
 from channels_app.rules.encryption import Keyring
+from channels_app.rules.program import typed
 
 MIN_SECRET = 50
 MIN_LEASE_GRACE_MS = 2000
@@ -57,8 +58,10 @@ def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"HOOKSTATION_ENCRYPTION_KEYS cannot be used: {problem}",
-            hint="Comma-separated, the first one seals, all of them open. "
-            "`manage.py generate_key` makes one.",
+            hint=typed(
+                "Comma-separated, the first one seals, all of them open. "
+                "`manage.py generate_key` makes one."
+            ),
             id="hookstation.E002",
         )
     ]

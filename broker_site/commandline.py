@@ -9,6 +9,7 @@ from django.core.management import ManagementUtility
 from django.core.management.color import color_style
 
 from broker_site import __version__, demo, env
+from channels_app.rules import program
 
 GROUPS: dict[str, dict[str, str]] = {
     "Run": {
@@ -52,8 +53,7 @@ class CommandLine(ManagementUtility):
 
     def __init__(self, words: Sequence[str]) -> None:
         super().__init__(list(words))
-        if self.prog_name == "python -m django":  # what Django takes every __main__.py for
-            self.prog_name = "python -m hookstation"
+        self.prog_name = program.name()
 
     def main_help_text(self, commands_only: bool = False) -> str:
         """Our commands in groups; ``commands_only`` lists the name of each, Django's too."""
@@ -71,7 +71,8 @@ class CommandLine(ManagementUtility):
                 lines += [" " * (wide + 4) + line for line in rest]
         lines += [
             "",
-            f"{name} COMMAND --help says more. {name} help --commands lists Django's too.",
+            f"{name} COMMAND --help says more.",
+            f"{name} help --commands lists Django's too.",
         ]
         return "\n".join(lines)
 
@@ -81,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv if arguments is None else arguments)
     env.export("DJANGO_SETTINGS_MODULE", "broker_site.settings")
     env.extend_python_path()
+    env.name_command(words[0])
+    program.use(env.command())
     match words[1:]:
         case [] | ["help" | "--help" | "-h"]:
             # Without the settings, which make the folder for data: somebody only looks.

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
+from django.db.models.functions import Lower
 from django.http import HttpRequest
 from django.urls import reverse
 from unfold.dataclasses import SearchResult
@@ -11,6 +12,7 @@ from unfold.dataclasses import SearchResult
 from broker_site import overview
 from channels_app.models import Channel, Consumer, Producer
 from channels_app.rules import ids
+from delivery.models import Queue
 
 FOUND = 10
 """Results of each kind that the search shows."""
@@ -51,4 +53,10 @@ def search(request: HttpRequest, term: str) -> list[SearchResult]:
         for row in model._default_manager.filter(**{f"{name}__startswith": term})[:FOUND]:
             where = f"{title} of {row.channel}" if isinstance(row, Consumer) else title
             found.append(SearchResult(str(row), where, reverse(page, args=[row.pk]), "tag"))
+    if request.user.has_perm("channels_app.view_consumer"):
+        # The term comes in lower case, and a queue's name keeps its capitals.
+        named = Queue.objects.annotate(lower=Lower("name")).filter(lower__startswith=term)
+        for queue in named[:FOUND]:
+            url = reverse("admin:channels_app_consumer_change", args=[queue.consumer_id])
+            found.append(SearchResult(queue.name, "Queue", url, "tag"))
     return found

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from broker_site import env
 from channels_app.rules.encryption import generate_key
+from channels_app.rules.program import typed
 
 FOLDER = "demo"
 FILE = "demo.env"
@@ -74,5 +75,5 @@ def _keep(folder: Path) -> dict[str, str]:
     if kept != values:
         lines = [f"{name}={shlex.quote(value)}\n" for name, value in values.items()]
         path.touch(mode=0o600)
-        path.write_text(HEADER + "".join(lines), "utf-8")
+        path.write_text(typed(HEADER) + "".join(lines), "utf-8")
     return values

@@ -24,6 +24,7 @@ from channels_app.models import (
     Schedule,
 )
 from channels_app.rules import misfires, schemas
+from channels_app.rules.program import typed
 from channels_app.steps import reseal
 from channels_app.storage import disks
 from delivery.models import ConsumerHealth
@@ -87,7 +88,7 @@ def migrations() -> Iterable[Finding]:
             "error",
             "migrations",
             f"{len(missing)} migrations are not applied: {names}.",
-            "Run `manage.py migrate`.",
+            typed("Run `manage.py migrate`."),
         )
 
 
@@ -123,7 +124,7 @@ def books() -> Iterable[Finding]:
                 f"audit_{span}",
                 f"The last audit ({span}, {report.finished_at:%Y-%m-%d %H:%M} UTC) found "
                 f"{report.gap} rows that do not add up: {', '.join(sorted(report.checks))}.",
-                "Run `manage.py audit`: it names them, what that means and the way out.",
+                typed("Run `manage.py audit`: it names them, what that means and the way out."),
             )
     if dead := now.by_state[DeliveryState.DEAD]:
         yield Finding(
@@ -142,7 +143,7 @@ def schedules() -> Iterable[Finding]:
             "error",
             "schedules_overdue",
             f"{overdue} schedules are overdue by more than a minute: their messages are missed.",
-            "The steward publishes them: start `manage.py worker`, or look into its log.",
+            typed("The steward publishes them: start `manage.py worker`, or look into its log."),
         )
 
 
@@ -251,7 +252,7 @@ def encryption() -> Iterable[Finding]:
             "info",
             "key_not_rotated",
             f"The first encryption key here is {keyring().primary_id}, and {primary} still seals.",
-            "When every process has read the new key, run `manage.py rotate_keys`.",
+            typed("When every process has read the new key, run `manage.py rotate_keys`."),
         )
     oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[:OLDEST_BODIES]
     used = {*oldest, *reseal.used_keys(OLDEST_FACTORS)}
@@ -260,8 +261,10 @@ def encryption() -> Iterable[Finding]:
             "warning",
             "key_rotation",
             f"Rows are still sealed by former encryption keys ({', '.join(old)}).",
-            "Keep those keys in HOOKSTATION_ENCRYPTION_KEYS, run `manage.py rotate_keys`, and only "
-            "then take them away.",
+            typed(
+                "Keep those keys in HOOKSTATION_ENCRYPTION_KEYS, run `manage.py rotate_keys`, and "
+                "only then take them away."
+            ),
         )
 
 

@@ -11,6 +11,9 @@ from django.core.exceptions import ImproperlyConfigured
 from environ import Env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
+COMMAND = "HOOKSTATION_COMMAND"
+"""Between our own processes: the program as people typed it. Nobody has to set it."""
+PROGRAM_OF_CHECKOUT = "python manage.py"
 
 
 MOST_BODY_BYTES = 64 * 1024**2
@@ -338,6 +341,22 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
 def export(name: str, value: str) -> None:
     """Set a variable for this process and its children, unless the installation chose it."""
     os.environ.setdefault(name, value)
+
+
+def name_command(started: str) -> None:
+    """Remember for this process and its children by which program people started them.
+
+    Children are started by the path of manage.py, whatever their parent was started by.
+    """
+    last = Path(started).name
+    names = {"manage.py": PROGRAM_OF_CHECKOUT, "__main__.py": "python -m hookstation"}
+    export(COMMAND, names.get(last, last))
+
+
+def command() -> str:
+    """What people type in front of a command's name, here or in the process that started this."""
+    is_installed = BASE_DIR.parts[-2:] == ("hookstation", "broker")
+    return os.environ.get(COMMAND) or ("hookstation" if is_installed else PROGRAM_OF_CHECKOUT)
 
 
 def extend_python_path() -> None:

@@ -23,6 +23,7 @@ from prometheus_client.exposition import choose_encoder
 from broker_site import backlog, scrape
 from channels_app import keystore
 from channels_app.conf import conf
+from channels_app.rules.program import typed
 from channels_app.storage import disks, probe
 from delivery.runtime import slots
 
@@ -143,7 +144,7 @@ class _Migrations:
         if not missing:
             return Check(True, "The tables fit the code.")
         return Check(
-            False, f"{len(missing)} migrations are not applied.", "Run `manage.py migrate`."
+            False, f"{len(missing)} migrations are not applied.", typed("Run `manage.py migrate`.")
         )
 
 
@@ -155,7 +156,7 @@ def storage() -> Check:
         return Check(
             False,
             "The database answers, and no row can be written: no message is accepted.",
-            "Look whether it is read-only, locked or full: `manage.py doctor`.",
+            typed("Look whether it is read-only, locked or full: `manage.py doctor`."),
         )
     return Check(True, "A row can be written.")
 
@@ -181,7 +182,9 @@ def keys() -> Check:
     return Check(
         False,
         "This process lacks the encryption key that seals: it accepts nothing that is sealed.",
-        "`manage.py doctor` names the key. Add it to HOOKSTATION_ENCRYPTION_KEYS and restart.",
+        typed(
+            "`manage.py doctor` names the key. Add it to HOOKSTATION_ENCRYPTION_KEYS and restart."
+        ),
     )
 
 
@@ -201,7 +204,7 @@ def pumps() -> Check:
     return Check(
         False,
         f"No pump had a heartbeat in the last {slots.STALE_S:.0f} s: nothing is delivered.",
-        "Start `manage.py broker` or `manage.py worker`, or look into its log.",
+        typed("Start `manage.py broker` or `manage.py worker`, or look into its log."),
     )
 
 
@@ -252,10 +255,10 @@ def _failed(name: str) -> Check:
         return Check(
             False,
             "The database does not answer.",
-            "Look whether it runs and whether DATABASE_URL is right: `manage.py doctor`.",
+            typed("Look whether it runs and whether DATABASE_URL is right: `manage.py doctor`."),
         )
     return Check(
         False,
         "The tables cannot be read.",
-        "Run `manage.py migrate`; if that changes nothing, `manage.py doctor` says more.",
+        typed("Run `manage.py migrate`; if that changes nothing, `manage.py doctor` says more."),
     )

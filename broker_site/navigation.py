@@ -103,6 +103,13 @@ NAVIGATION = (
                 _in_state("dead"),
                 has_badge=True,
             ),
+            Place(
+                "Queues",
+                "inbox",
+                "channels_app.consumer",
+                "?mode__exact=pull",
+                lambda asked: asked.get("mode__exact") == "pull",
+            ),
             Place("Attempts", "repeat_one", "delivery.attempt"),
             Place("Replays", "replay", "delivery.replay"),
             Place(
@@ -122,7 +129,12 @@ NAVIGATION = (
         (
             Place("Channels", "podcasts", "channels_app.channel"),
             Place("Event types", "category", "channels_app.eventtype"),
-            Place("Consumers", "webhook", "channels_app.consumer"),
+            Place(
+                "Consumers",
+                "webhook",
+                "channels_app.consumer",
+                lit=lambda asked: asked.get("mode__exact") != "pull",
+            ),
             Place("Producers", "output", "channels_app.producer"),
             Place("API keys", "key", "channels_app.apikey"),
         ),

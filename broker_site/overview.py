@@ -16,6 +16,7 @@ from django.utils.text import Truncator
 from broker_site import backlog, charts
 from channels_app import clock
 from channels_app.models import Consumer, Message
+from channels_app.rules.program import typed
 from delivery.models.traffic import MINUTE_S
 from delivery.rules.latency import in_words, quantile_ms
 from delivery.rules.lifecycle import DeliveryState
@@ -131,7 +132,7 @@ def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
         _card(
             "Living pumps",
             pumps,
-            text if pumps else "Nothing is delivered: start manage.py broker.",
+            text if pumps else typed("Nothing is delivered: start manage.py broker."),
             reverse("admin:delivery_pumpslot_changelist"),
             alarm=pumps == 0 or drifts,
         ),

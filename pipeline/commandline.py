@@ -198,7 +198,7 @@ def _end(run: runs.Run, outcome: Outcome) -> None:
 def parser() -> argparse.ArgumentParser:
     """What can be asked for."""
     top = argparse.ArgumentParser(
-        prog="python -m pipeline",
+        prog=settings.own_command(),
         description="Work on the broker's rows with Spark (docs/pipeline.md).",
         epilog="Exit codes: 0 done, 1 failed, 2 a wrong option or setting, "
         "3 another run of the job is at work, "

@@ -21,6 +21,22 @@ KEYS = "HOOKSTATION_ENCRYPTION_KEYS"
 """The variable by which they know the broker's encryption keys."""
 
 
+COMMAND = "HOOKSTATION_COMMAND"
+"""How people started the program, where the command `hookstation` or `manage.py` did."""
+CHECKOUT = "python manage.py"
+
+
+def command(environ: Mapping[str, str] = os.environ) -> str:
+    """What people type in front of a command of the broker."""
+    return environ.get(COMMAND) or CHECKOUT
+
+
+def own_command(environ: Mapping[str, str] = os.environ) -> str:
+    """What people type in front of a job."""
+    name = command(environ)
+    return "python -m pipeline" if name == CHECKOUT else f"{name} pipeline"
+
+
 class BadSetting(Exception):
     """A variable cannot be used; the message names it and says what would be accepted."""
 

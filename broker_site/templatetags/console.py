@@ -8,10 +8,14 @@ from django.template.base import FilterExpression, Parser, Token
 from unfold.templatetags.unfold_list import result_headers
 
 from broker_site import rows
+from channels_app.rules.program import typed
 
 register = Library()
 MOST_REMEMBERED = 100
 """Drawings of one block that a process keeps: as many as there are ways to look at it, and more."""
+
+
+register.filter("typed", typed)
 
 
 @register.filter

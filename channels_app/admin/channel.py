@@ -11,11 +11,12 @@ from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import ChannelForm, EventTypeForm
 from channels_app.admin.surroundings import Surrounded
 from channels_app.conf import conf
-from channels_app.models import Channel, EventType, QuotaUsage
+from channels_app.models import Channel, Consumer, EventType, QuotaUsage
 from channels_app.steps import register_event_type
 
 ACCESS = ("exposure", "history", "sensitive")
 """Who sees it, and how much."""
+CONSUMERS_SHOWN = 20
 
 
 @admin.register(Channel)
@@ -57,12 +58,21 @@ class ChannelAdmin(Surrounded, base.Stepped):
         """As register_channel names it."""
         return f"channel:{obj.slug}"
 
-    change_form_outer_before_template = "channels_app/quota.html"
+    change_form_outer_before_template = "channels_app/channel.html"
 
     def around_row(self, request: HttpRequest, row: Channel) -> dict[str, Any]:
-        """How much waits, of what may."""
+        """How much waits, of what may, and who receives it."""
         used = QuotaUsage.of(QuotaUsage.Scope.CHANNEL, row.pk)
-        return {"bars": row.quota(conf().channel_quota).bars(used)}
+        rows = Consumer.objects.filter(channel=row).exclude(state=Consumer.State.RETIRED)
+        consumers = rows.select_related("health").order_by("client_id")[: CONSUMERS_SHOWN + 1]
+        return {
+            "bars": row.quota(conf().channel_quota).bars(used),
+            "consumers": [
+                (consumer, base.label(*consumer.condition[:2]))
+                for consumer in consumers[:CONSUMERS_SHOWN]
+            ],
+            "has_more": len(consumers) > CONSUMERS_SHOWN,
+        }
 
     @display(description="State")
     def state(self, channel: Channel) -> str:

@@ -33,7 +33,7 @@ PAUSE = dialog(
 RESUME = dialog(
     "Resume this consumer?", "What waits is sent, oldest and most urgent first.", "Resume"
 )
-SHORT = 60
+SHORT = 40
 """Of an address, in a list."""
 LIVE = (State.ACTIVE, State.PAUSED, State.DISABLED)
 
@@ -73,14 +73,8 @@ class ConsumerAdmin(Acting, base.Stepped):
 
     form = ConsumerForm
     identity = ("channel", "client_id")
-    list_display = (
-        "client_id",
-        "channel",
-        "shown_state",
-        "shown_health",
-        "mode",
-        "address",
-        "team",
+    list_display: tuple[str, ...] = (
+        *("client_id", "channel", "shown_state", "shown_health", "mode", "address", "team"),
     )
     list_select_related = ("channel", "team", "health")
     list_filter = (
@@ -95,7 +89,9 @@ class ConsumerAdmin(Acting, base.Stepped):
     ordering = ("channel__slug", "client_id")
     actions = ("pause_selected", "resume_selected")
     action_form = base.ReasonActionForm
-    actions_detail = ("see_deliveries", "see_audit", "pause", "resume", "rotate", "renew", "retire")
+    actions_detail: tuple[str, ...] = (
+        *("see_deliveries", "see_audit", "pause", "resume", "rotate", "renew", "retire"),
+    )
     readonly_fields = (
         *("shown_state", "state_reason", "state_changed_at", "live_secrets", "inbound_address"),
     )

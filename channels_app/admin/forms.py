@@ -124,6 +124,13 @@ class StepForm(Refusable):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for name, known in self.known.items():
+            if name in self.fields and not self.fields[name].help_text:
+                # What a request means that leaves the field out is no matter of a form.
+                self.fields[name].help_text = known.help.partition(" PUT without")[0]
+        if "rate_per_second" in self.fields:
+            self.fields["rate_per_second"].help_text = "At most; empty: no limit."
+            self.fields["rate_burst"].help_text = "So many at once."
         if "description" in self.fields:
             self.fields["description"].widget = UnfoldAdminTextareaWidget(attrs={"rows": 2})
         if self.instance.pk:
@@ -268,6 +275,7 @@ class ConsumerForm(StepForm):
     class Meta:
         model = Consumer
         exclude = ("headers_sealed", "inbound_sealed")  # noqa: DJ006 - the admin names the fields
+        help_texts: ClassVar[Mapping[str, str]] = {"team": "Who looks after it in the portal."}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -334,6 +334,25 @@ def keys_of(team: str) -> QuerySet[ApiKey]:
     return ApiKey.objects.filter(Q(team__slug=team) | Q(producer__in=_producers(team)))
 
 
+def published_on(team: str) -> list[str]:
+    """Channels that a working key of the team's producers may publish on, by name.
+
+    Of a key for all channels these are the external ones: teams hear of no others.
+    """
+    found: set[str] = set()
+    producers = _producers(team).filter(disabled=False)
+    for key in working(ApiKey.objects.filter(producer__in=producers)):
+        if "publish" in key.scopes:
+            found.update(key.channels or _external())
+    known = Channel.objects.filter(slug__in=found)
+    return list(known.order_by("slug").values_list("slug", flat=True))
+
+
+def _external() -> QuerySet[Channel, str]:
+    external = Channel.objects.filter(exposure=Channel.Exposure.EXTERNAL)
+    return external.values_list("slug", flat=True)
+
+
 def working(known: QuerySet[ApiKey]) -> QuerySet[ApiKey]:
     """Those that open something now."""
     lasting = Q(expires_at=None) | Q(expires_at__gt=clock.now())

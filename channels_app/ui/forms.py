@@ -22,7 +22,7 @@ MEANING = {
 DOES = {
     "publish": "send messages, and move or cancel them",
     "register": "register and change webhooks",
-    "receive": "compare what was received with what was sent",
+    "receive": "ask for messages, and compare what was received with what was sent",
     "read": "look at messages, deliveries and webhooks",
     "replay": "send again what failed",
 }

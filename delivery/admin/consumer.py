@@ -9,14 +9,17 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from unfold.views import ChangeList
 
 from channels_app import clock
 from channels_app.admin import base
+from channels_app.admin.base import display
 from channels_app.admin.consumer import ConsumerAdmin
 from channels_app.admin.surroundings import Surrounded
 from channels_app.models import Consumer
-from delivery.admin import leases
+from delivery.admin import leases, queue
 from delivery.admin.lane import state_of
+from delivery.admin.queue import Moving
 from delivery.admin.runtime import TONE, Circuit
 from delivery.models import ConsumerHealth, Counter, Lane
 from delivery.rules.lifecycle import DeliveryState
@@ -27,11 +30,45 @@ LANES_SHOWN = 5
 """Ordering keys on the page; those that stand longest are the ones that matter."""
 
 
+class Counted(ChangeList):
+    """The list with each row's counts, asked for in one query."""
+
+    result_list: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        """The page's rows."""
+        super().get_results(request)
+        rows = list(self.result_list)
+        counts = Counter.read([row.pk for row in rows])
+        for row in rows:
+            row.counted = counts[row.pk]
+        self.result_list = rows
+
+
 @admin.register(Consumer)
-class WatchedConsumerAdmin(Surrounded, ConsumerAdmin):
-    """Consumers: what they are set to, and how they do."""
+class WatchedConsumerAdmin(Moving, Surrounded, ConsumerAdmin):
+    """Consumers: what they are set to, and how they do. Those that pull are queues."""
 
     change_form_outer_before_template = "delivery/consumer.html"
+    list_display = (
+        *("client_id", "channel", "shown_state", "shown_health", "mode", "address"),
+        *("waiting", "dead", "team"),
+    )
+    actions_detail = ("redrive", "stop_moving", *ConsumerAdmin.actions_detail)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """With counts."""
+        return Counted
+
+    @display(description="Waiting")
+    def waiting(self, consumer: Consumer) -> str:
+        """What is to be sent, or to be received."""
+        return _count(consumer, DeliveryState.QUEUED)
+
+    @display(description="Dead")
+    def dead(self, consumer: Consumer) -> str:
+        """Its dead letters."""
+        return _count(consumer, DeliveryState.DEAD)
 
     def around_row(self, request: HttpRequest, row: Consumer) -> dict[str, Any]:
         """Its circuit, its counts and its leases."""
@@ -44,6 +81,7 @@ class WatchedConsumerAdmin(Surrounded, ConsumerAdmin):
             "leases": leases.of_consumer(row),
             "lanes": _lanes(row),
             "lanes_url": _lanes_url(row),
+            **queue.around(row),
         }
 
 
@@ -79,6 +117,15 @@ def _counts(consumer_id: int) -> list[tuple[str, str, str]]:
         (state.value.replace("_", " "), intcomma(counts[state]), f"{url}&state={state.value}")
         for state in DeliveryState
     ]
+
+
+def _count(consumer: Any, state: DeliveryState) -> str:
+    """The number of a row of the list, which leads to them."""
+    number = consumer.counted[state.value]
+    if not number:
+        return base.fill('<span class="hs-note">{}</span>', "0")
+    url = f"{reverse('admin:delivery_delivery_changelist')}?consumer={consumer.pk}"
+    return base.linked(f"{url}&state={state.value}", intcomma(number))
 
 
 def _lanes(consumer: Consumer) -> list[tuple[Lane, SafeString]]:

@@ -11,6 +11,7 @@ from django.utils.text import capfirst
 
 from channels_app import clock
 from channels_app.admin import base
+from channels_app.rules.program import typed
 from delivery.admin.live import Live
 from delivery.models import PipelineRun, PipelineSchedule
 from delivery.rules.pipeline_jobs import DRY_RUN, JOBS, Job
@@ -152,8 +153,8 @@ def _hint(run: PipelineRun) -> str:
         return ""
     others = " and nothing else runs" if run.requested_by == pipeline_runs.SCHEDULE else ""
     return (
-        "A worker (manage.py broker) starts it within a minute, when no other run of this job is "
-        f"at work{others}."
+        f"A worker ({typed('manage.py broker')}) starts it within a minute, when no other run "
+        f"of this job is at work{others}."
     )
 
 

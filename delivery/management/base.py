@@ -18,6 +18,8 @@ from django.db import Error as DatabaseFailure
 
 from channels_app import keystore
 from channels_app.conf import INSTALLATION
+from channels_app.rules import program
+from channels_app.rules.program import typed
 
 BAR_WIDTH = 30
 REDRAW_S = 0.1
@@ -64,11 +66,12 @@ class Command(BaseCommand):
     }
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        """Django's parser, with our examples."""
+        """Django's parser, with our examples, and with each command as people type it."""
         kwargs.setdefault("formatter_class", HelpFormatter)
         if self.examples:
-            kwargs.setdefault("epilog", f"examples:\n{self.examples}")
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
+            kwargs.setdefault("epilog", f"examples:\n{typed(self.examples)}")
+        parser = super().create_parser(program.name(), subcommand, **kwargs)
+        parser.description = typed(self.help)
         for action in parser._actions:
             # Django adds this one past suppressed_base_arguments.
             if "--skip-checks" in action.option_strings:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from channels_app.rules.program import typed
 from delivery.rules.lifecycle import DeliveryState
 
 STATES = tuple(state.value for state in DeliveryState)
@@ -123,7 +124,7 @@ EXPLANATIONS: dict[Check, Explanation] = {
 
 def way_out(check: Check, channel: str, consumer: str) -> str:
     """What to do about a finding there, with its names where they are known."""
-    text = EXPLANATIONS[check].way_out
+    text = typed(EXPLANATIONS[check].way_out)
     return text.replace("{channel}", channel or "{channel}").replace(
         "{client_id}", consumer or "{client_id}"
     )

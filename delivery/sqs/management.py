@@ -12,8 +12,7 @@ from channels_app.directory import directory
 from channels_app.models import AuditEntry, Message
 from channels_app.rules.conditions import ALWAYS
 from channels_app.steps import register_channel, register_consumer, switch_consumer
-from delivery.models import Counter, Delivery, Queue
-from delivery.rules.lanes import BEHIND
+from delivery.models import Delivery, Queue
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
@@ -23,10 +22,10 @@ from delivery.sqs.context import ANY_SCOPE, Context
 from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import CLIENT_ID, COUNTS, MAX_TAGS, QueueView
 from delivery.steps import cancel
+from delivery.steps import queues as steps
+from delivery.steps.queues import Waiting
 
 MAX_RESULTS = 1000
-MAX_COUNTED = 10_000
-"""Rows that are counted one by one: delayed messages, and those that are not fanned out yet."""
 PURGE_ROWS = 500
 DEDUPLICATION_S = 300
 """A FIFO queue knows a deduplication id for five minutes."""
@@ -287,32 +286,13 @@ def _check_redrive(context: Context, name: str, given: dict[str, str], is_fifo: 
         raise errors.invalid("RedrivePolicy", text, reason)
 
 
-def count_waiting(queue: QueueView) -> int:
-    """How many messages wait in the queue, delayed ones too."""
-    counts = _counts(queue)
-    return int(counts[COUNTS[0]]) + int(counts[COUNTS[2]])
+def waiting(queue: QueueView) -> Waiting:
+    """How many messages the queue has."""
+    return steps.count(queue.consumer.id, queue.channel.id, clock.now())
 
 
 def _counts(queue: QueueView) -> dict[str, str]:
-    now, consumer_id = clock.now(), queue.consumer.id
-    counts = Counter.read([consumer_id])[consumer_id]
-    waiting = Delivery.objects.filter(
-        consumer_id=consumer_id,
-        state=DeliveryState.QUEUED.value,
-        due_at__gt=now,
-        due_at__lt=BEHIND,
-    )
-    delayed = waiting[:MAX_COUNTED].count()
-    new = Message.objects.filter(channel_id=queue.channel.id, state=Message.State.ACCEPTED)
-    soon = new.filter(due_at__lte=now)[:MAX_COUNTED].count()
-    later = new.filter(due_at__gt=now)[:MAX_COUNTED].count()
-    return {
-        "ApproximateNumberOfMessages": str(
-            max(0, counts[DeliveryState.QUEUED.value] - delayed) + soon
-        ),
-        "ApproximateNumberOfMessagesNotVisible": str(counts[DeliveryState.IN_FLIGHT.value]),
-        "ApproximateNumberOfMessagesDelayed": str(delayed + later),
-    }
+    return dict(zip(COUNTS, map(str, waiting(queue)), strict=True))
 
 
 def _purge(context: Context, queue: QueueView) -> None:

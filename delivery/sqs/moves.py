@@ -2,17 +2,20 @@
 
 from typing import Any
 
-from channels_app import clock, transactions
-from channels_app.models import AuditEntry, Channel, Consumer, new_id
+from channels_app import clock
+from channels_app.directory import directory
+from channels_app.errors import Refused
+from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
 from delivery.models import MoveTask
 from delivery.sqs import errors, management, queues
 from delivery.sqs.context import Context
 from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import QueueView
+from delivery.steps import queues as steps
+from delivery.steps.queues import MAX_PER_SECOND
 
-MAX_PER_SECOND = 500
-MAX_LISTED = 10
+MAX_LISTED = steps.MOST_KEPT
 Parameters = dict[str, Any]
 Result = dict[str, Any]
 State = MoveTask.State
@@ -31,19 +34,20 @@ def start(context: Context, parameters: Parameters) -> Result:
         reason = f"Must be between 1 and {MAX_PER_SECOND}."
         raise errors.invalid("MaxNumberOfMessagesPerSecond", rate, reason)
     destination = _destination(context, queue, parameters.get("DestinationArn"))
-    now, consumer_id = clock.now(), queue.consumer.id
-    task = MoveTask(
-        id=new_id(),
-        consumer_id=consumer_id,
-        source_arn=parameters["SourceArn"],
-        destination_arn=parameters.get("DestinationArn") or "",
-        destination=destination,
-        max_per_second=rate,
-        to_move_count=management.count_waiting(queue),
-        started_at=now,
-        next_due_at=now,
-    )
-    transactions.run(lambda: _save(context, queue, task), on_collision=new_id.reseed)
+    waiting = management.waiting(queue)
+    try:
+        task = steps.start_move(
+            Consumer.objects.select_related("channel").get(id=queue.consumer.id),
+            context.asker("StartMessageMoveTask"),
+            now=clock.now(),
+            to_move=waiting.to_move,
+            destination=destination,
+            max_per_second=rate,
+            source_arn=parameters["SourceArn"],
+            destination_arn=parameters.get("DestinationArn") or "",
+        )
+    except Refused as refused:
+        raise SqsError("UnsupportedOperation", refused.detail) from None
     return {"TaskHandle": _handle(task)}
 
 
@@ -54,23 +58,15 @@ def cancel(context: Context, parameters: Parameters) -> Result:
     if not isinstance(handle, str) or not handle:
         raise errors.missing("TaskHandle")
     number = ids.from_public(ids.MOVE, handle)
-    task = MoveTask.objects.filter(id=number).first() if number is not None else None
+    tasks = MoveTask.objects.select_related("consumer__channel")
+    task = tasks.filter(id=number).first() if number is not None else None
     if task is None:
         raise _no_task()
-    context.named(queues.name_of_arn(task.source_arn, "SourceArn"), "replay")
-
-    def write() -> MoveTask | None:
-        found = MoveTask.objects.select_for_update().get(id=task.id)
-        if found.state != State.RUNNING:
-            return None
-        found.state = State.CANCELLED
-        found.save()
-        return found
-
-    done = transactions.run(write)
-    if done is None:
-        detail = "Only active tasks can be cancelled."
-        raise SqsError("UnsupportedOperation", detail)
+    context.named(_name(task), "replay")
+    try:
+        done = steps.cancel_move(task.id, context.asker("CancelMessageMoveTask"))
+    except Refused as refused:
+        raise SqsError("UnsupportedOperation", refused.detail) from None
     return {"ApproximateNumberOfMessagesMoved": done.moved_count}
 
 
@@ -80,27 +76,10 @@ def list_tasks(context: Context, parameters: Parameters) -> Result:
     limit = parameters.get("MaxResults", 1)
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_LISTED:
         raise errors.invalid("MaxResults", limit, f"Must be between 1 and {MAX_LISTED}.")
-    rows = MoveTask.objects.filter(consumer_id=queue.consumer.id).order_by("-id")
-    return {"Results": [_show(row) for row in rows[:limit]]}
-
-
-def _save(context: Context, queue: QueueView, task: MoveTask) -> None:
-    Consumer.objects.select_for_update().get(id=task.consumer_id)  # one start after the other
-    mine = MoveTask.objects.filter(consumer_id=task.consumer_id)
-    if mine.filter(state=State.RUNNING).exists():
-        detail = "There is already a task running. Only one may run for a source queue."
-        raise SqsError("UnsupportedOperation", detail)
-    old = mine.order_by("-id").values_list("id", flat=True)[MAX_LISTED - 1 :]
-    MoveTask.objects.filter(id__in=list(old)).delete()
-    task.save(force_insert=True)
-    AuditEntry.record(
-        context.caller.actor,
-        "queue.move",
-        f"consumer:{queue.channel.slug}/{queue.consumer.client_id}",
-        team_id=queue.consumer.team_id,
-        reason="StartMessageMoveTask",
-        after={"to": task.destination_arn, "waiting": task.to_move_count},
+    rows = MoveTask.objects.filter(consumer_id=queue.consumer.id).select_related(
+        "consumer__channel", "destination"
     )
+    return {"Results": [_show(row, context.region) for row in rows.order_by("-id")[:limit]]}
 
 
 def _source(context: Context, parameters: Parameters) -> QueueView:
@@ -130,18 +109,37 @@ def _destination(context: Context, queue: QueueView, arn: object) -> Channel | N
     return Channel.objects.get(id=target.channel.id)
 
 
-def _show(task: MoveTask) -> Result:
+def _name(task: MoveTask) -> str:
+    """The queue from which it moves. Raises SqsError."""
+    if task.source_arn:
+        return queues.name_of_arn(task.source_arn, "SourceArn")
+    consumer = task.consumer
+    return queues.name_of(consumer.channel.slug, consumer.client_id) or consumer.channel.slug
+
+
+def _target_arn(task: MoveTask, region: str) -> str:
+    """Where to, as it was said; of a task that the console started, the channel's queue."""
+    if task.destination_arn or task.destination is None:
+        return task.destination_arn
+    channel = directory.channel(task.destination.slug)
+    consumer = queues.pull_consumer(channel) if channel else None
+    slug = task.destination.slug
+    name = queues.name_of(slug, consumer.client_id) if consumer else None
+    return queues.arn_of(name or slug, region)
+
+
+def _show(task: MoveTask, region: str) -> Result:
     found: Result = {
         "Status": task.state,
-        "SourceArn": task.source_arn,
+        "SourceArn": task.source_arn or queues.arn_of(_name(task), region),
         "ApproximateNumberOfMessagesMoved": task.moved_count,
         "ApproximateNumberOfMessagesToMove": task.to_move_count,
         "StartedTimestamp": int(task.started_at.timestamp() * 1000),
     }
     if task.state == State.RUNNING:
         found["TaskHandle"] = _handle(task)
-    if task.destination_arn:
-        found["DestinationArn"] = task.destination_arn
+    if target := _target_arn(task, region):
+        found["DestinationArn"] = target
     if task.max_per_second:
         found["MaxNumberOfMessagesPerSecond"] = task.max_per_second
     if task.failure:

@@ -1,6 +1,6 @@
 """Forms of webhooks: what people type, turned into what steps/register_consumer takes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from django import forms
@@ -92,6 +92,23 @@ class WebhookForm(forms.Form):
         ),
         widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
     )
+    lapsed_leases = forms.ChoiceField(
+        label="When a worker lets a message lapse",
+        required=False,
+        choices=[
+            ("free", "It is no attempt: the worker died, the message is not to blame"),
+            ("charged", "It is an attempt, as Amazon SQS counts them"),
+        ],
+        initial="free",
+        widget=forms.RadioSelect,
+        help_text="Only of one that asks for its messages.",
+    )
+    dead_letter_channel = forms.ChoiceField(
+        label="Publish dead letters on",
+        required=False,
+        help_text="Each message that is given up is published there too, and stays a dead letter "
+        "here. Channels that producers of the team publish on can be chosen.",
+    )
     description = forms.CharField(
         label="Description",
         required=False,
@@ -99,14 +116,32 @@ class WebhookForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 2}),
     )
 
-    def __init__(self, channel: Channel, *args: Any, stored: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        *args: Any,
+        dead_letters: Collection[str] = (),
+        stored: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """``dead_letters`` are channels that may be chosen, ``stored`` is a policy."""
         super().__init__(*args, **kwargs)
+        others = [name for name in dead_letters if name != channel.slug]
+        dead: Any = self.fields["dead_letter_channel"]
+        dead.choices = [("", "No channel"), *((name, name) for name in others)]
+        if not others:
+            del self.fields["dead_letter_channel"]
         known = EventType.objects.filter(channel=channel).order_by("deprecated", "name")
         self._types = list(known.values_list("name", flat=True))
         types: Any = self.fields["types"]
         types.choices = [(name, name) for name in self._types]
         if not self._types:
             del self.fields["types"]
+            self.fields["patterns"].label = "Event types"
+            self.fields["patterns"].help_text = SafeString(
+                "Names or patterns like <code>order.*</code> (all below order), with blanks "
+                "between them. With nothing here you get everything."
+            )
         retry: Any = self.fields["retry"]
         retry.choices = _policies(stored)
         attempts = conf().max_attempts
@@ -141,8 +176,13 @@ class WebhookForm(forms.Form):
                 raise forms.ValidationError(f"{pattern[:80]}: {fault}")
         return found
 
+    def only_what_is_called_needs(self) -> None:
+        """Leave out what is for workers that ask."""
+        del self.fields["lapsed_leases"]
+
     def only_what_pulls_need(self) -> None:
         """Leave out what is for calls."""
+        self.fields["lapsed_leases"].help_text = ""
         del self.fields["url"], self.fields["rate_per_second"], self.fields["headers"]
 
     def values(self) -> dict[str, Any]:
@@ -159,6 +199,10 @@ class WebhookForm(forms.Form):
             "retry_overrides": given["retry_overrides"],
             "rate_limit": {"per_second": rate, "burst": max(1, int(rate))} if rate else None,
         }
+        if given.get("lapsed_leases"):
+            values["lapsed_leases"] = given["lapsed_leases"]
+        if "dead_letter_channel" in given:
+            values["dead_letter_channel"] = given["dead_letter_channel"] or None
         if given["retry"] != CUSTOM:
             values["retry"] = given["retry"] or None
         return {name: it for name, it in values.items() if it is not None or name not in CALLS}
@@ -278,6 +322,8 @@ def initial(webhook: Consumer) -> dict[str, Any]:
         "retry_overrides": webhook.retry_overrides,
         "rate_per_second": webhook.rate_per_second,
         "headers": "\n".join(f"{name}: {MASK}" for name in headers),
+        "lapsed_leases": webhook.lapsed_leases,
+        "dead_letter_channel": webhook.dead_letter_channel and webhook.dead_letter_channel.slug,
         "description": webhook.description,
     }
 

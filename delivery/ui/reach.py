@@ -32,7 +32,9 @@ def webhooks_of(team: Team) -> QuerySet[Consumer]:
 
 def webhook_of(team: Team, channel: str, client_id: str) -> Consumer:
     """The webhook of the address. Raises Http404."""
-    found = webhooks_of(team).select_related("channel", "health", "standing", "team")
+    found = webhooks_of(team).select_related(
+        "channel", "health", "standing", "team", "dead_letter_channel"
+    )
     webhook = found.filter(channel__slug=channel, client_id=client_id).first()
     if webhook is None:
         raise Http404(f"There is no webhook {client_id} on {channel}.")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from pipeline.settings import command
+
 try:
     import MySQLdb
     from MySQLdb.constants import CLIENT
@@ -153,7 +155,7 @@ def explained(error: BaseException) -> str:
     """A driver's error as a sentence, with what helps."""
     text = str(error)
     if text.startswith("no such ") or error.args[:1] in ((NO_TABLE,), (NO_COLUMN,)):
-        return f"The database is not of this version ({text}): run manage.py migrate."
+        return f"The database is not of this version ({text}): run {command()} migrate."
     return f"The database: {type(error).__name__}: {text}"[:2000]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from broker_site import __version__
 from tests.support.broker import ROOT, Broker, wait_until
@@ -82,6 +83,7 @@ def test_in_an_empty_folder_it_delivers_what_was_published(
     assert broker.manage("--version").strip() == __version__
     assert "delete_channel" in broker.manage()
     assert list(broker.workplace.iterdir()) == [], "who only asks for help makes nothing"
+    assert broker.manage("recount", "--help").startswith("usage: hookstation recount ")
 
     broker.manage("migrate", "--verbosity", "0")
     broker.set_up()
@@ -101,3 +103,30 @@ def test_in_an_empty_folder_it_delivers_what_was_published(
     assert sheet.status_code == 200
     assert broker.stop() == 0
     assert [path.name for path in broker.workplace.iterdir()] == ["data"]
+
+
+def test_its_web_server_names_the_command_that_people_type(broker: Broker) -> None:
+    broker.manage("migrate", "--verbosity", "0")
+    assert broker.process is None
+    log = (broker.folder / "broker.log").open("ab")
+    bind = f"127.0.0.1:{broker.port}"
+    broker.process = subprocess.Popen(
+        [*broker.program, "broker", "--role", "web", "--bind", bind],
+        cwd=broker.workplace,
+        env=broker.environment,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    log.close()
+
+    def hint() -> str:
+        try:
+            ready = requests.get(f"http://{bind}/readyz", timeout=2).json()
+        except requests.RequestException:
+            return ""
+        return str(ready["checks"]["pumps"]["hint"])
+
+    wait_until(lambda: hint() != "", 300.0, "no web server answers", broker.log)
+    assert hint().startswith("Start `hookstation broker` or `hookstation worker`")
+    assert broker.stop() == 0

@@ -29,9 +29,11 @@ class Command(BaseCommand):
     )
     examples = (
         "  manage.py create_api_key shop --channel orders > shop.key\n"
-        "  manage.py create_api_key shop --existing --channel orders --expires-days 90\n"
+        "  manage.py create_api_key shop --existing --channel orders \\\n"
+        "      --expires-days 90\n"
         "  manage.py create_api_key ops --scope admin --label 'deploy script'\n"
-        '  eval "$(manage.py create_api_key ops --scope admin --sigv4 | grep ^AWS_)"'
+        '  eval "$(manage.py create_api_key ops --scope admin --sigv4 \\\n'
+        '      | grep ^AWS_)"'
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

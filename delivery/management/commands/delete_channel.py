@@ -27,10 +27,10 @@ class Command(BaseCommand):
         "While deliveries wait to be sent, it asks for --force."
     )
     examples = (
-        "  manage.py delete_channel orders                          asks to type the name\n"
-        "  manage.py delete_channel orders --yes-delete orders      for scripts\n"
-        "  manage.py delete_channel orders --force                  with what waits\n"
-        "  manage.py delete_channel orders --dry-run                only counts"
+        "  manage.py delete_channel orders                       asks first\n"
+        "  manage.py delete_channel orders --yes-delete orders   for scripts\n"
+        "  manage.py delete_channel orders --force               with what waits\n"
+        "  manage.py delete_channel orders --dry-run             only counts"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -17,7 +17,8 @@ class Command(BaseCommand):
         "  manage.py generate_key > /etc/hookstation/key       first key:\n"
         "      HOOKSTATION_ENCRYPTION_KEYS_FILE=/etc/hookstation/key\n"
         "  rotation: put the new key in front of the old one, comma between them,\n"
-        "      restart every process, run `manage.py rotate_keys`, take the old key away."
+        "      restart every process, run `manage.py rotate_keys`,\n"
+        "      take the old key away."
     )
     requires_system_checks = []
 

@@ -29,7 +29,8 @@ class Command(BaseCommand):
     )
     examples = (
         "  manage.py listen orders --key-file my.key\n"
-        "  manage.py listen orders --key-file my.key --forward http://127.0.0.1:3000/hook\n"
+        "  manage.py listen orders --key-file my.key \\\n"
+        "      --forward http://127.0.0.1:3000/hook\n"
         "  manage.py listen orders --key-file my.key --event 'order.*' --bodies"
     )
     # Speaks to a broker anywhere; needs no database here.

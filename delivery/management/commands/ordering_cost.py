@@ -43,7 +43,8 @@ class Command(BaseCommand):
     examples = (
         "  manage.py ordering_cost --keys 25000 --latency-ms 100 --rate 25000\n"
         "  manage.py ordering_cost --consumer rooms/sender\n"
-        "  manage.py ordering_cost --keys 50 --latency-ms 20 --ack-ms 300 --lost 12"
+        "  manage.py ordering_cost --keys 50 --latency-ms 20 --ack-ms 300 \\\n"
+        "      --lost 12"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

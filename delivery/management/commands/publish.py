@@ -10,6 +10,7 @@ from django.core.management.base import CommandParser
 
 from channels_app.conf import MAX_BATCH_ITEMS
 from channels_app.models import Producer
+from channels_app.rules.program import typed
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted
 from delivery.management.publishing import outlets
@@ -34,7 +35,7 @@ class Command(BaseCommand):
     examples = (
         "  manage.py publish hooks.jsonl --channel orders --key-file shop.key\n"
         "  manage.py publish hooks.jsonl --channel orders --direct --dry-run\n"
-        "  zcat old.jsonl.gz | manage.py publish - --channel orders --key-file shop.key"
+        "  zcat old.gz | manage.py publish - --channel orders --key-file shop.key"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -140,9 +141,11 @@ def _open(file: str, stack: ExitStack) -> tuple[BinaryIO, int]:
 def _key(key_file: str | None, file: str) -> str:
     if key_file is None:
         raise Error(
-            "A key is needed: --key-file PATH. "
-            "`manage.py create_api_key PRODUCER --channel CHANNEL` prints one; "
-            "on this installation's own database --direct works without."
+            typed(
+                "A key is needed: --key-file PATH. "
+                "`manage.py create_api_key PRODUCER --channel CHANNEL` prints one; "
+                "on this installation's own database --direct works without."
+            )
         )
     if key_file == "-":
         if file == "-":
@@ -159,5 +162,5 @@ def _producer(slug: str | None) -> Producer | None:
         return None
     producer = Producer.objects.filter(slug=slug).first()
     if producer is None:
-        raise Error(f"There is no producer {slug!r}; `manage.py apply` makes producers.")
+        raise Error(f"There is no producer {slug!r}; {typed('`manage.py apply`')} makes producers.")
     return producer

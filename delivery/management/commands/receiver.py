@@ -31,7 +31,7 @@ class Command(BaseCommand):
     examples = (
         "  manage.py receiver\n"
         "  manage.py receiver --bind 127.0.0.1:9000 --secret /orders=whsec_...\n"
-        "  manage.py receiver --secrets-file secrets.txt     a PATH=SECRET in each line"
+        "  manage.py receiver --secrets-file secrets.txt   PATH=SECRET lines"
     )
     # Needs neither database nor keys.
     requires_system_checks = []

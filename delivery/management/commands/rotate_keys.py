@@ -28,8 +28,9 @@ class Command(BaseCommand):
         "again: what is done stays done. When it ends without a complaint, the old keys can go."
     )
     examples = (
-        "  manage.py rotate_keys        after a new key was put in front of the old\n"
-        "                               ones on every host, and everything was restarted"
+        "  manage.py rotate_keys\n"
+        "      after a new key was put in front of the old ones on every host, and\n"
+        "      everything was restarted"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

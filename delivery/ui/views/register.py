@@ -10,7 +10,7 @@ from channels_app.directory import ChannelView, directory
 from channels_app.errors import BrokerError, Busy, NotFound, Stale
 from channels_app.models import Channel, EventType
 from channels_app.rules.conditions import Condition
-from channels_app.steps import register_consumer
+from channels_app.steps import api_keys, register_consumer
 from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import refuse
 from delivery.runtime import probe
@@ -63,12 +63,14 @@ class RegisterView(WebhookView):
     def get(self, request: TeamRequest, channel: str) -> HttpResponse:
         """An empty form."""
         found = reach.channel_of(channel)
-        return self._form(found, RegisterForm(found, initial={"retry": ""}))
+        return self._form(
+            found, _form_for(request, found, initial={"retry": "", "lapsed_leases": "free"})
+        )
 
     def post(self, request: TeamRequest, channel: str) -> HttpResponse:
         """Try the address, or register; what was typed is never lost."""
         found = reach.channel_of(channel)
-        form = RegisterForm(found, request.POST)
+        form = _form_for(request, found, request.POST)
         if request.POST.get("do") == "try":
             return self._try(request, found, form)
         if not form.is_valid():
@@ -82,6 +84,7 @@ class RegisterView(WebhookView):
                 actor=actor(request),
                 tenant=reach.tenant_of(request),
                 condition=NEW,
+                may_publish=lambda slug: slug in api_keys.published_on(request.team.slug),
             )
         except (Stale, NotFound):
             form.add_error("client_id", TAKEN)
@@ -109,7 +112,7 @@ class RegisterView(WebhookView):
         except Busy as error:
             fault, status = error.detail, error.status
         # Fields that are still empty are no mistake yet.
-        form = RegisterForm(channel, initial=_typed(form))
+        form = _form_for(request, channel, initial=_typed(form))
         context = {"fault": fault, "probed": answer and shapes.probed(answer), "tried": url}
         return self._form(channel, form, context, status=status)
 
@@ -135,6 +138,11 @@ def _view(channel: Channel) -> ChannelView:
     if view is None:
         raise Http404(f"There is no channel {channel.slug}.")
     return view
+
+
+def _form_for(request: TeamRequest, channel: Channel, *args: Any, **kwargs: Any) -> RegisterForm:
+    dead_letters = api_keys.published_on(request.team.slug)
+    return RegisterForm(channel, *args, dead_letters=dead_letters, **kwargs)
 
 
 def _typed(form: RegisterForm) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from channels_app import clock
 from channels_app.errors import BrokerError, Busy
 from channels_app.models import Consumer
 from channels_app.rules.conditions import Condition
-from channels_app.steps import register_consumer, rotate_secret, switch_consumer
+from channels_app.steps import api_keys, register_consumer, rotate_secret, switch_consumer
 from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import complaint, tried
 from delivery.models import Counter, Delivery, Notice
@@ -156,6 +156,7 @@ class SettingsView(WebhookView):
                 actor=actor(request),
                 tenant=reach.tenant_of(request),
                 condition=Condition(frozenset({int(seen)} if seen.isdecimal() else ())),
+                may_publish=lambda slug: slug in api_keys.published_on(request.team.slug),
             ),
         )
         if done is None:
@@ -264,9 +265,16 @@ class SwitchView(WebhookView):
 
 
 def _form_of(webhook: Consumer, *args: Any, **kwargs: Any) -> WebhookForm:
-    form = WebhookForm(webhook.channel, *args, stored=webhook.retry, **kwargs)
+    dead_letters = set(api_keys.published_on(webhook.team.slug)) if webhook.team else set()
+    if webhook.dead_letter_channel:
+        dead_letters.add(webhook.dead_letter_channel.slug)  # an operator may have chosen another
+    form = WebhookForm(
+        webhook.channel, *args, dead_letters=sorted(dead_letters), stored=webhook.retry, **kwargs
+    )
     if webhook.mode == Consumer.Mode.PULL:
         form.only_what_pulls_need()
+    else:
+        form.only_what_is_called_needs()
     return form
 
 

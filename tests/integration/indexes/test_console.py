@@ -8,6 +8,7 @@ import pytest
 from django.contrib import admin
 from django.urls import reverse
 
+from channels_app.models import Consumer
 from delivery.models import Delivery, Replay
 from tests.integration.indexes.judge import LARGE, judging
 from tests.integration.indexes.world import World
@@ -42,6 +43,8 @@ def test_every_list_and_every_row(large: World) -> None:
                 assert client.get(judge.where).status_code == 200
         for judge.where in pages_of_several_tables(large):
             assert client.get(judge.where).status_code == 200
+        for judge.where in pages_of_a_queue(large):
+            assert client.get(judge.where).status_code == 200
     judge.accept()
 
 
@@ -67,6 +70,18 @@ def pages_of_several_tables(large: World) -> list[str]:
         "&outcome=timeout&since=24",
         f"{reverse('admin:delivery_delivery_matching')}?consumer={large.consumer.pk}&status=503",
         reverse("admin:delivery_replay_progress", args=[Replay.objects.latest("pk").pk]),
+    ]
+
+
+def pages_of_a_queue(large: World) -> list[str]:
+    """The largest consumer as a dead-letter queue, and the preview of a move out of it."""
+    queue = large.consumer
+    Consumer.objects.filter(pk=queue.pk).update(mode="pull")
+    Consumer.objects.filter(pk=large.others[1].pk).update(dead_letter_channel=queue.channel)
+    return [
+        list_url(Consumer, "?mode__exact=pull"),
+        page_url(queue),
+        reverse("admin:channels_app_consumer_move", args=[queue.pk]),
     ]
 
 

@@ -352,7 +352,7 @@ def test_tables_older_than_the_code_are_not_ready(
     status, body = ready(client)
 
     assert status == 503
-    assert body["checks"]["migrations"]["hint"] == "Run `manage.py migrate`."
+    assert body["checks"]["migrations"]["hint"] == "Run `python manage.py migrate`."
 
 
 def test_a_database_that_is_away_is_told_without_its_secrets(client: Client) -> None:

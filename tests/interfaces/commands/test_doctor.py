@@ -63,7 +63,7 @@ def test_nobody_delivers_and_it_says_what_to_start() -> None:
 
     assert status == 1
     assert "error    No pump had a heartbeat" in said
-    assert "\n         -> Start `manage.py broker`" in said
+    assert "\n         -> Start `python manage.py broker`" in said
     assert said.endswith("1 error, 0 warnings.\n")
     assert max(len(line) for line in said.splitlines()) <= 80
 
@@ -153,5 +153,5 @@ def test_tables_that_are_missing_are_told_once(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "migrations are not applied: contenttypes.0001_initial," in done.stdout
-    assert "-> Run `manage.py migrate`." in done.stdout
+    assert "-> Run `python manage.py migrate`." in done.stdout
     assert "1 error" in done.stdout

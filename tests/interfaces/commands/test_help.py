@@ -49,7 +49,7 @@ def test_our_own_commands_give_examples(
     command, text = help_of(name, app, monkeypatch)
 
     if isinstance(command, BaseOfOurs):
-        assert f"examples:\n  manage.py {name}" in text
+        assert f"examples:\n  python manage.py {name}" in text
 
 
 @pytest.mark.slow("starts a process")

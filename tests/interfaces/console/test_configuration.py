@@ -30,6 +30,7 @@ from channels_app.models import (
     Team,
 )
 from channels_app.rules import ids, keys
+from channels_app.steps import register_consumer
 from delivery.models import Delivery
 from tests.support import console
 from tests.support.factories import (
@@ -618,6 +619,7 @@ def test_a_key_for_sqs_clients_shows_both_values_once(operator: Client) -> None:
     secret = re.search(r"data-secret>AWS_SECRET_ACCESS_KEY=(\w+)<", html)
     assert access is not None
     assert secret is not None
+    assert re.findall(r'data-copy="secret-(\d)"', html) == ["1", "2", "3"]
     verified = authentication.sigv4_secret(access[1])
     assert verified is not None
     assert verified[1] == secret[1]
@@ -736,3 +738,12 @@ def test_json_is_laid_out_where_it_is_long_and_absent_where_there_is_none(operat
     shown = operator.get(console.page_url(event)).context["adminform"].form
     assert shown["schema"].value() == ""
     assert json.loads(shown["example"].value()) == '"text"'
+
+
+def test_forms_explain_their_fields_as_the_api_does(operator: Client) -> None:
+    page = console.look(operator, reverse("admin:channels_app_consumer_add"))
+    for name in ("max_pumps", "lapsed_leases", "dead_letter_channel", "max_attempts"):
+        assert register_consumer.FIELDS[name].help in page
+    for name in ("consumer", "channel", "producer"):
+        page = console.look(operator, reverse(f"admin:channels_app_{name}_add"))
+        assert "PUT without" not in page

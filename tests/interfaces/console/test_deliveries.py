@@ -28,7 +28,7 @@ from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFac
 pytestmark = pytest.mark.django_db
 
 SHOWN_ELSEWHERE = {Queue, MoveTask}
-"""What SQS clients see of a channel, which has its page, and of its consumer."""
+"""They stand on the page of the pull consumer that is the queue (test_queues.py)."""
 MODELS = [model for model in console.models_of("delivery") if model not in SHOWN_ELSEWHERE]
 
 

@@ -7,7 +7,7 @@ from channels_app.models import Channel, Consumer, Team
 from tests.interfaces.portal.test_webhooks import SECRET, text
 from tests.support import people
 from tests.support.calling import Api
-from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory
+from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, ProducerFactory
 from tests.support.pulling import Worker, bring
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -83,3 +83,69 @@ def test_a_webhook_still_needs_an_address(owner: Client, orders: Channel) -> Non
         assert answer.status_code == 422
         assert "An address is required" in text(answer)
     assert not Consumer.objects.exists()
+
+
+def test_how_lapsed_leases_count_is_chosen_for_what_pulls_alone(
+    owner: Client, orders: Channel, team: Team
+) -> None:
+    pulls = ConsumerFactory.create(channel=orders, client_id="printer", team=team, pull=True)
+    ConsumerFactory.create(channel=orders, client_id="billing", team=team)
+    assert 'name="lapsed_leases"' not in text(owner.get(f"{ROOT}/orders/billing/settings/"))
+    assert 'value="free"' in text(owner.get(f"{ROOT}/orders/printer/settings/"))
+    form = {"version": str(pulls.version), "patterns": "", "lapsed_leases": "charged"}
+    assert owner.post(f"{ROOT}/orders/printer/settings/", form).status_code == 302
+    pulls.refresh_from_db()
+    assert pulls.lapsed_leases == "charged"
+    refused = owner.post(f"{ROOT}/orders/printer/settings/", form | {"lapsed_leases": "never"})
+    assert refused.status_code == 422
+
+
+def test_dead_letters_go_where_producers_of_the_team_publish(
+    owner: Client, orders: Channel, team: Team
+) -> None:
+    mine, other = ProducerFactory.create(team=team), ProducerFactory.create()
+    for slug in ("dead", "secret", "theirs"):
+        ChannelFactory.create(slug=slug)
+    ApiKeyFactory.create(producer=mine, channels=["dead"])
+    ApiKeyFactory.create(producer=mine, channels=["secret"], revoked=True)
+    ApiKeyFactory.create(producer=other, channels=["theirs"])
+    form = {"client_id": "printer", "mode": "pull", "lapsed_leases": "charged"}
+    page = f"{ROOT}/-/new/orders/"
+    shown = text(owner.get(page))
+    assert '<option value="dead">' in shown
+    for slug in ("secret", "theirs", "orders"):
+        assert f'<option value="{slug}">' not in shown
+        answer = owner.post(page, form | {"dead_letter_channel": slug})
+        assert answer.status_code == 422
+    assert owner.post(page, form | {"dead_letter_channel": "dead"}).status_code == 201
+    consumer = Consumer.objects.get()
+    assert (str(consumer.dead_letter_channel), consumer.lapsed_leases) == ("dead", "charged")
+    settings = f"{ROOT}/orders/printer/settings/"
+    assert '<option value="dead" selected>' in text(owner.get(settings))
+    owner.post(settings, {"version": str(consumer.version), "patterns": ""})
+    consumer.refresh_from_db()
+    assert consumer.dead_letter_channel is None
+
+
+def test_a_dead_letter_channel_that_an_operator_chose_stays(
+    owner: Client, orders: Channel, team: Team
+) -> None:
+    chosen = ChannelFactory.create(slug="operators-choice")
+    consumer = ConsumerFactory.create(
+        channel=orders, client_id="printer", team=team, pull=True, dead_letter_channel=chosen
+    )
+    form = {
+        "version": str(consumer.version),
+        "patterns": "order.*",
+        "dead_letter_channel": "operators-choice",
+    }
+    assert owner.post(f"{ROOT}/orders/printer/settings/", form).status_code == 302
+    consumer.refresh_from_db()
+    assert (consumer.dead_letter_channel, consumer.event_types) == (chosen, ["order.*"])
+
+
+def test_without_a_producer_there_is_no_choice_of_a_dead_letter_channel(
+    owner: Client, orders: Channel
+) -> None:
+    page = f"{ROOT}/-/new/orders/"
+    assert 'name="dead_letter_channel"' not in text(owner.get(page))

@@ -1,0 +1,376 @@
+"""Queues on the page of a pull consumer: what waits, its dead-letter queue, and moving back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.humanize.templatetags.humanize import intcomma
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.safestring import SafeString
+from django.utils.timesince import timesince
+from unfold.enums import ActionVariant
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from channels_app import clock
+from channels_app.admin import base
+from channels_app.admin.acting import Acting
+from channels_app.admin.base import action, dialog
+from channels_app.errors import BrokerError
+from channels_app.models import Channel, Consumer
+from channels_app.models.hints import by_index
+from channels_app.steps.switch_consumer import LONGEST_REASON
+from delivery.admin.live import Live
+from delivery.models import Counter, Delivery, MoveTask, Queue
+from delivery.rules.asker import Asker
+from delivery.rules.lifecycle import DeliveryState
+from delivery.steps import queues
+
+MAY_MOVE = "delivery.change_movetask"
+MOST_SOURCES = 50
+SAMPLE = 5
+MOST_DELAYED = 1000
+"""Delayed messages that a page counts."""
+TONE = {
+    MoveTask.State.RUNNING: "busy",
+    MoveTask.State.COMPLETED: "good",
+    MoveTask.State.CANCELLED: "calm",
+    MoveTask.State.FAILED: "bad",
+}
+STOP = dialog(
+    "Stop moving messages?", "What was moved stays where it is. The others wait here.", "Stop it"
+)
+DURATIONS = {
+    "VisibilityTimeout": "Visibility timeout",
+    "MessageRetentionPeriod": "Retention",
+    "DelaySeconds": "Delay",
+    "ReceiveMessageWaitTimeSeconds": "Long poll",
+}
+"""Attributes in seconds that an SQS client set; the others are fields of the page."""
+Consumers = QuerySet[Consumer]
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """The queue at the other end of a redrive policy."""
+
+    name: str
+    url: str
+    waiting: int | None = None
+    """None for a channel that nobody receives from as from a queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A move task as a row of the table."""
+
+    row: MoveTask
+    state: SafeString
+    where: str
+
+
+class How(forms.Form):
+    """Where to, how fast, and why."""
+
+    destination = forms.ModelChoiceField(
+        Channel.objects.none(),
+        required=False,
+        widget=UnfoldAdminSelectWidget,
+        empty_label="Where each message died",
+        help_text="Or one queue for all of them.",
+    )
+    max_per_second = forms.IntegerField(
+        label="At most so many a second",
+        required=False,
+        min_value=1,
+        max_value=queues.MAX_PER_SECOND,
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="Empty: as fast as the broker can.",
+    )
+    reason = forms.CharField(
+        required=False,
+        max_length=LONGEST_REASON,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="For the audit log.",
+    )
+
+    def __init__(self, consumer: Consumer, data: Any = None) -> None:
+        super().__init__(data)
+        others = _pulling().filter(ordering=consumer.ordering)
+        self.fields["destination"].queryset = (  # type: ignore[attr-defined]  # of rows
+            Channel.objects.filter(pk__in=others.values("channel_id"))
+            .exclude(pk=consumer.channel_id)
+            .order_by("slug")
+        )
+
+
+class Moving(Acting):
+    """The part of a consumer's page about its queue; only a pull consumer has one."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """The usual ones, the preview of a move, and its progress by itself."""
+        own = [
+            path(f"<path:object_id>/{name}", self.admin_site.admin_view(view), name=_name(name))
+            for name, view in (("move", self.move_view), ("moves", self.moves_view))
+        ]
+        return [*own, *super().get_urls()]
+
+    def has_redrive_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """From a dead-letter queue that moves nothing yet."""
+        if not request.user.has_perm(MAY_MOVE):
+            return False
+        return not object_id or _dead_letter_queues().filter(pk=object_id).exists()
+
+    def has_moving_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only what runs can be stopped."""
+        if not request.user.has_perm(MAY_MOVE):
+            return False
+        return not object_id or _running(object_id).exists()
+
+    @action(
+        description="Redrive",
+        icon="move_up",
+        permissions=["redrive"],
+        variant=ActionVariant.PRIMARY,
+    )
+    def redrive(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """To the page that counts first."""
+        return redirect(reverse(f"admin:{_name('move')}", args=[object_id]))
+
+    @action(
+        description="Stop moving",
+        icon="stop_circle",
+        permissions=["moving"],
+        dialog=STOP,
+        variant=ActionVariant.DANGER,
+    )
+    def stop_moving(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Cancel the task that runs."""
+        task = _running(object_id).values_list("pk", flat=True).first() or 0
+        return self.carry_out(
+            request,
+            form,
+            object_id,
+            lambda actor, reason: queues.cancel_move(task, Asker(actor, reason)),
+            "Nothing is moved any more.",
+        )
+
+    def move_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """What would be moved, and where to; it moves when a person says so."""
+        base.require(self.has_redrive_permission(request))
+        rows = _dead_letter_queues().select_related("channel")
+        consumer = rows.filter(pk=object_id).first() if object_id.isdecimal() else None
+        if consumer is None:
+            raise Http404("There is no such dead-letter queue.")
+        now = clock.now()
+        waiting = _count(consumer, now)
+        how, refused = How(consumer, request.POST if request.method == "POST" else None), ""
+        if request.method == "POST" and how.is_valid():
+            try:
+                queues.start_move(
+                    consumer,
+                    Asker(base.actor(request), how.cleaned_data["reason"]),
+                    now=now,
+                    to_move=waiting.to_move,
+                    destination=how.cleaned_data["destination"],
+                    max_per_second=how.cleaned_data["max_per_second"],
+                )
+            except BrokerError as error:
+                refused = error.detail
+            else:
+                messages.success(request, f"Moving {waiting.to_move:,} messages.")
+                return redirect(self.page_of(consumer.pk))
+        context = self.admin_site.each_context(request) | {
+            "title": f"Redrive {name_of(consumer)}",
+            "opts": self.opts,
+            "consumer": consumer,
+            "consumer_url": self.page_of(consumer.pk),
+            "waiting": waiting,
+            "oldest": queues.oldest(consumer.pk),
+            "sources": sources(consumer),
+            "sample": _sample(consumer),
+            "how": how,
+            "refused": refused,
+        }
+        return TemplateResponse(request, "delivery/move.html", context)
+
+    def moves_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """How far the move is; at its end the whole page is drawn anew, for its buttons change."""
+        base.require(self.has_view_permission(request))
+        consumer = self.get_object(request, object_id)
+        if consumer is None:
+            raise Http404("There is no such consumer.")
+        shown = progress(consumer)
+        response = TemplateResponse(request, "delivery/live.html", shown)
+        if not shown:
+            response["HX-Refresh"] = "true"
+        return response
+
+
+def around(consumer: Consumer) -> dict[str, Any]:
+    """What the page shows of the queue; nothing of a consumer that is pushed to."""
+    if consumer.mode != Consumer.Mode.PULL:
+        return {}
+    row: Queue | None = getattr(consumer, "sqs_queue", None)
+    now = clock.now()
+    waiting, since = _count(consumer, now), queues.oldest(consumer.pk)
+    target = consumer.dead_letter_channel
+    return {
+        "queue": {
+            "name": row.name if row else consumer.channel.slug,
+            "figures": _figures(consumer, waiting, since, now),
+            "attributes": _attributes(row),
+            "tags": sorted(row.tags.items()) if row else [],
+            "receives": consumer.max_attempts,
+            "target": _other(target) if target else None,
+            "sources": sources(consumer),
+            "tasks": [
+                Task(task, base.label(task.state.lower(), TONE[State(task.state)]), _where(task))
+                for task in _tasks(consumer)
+            ],
+        },
+        **progress(consumer),
+    }
+
+
+def progress(consumer: Consumer) -> dict[str, Any]:
+    """How far the move is that runs now; nothing while none does."""
+    task = _running(consumer.pk).select_related("destination").first()
+    if task is None:
+        return {}
+    rate = f"At most {task.max_per_second} a second. " if task.max_per_second else ""
+    return {
+        "live": Live(
+            "Moving messages",
+            _where(task),
+            task.moved_count,
+            # More may have been fanned out meanwhile.
+            max(task.to_move_count, task.moved_count, 1),
+            "Messages moved",
+            facts=(("Moved", task.moved_count), ("Of", max(task.to_move_count, task.moved_count))),
+            hint=f"{rate}What was accepted later stays.",
+        ),
+        "is_open": True,
+        "live_url": reverse(f"admin:{_name('moves')}", args=[consumer.pk]),
+    }
+
+
+def sources(consumer: Consumer) -> Sequence[Other]:
+    """Whose dead letters come to its channel, as far as they are shown."""
+    rows = Consumer.objects.filter(dead_letter_channel_id=consumer.channel_id)
+    rows = rows.exclude(state=Consumer.State.RETIRED).select_related("channel", "sqs_queue")
+    return [
+        Other(name_of(row), _page(row)) for row in rows.order_by("channel__slug")[:MOST_SOURCES]
+    ]
+
+
+def name_of(consumer: Consumer) -> str:
+    """As SQS clients name the queue; a consumer that is none with its channel."""
+    row: Queue | None = getattr(consumer, "sqs_queue", None)
+    if row is not None:
+        return row.name
+    return f"{consumer.channel.slug}/{consumer.client_id}"
+
+
+State = MoveTask.State
+
+
+def _figures(
+    consumer: Consumer, waiting: queues.Waiting, since: datetime | None, now: datetime
+) -> list[tuple[str, str, str]]:
+    """Names, values and where they lead."""
+    place = f"{reverse('admin:delivery_delivery_changelist')}?consumer={consumer.pk}"
+    ahead = f"{reverse('admin:timeline')}?channel={consumer.channel_id}"
+    delayed = intcomma(waiting.delayed)
+    if waiting.delayed >= MOST_DELAYED:
+        delayed = f"at least {delayed}"
+    return [
+        ("Waiting", intcomma(waiting.ready), f"{place}&state=queued"),
+        ("In flight", intcomma(waiting.in_flight), f"{place}&state=in_flight"),
+        ("Delayed", delayed, ahead),
+        ("Oldest waits for", _duration(now - since) if since else base.NONE, ""),
+    ]
+
+
+def _count(consumer: Consumer, now: datetime) -> queues.Waiting:
+    return queues.count(consumer.pk, consumer.channel_id, now, MOST_DELAYED)
+
+
+def _attributes(row: Queue | None) -> list[tuple[str, str]]:
+    given = row.attributes if row else {}
+    return [
+        (title, _duration(timedelta(seconds=int(given[name]))))
+        for name, title in DURATIONS.items()
+        if name in given
+    ]
+
+
+def _duration(span: timedelta) -> str:
+    """In seconds up to two minutes, then as people say it."""
+    now = clock.now()
+    seconds = max(0, int(span.total_seconds()))
+    return f"{seconds} s" if seconds < 120 else timesince(now - span, now)
+
+
+def _other(channel: Channel) -> Other:
+    """The queue of a channel; the channel itself where it has several receivers, or none."""
+    pulling = list(_pulling().filter(channel=channel).select_related("sqs_queue")[:2])
+    if len(pulling) != 1:
+        url = reverse("admin:channels_app_channel_change", args=[channel.pk])
+        return Other(channel.slug, url)
+    consumer = pulling[0]
+    counts = Counter.read([consumer.pk])[consumer.pk]
+    row: Queue | None = getattr(consumer, "sqs_queue", None)
+    name = row.name if row else channel.slug
+    return Other(name, _page(consumer), counts[DeliveryState.QUEUED.value])
+
+
+def _pulling() -> Consumers:
+    pull = Consumer.objects.filter(mode=Consumer.Mode.PULL)
+    return pull.exclude(state=Consumer.State.RETIRED)
+
+
+def _dead_letter_queues() -> Consumers:
+    """Pull consumers of channels that get dead letters, and that move nothing now."""
+    sources = Consumer.objects.exclude(state=Consumer.State.RETIRED)
+    targets = sources.filter(dead_letter_channel__isnull=False).values("dead_letter_channel_id")
+    moving = MoveTask.objects.filter(state=State.RUNNING).values("consumer_id")
+    return _pulling().filter(channel_id__in=targets).exclude(pk__in=moving)
+
+
+def _running(consumer_id: Any) -> QuerySet[MoveTask]:
+    return MoveTask.objects.filter(consumer_id=consumer_id, state=State.RUNNING)
+
+
+def _tasks(consumer: Consumer) -> QuerySet[MoveTask]:
+    rows = MoveTask.objects.filter(consumer=consumer).select_related("destination")
+    return rows.order_by("-id")[: queues.MOST_KEPT]
+
+
+def _sample(consumer: Consumer) -> QuerySet[Delivery]:
+    """The oldest messages that wait."""
+    rows = by_index(Delivery.objects.all(), "delivery_list")
+    queued = rows.filter(consumer=consumer, state=DeliveryState.QUEUED.value)
+    return queued.order_by("id")[:SAMPLE]
+
+
+def _where(task: MoveTask) -> str:
+    return f"to {task.destination.slug}" if task.destination else "to where they died"
+
+
+def _page(consumer: Consumer) -> str:
+    return reverse("admin:channels_app_consumer_change", args=[consumer.pk])
+
+
+def _name(view: str) -> str:
+    return f"channels_app_consumer_{view}"

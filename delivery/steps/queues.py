@@ -1,0 +1,164 @@
+"""Queues: what waits for a pull consumer, and moving it out of a dead-letter queue (S0-77)."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from channels_app import transactions
+from channels_app.errors import Refused
+from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id
+from channels_app.models.hints import by_index
+from delivery.models import Counter, Delivery, MoveTask
+from delivery.rules.asker import Asker
+from delivery.rules.lanes import BEHIND
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.turns import LEVELS
+
+MOST_COUNTED = 10_000
+"""Rows that are counted one by one, for programs: those that are delayed."""
+MOST_SEEN = 1000
+"""Messages that are looked at for those that are not fanned out yet."""
+MOST_KEPT = 10
+"""Move tasks that a queue remembers."""
+MAX_PER_SECOND = 500
+"""Messages that a move task may be told to move; without being told it knows no limit."""
+State = MoveTask.State
+
+
+class Waiting(NamedTuple):
+    """How many messages a queue has."""
+
+    ready: int
+    """That may be received now, or once an earlier one of their ordering key was."""
+    in_flight: int
+    """That workers hold."""
+    delayed: int
+    """Whose time has not come."""
+
+    @property
+    def to_move(self) -> int:
+        """What a move task takes."""
+        return self.ready + self.delayed
+
+
+def count(consumer_id: int, channel_id: int, now: datetime, most: int = MOST_COUNTED) -> Waiting:
+    """What waits for a pull consumer, and in its channel for the fan-out.
+
+    The costs do not grow with what is ready, nor with the history. Of delayed deliveries
+    up to ``most`` are counted.
+    """
+    counts = Counter.read([consumer_id])[consumer_id]
+    later = by_index(Delivery.objects.all(), "delivery_claim").filter(
+        consumer_id=consumer_id,
+        priority__in=list(LEVELS),
+        due_at__gt=now,
+        due_at__lt=BEHIND,
+        state=DeliveryState.QUEUED.value,
+    )
+    delayed = len(later.values_list("id", flat=True)[:most])
+    soon, later_ones = _accepted(channel_id, now)
+    return Waiting(
+        max(0, counts[DeliveryState.QUEUED.value] - delayed) + soon,
+        counts[DeliveryState.IN_FLIGHT.value],
+        delayed + later_ones,
+    )
+
+
+def oldest(consumer_id: int) -> datetime | None:
+    """When the oldest message that waits was accepted; None when nothing waits."""
+    rows = by_index(Delivery.objects.all(), "delivery_list").filter(
+        consumer_id=consumer_id, state=DeliveryState.QUEUED.value
+    )
+    return rows.order_by("id").values_list("accepted_at", flat=True).first()
+
+
+def start_move(
+    consumer: Consumer,
+    asker: Asker,
+    *,
+    now: datetime,
+    to_move: int,
+    destination: Channel | None = None,
+    max_per_second: int | None = None,
+    source_arn: str = "",
+    destination_arn: str = "",
+) -> MoveTask:
+    """Move what waits for the consumer to where it died, or to the destination.
+
+    `runtime/message_moves` carries it out. One task of a queue runs at a time: raises Refused.
+    """
+    task = MoveTask(
+        id=new_id(),
+        consumer=consumer,
+        source_arn=source_arn,
+        destination_arn=destination_arn,
+        destination=destination,
+        max_per_second=max_per_second,
+        to_move_count=to_move,
+        started_at=now,
+        next_due_at=now,
+    )
+
+    def write() -> None:
+        Consumer.objects.select_for_update().get(id=consumer.id)  # one start after the other
+        mine = MoveTask.objects.filter(consumer_id=consumer.id)
+        if mine.filter(state=State.RUNNING).exists():
+            raise Refused("There is already a task running. Only one may run for a source queue.")
+        old = mine.order_by("-id").values_list("id", flat=True)[MOST_KEPT - 1 :]
+        MoveTask.objects.filter(id__in=list(old)).delete()
+        task.save(force_insert=True)
+        after = {"to": _where(task), "waiting": to_move, "rate": max_per_second}
+        _note("queue.move", task, asker, after)
+
+    transactions.run(write, on_collision=new_id.reseed)
+    return task
+
+
+def cancel_move(task_id: int, asker: Asker) -> MoveTask:
+    """Stop a task; what was moved stays where it is. Raises Refused when it has ended."""
+
+    def write() -> MoveTask:
+        tasks = MoveTask.objects.select_for_update().select_related("consumer__channel")
+        task = tasks.filter(id=task_id).first()
+        if task is None or task.state != State.RUNNING:
+            raise Refused("Only active tasks can be cancelled.")
+        task.state = State.CANCELLED
+        task.save()
+        _note("queue.cancel_move", task, asker, {"moved": task.moved_count})
+        return task
+
+    return transactions.run(write)
+
+
+def _accepted(channel_id: int, now: datetime) -> tuple[int, int]:
+    """Messages that are not fanned out yet: those that are due, and those that are not.
+
+    Looks at `MOST_SEEN` rows twice at most: of a backlog at the newest of the channel.
+    """
+    accepted = by_index(Message.objects.all(), "message_state").filter(state=Message.State.ACCEPTED)
+    rows = list(accepted.values_list("channel_id", "due_at")[:MOST_SEEN])
+    if len(rows) < MOST_SEEN:
+        dues = [due_at for owner, due_at in rows if owner == channel_id]
+    else:
+        mine = by_index(Message.objects.all(), "message_channel").filter(channel_id=channel_id)
+        newest = mine.order_by("-id").values_list("state", "due_at")[:MOST_SEEN]
+        dues = [due_at for state, due_at in newest if state == Message.State.ACCEPTED]
+    soon = sum(due_at <= now for due_at in dues)
+    return soon, len(dues) - soon
+
+
+def _where(task: MoveTask) -> str:
+    if task.destination_arn or task.destination is None:
+        return task.destination_arn
+    return f"channel:{task.destination.slug}"
+
+
+def _note(action: str, task: MoveTask, asker: Asker, after: dict[str, object]) -> None:
+    consumer = task.consumer
+    AuditEntry.record(
+        asker.actor,
+        action,
+        f"consumer:{consumer.channel.slug}/{consumer.client_id}",
+        team_id=consumer.team_id,
+        reason=asker.reason,
+        after=after,
+    )

@@ -1,0 +1,88 @@
+"""Pages, hints and errors name the command that people here type: both ways of starting it."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+
+from channels_app.errors import KeyUnavailable
+from channels_app.rules import program
+from delivery.models import DeadCluster, Erasure, LakeAudit, PipelineRun, Restore, Segment
+from delivery.rules.accounting import Check, way_out
+from tests.support import console
+
+pytestmark = pytest.mark.django_db
+CHECKOUT, INSTALLED = "python manage.py", "hookstation"
+PAGES = (
+    *("index", "system", "usage", "delivery_deadcluster_triage", "delivery_healthday_worst"),
+    "delivery_forecastframe_forecast",
+)
+
+
+@pytest.fixture(params=[CHECKOUT, INSTALLED])
+def started(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What the process was started by."""
+    program.use(request.param)
+    yield request.param
+    program.use(CHECKOUT)
+
+
+def check(text: str, started: str, *commands: str) -> None:
+    """These commands are in it as they are typed, and none otherwise."""
+    for command in commands:
+        assert f"{started} {command}" in text
+    assert text.count("manage.py") == text.count("python manage.py")
+    if started == INSTALLED:
+        assert "manage.py" not in text
+        assert "python -m pipeline" not in text
+
+
+def test_pages_of_a_new_house(started: str) -> None:
+    client = console.operator()
+    texts = {name: console.look(client, reverse(f"admin:{name}")) for name in PAGES}
+    for model in (Erasure, LakeAudit, PipelineRun, Restore, Segment):
+        texts[model._meta.label] = console.look(client, console.list_url(model))
+    for text in texts.values():
+        check(text, started)
+    check(texts["index"], started, "create_api_key first", "broker")
+    check(texts["system"], started, "broker")
+    job = "python -m pipeline" if started == CHECKOUT else "hookstation pipeline"
+    assert f"{job} usage" in texts["usage"]
+    assert f"{job} triage" in texts["delivery_deadcluster_triage"]
+
+
+def test_advice_that_the_pipeline_wrote(started: str) -> None:
+    console.fill()
+    DeadCluster.objects.filter(place=1).update(advice="Ask `manage.py doctor`.")
+    text = console.look(console.operator(), reverse("admin:delivery_deadcluster_triage"))
+    assert f"Ask `{started} doctor`." in text
+
+
+def test_hints_of_readiness(started: str) -> None:
+    hints: dict[str, Any] = Client().get("/readyz").json()["checks"]
+    check(hints["pumps"]["hint"], started, "broker", "worker")
+
+
+def test_hints_of_the_doctor(started: str) -> None:
+    out = io.StringIO()
+    with pytest.raises(SystemExit):
+        call_command("doctor", stdout=out)
+    check(" ".join(out.getvalue().split()), started, "broker")
+
+
+def test_ways_out_of_what_an_audit_finds(started: str) -> None:
+    texts = [way_out(found, "", "") for found in Check]
+    for text in texts:
+        check(text, started)
+    check(way_out(Check.COUNTERS, "", ""), started, "recount")
+
+
+def test_errors_of_commands_and_of_the_api(started: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        call_command("publish", "hooks.jsonl", channel="orders")
+    check(str(refused.value), started, "create_api_key PRODUCER")
+    check(KeyUnavailable("k").detail, started, "doctor")
