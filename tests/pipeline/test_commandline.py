@@ -219,7 +219,7 @@ def test_a_run_that_was_asked_for_has_its_options(capsys: pytest.CaptureFixture[
     ("url", "code", "sentence"),
     [
         ("sqlite:///{folder}/none.sqlite3", commandline.WRONG, "There is no database"),
-        ("sqlite:///{folder}/empty.sqlite3", commandline.FAILED, "run manage.py migrate"),
+        ("sqlite:///{folder}/empty.sqlite3", commandline.FAILED, "run python manage.py migrate"),
         ("postgres://localhost/x", commandline.WRONG, "postgres is no database"),
         ("mysql://me:secret@127.0.0.1:9/x", commandline.FAILED, "Can't connect"),
     ],
