@@ -9,11 +9,9 @@ class DeliveryConfig(AppConfig):
 
     def ready(self) -> None:
         # Models are there only now.
-        from channels_app import handover
         from channels_app.signals import delivery_changed, message_accepted
         from delivery.runtime.confirmation import on_delivery_changed
-        from delivery.runtime.long_polling import offer, on_message_accepted
+        from delivery.runtime.long_polling import on_message_accepted
 
         message_accepted.connect(on_message_accepted, dispatch_uid="delivery.wake")
-        handover.offer = offer
         delivery_changed.connect(on_delivery_changed, dispatch_uid="delivery.confirmation")

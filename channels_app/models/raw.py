@@ -50,8 +50,6 @@ class Insert:
             for name, field in fields.items()
             if name not in (*numbers, *values)
         }
-        self.names = (*numbers, *values)
-        """Of a row's columns, in its order."""
         self._head = (
             f"INSERT INTO {model._meta.db_table} ({', '.join((*numbers, *values, *fixed))}) VALUES "
         )

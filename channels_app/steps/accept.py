@@ -2,17 +2,16 @@
 
 import hashlib
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connection, transaction
 
-from channels_app import clock, failpoints, handover, metrics, quotas, sealing, transactions
+from channels_app import clock, failpoints, metrics, quotas, sealing, transactions
 from channels_app.directory import ChannelView
 from channels_app.group_commit import GroupCommit
-from channels_app.handover import NewMessage, Taken, Taker
 from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id, raw
 from channels_app.rules import times
 from channels_app.rules.keying import Keying
@@ -120,8 +119,7 @@ def _accept(order: _Order) -> list[Accepted]:
     size = sum([_weight(publication) for publication in publications])
     is_large = len(publications) > SHARED_MESSAGES or size > SHARED_BYTES
     if is_large or connection.in_atomic_block:
-        stored = transactions.run(lambda: _store([order]), on_collision=new_id.reseed)
-        (results,) = stored.results
+        (results,) = transactions.run(lambda: _store([order]), on_collision=new_id.reseed)
         _announce([order], [results])
         return results
     return _together.run(order, size)
@@ -166,31 +164,17 @@ def _weight(publication: Publication) -> int:
 
 
 def _commit(orders: Sequence[_Order]) -> list[list[Accepted]]:
-    taker = handover.offer({order.channel.id for order in orders})
-    taken: Taken | None = None
-    try:
-        stored = transactions.retry(lambda: _store(orders, taker), on_collision=new_id.reseed)
-        taken = stored.taken
-        failpoints.reach("after_shared_accept" if len(orders) > 1 else "after_accept")
-    finally:
-        if taker is not None:
-            taker.end(taken)
-    _announce(orders, stored.results, taken.message_ids if taken else ())
-    return stored.results
+    results = transactions.retry(lambda: _store(orders), on_collision=new_id.reseed)
+    failpoints.reach("after_shared_accept" if len(orders) > 1 else "after_accept")
+    _announce(orders, results)
+    return results
 
 
 _together = GroupCommit(_commit, most=SHARED_MESSAGES, most_size=SHARED_BYTES)
 
 
-def _announce(
-    orders: Sequence[_Order],
-    results: Sequence[Sequence[Accepted]],
-    taken: Collection[int] = (),
-) -> None:
-    """Count what became of the orders, and wake delivery once for each channel.
-
-    Of those that are ``taken`` nobody has to hear.
-    """
+def _announce(orders: Sequence[_Order], results: Sequence[Sequence[Accepted]]) -> None:
+    """Count what became of the orders, and wake delivery once for each channel."""
     flat = [result for some in results for result in some]
     stored = sum(not (result.duplicate or result.conflict) for result in flat)
     metrics.ACCEPTED.inc(stored)
@@ -198,7 +182,7 @@ def _announce(
     new: dict[tuple[int, int], list[int]] = {}
     for order, some in zip(orders, results, strict=True):
         for publication, it in zip(order.publications, some, strict=True):
-            if not (it.duplicate or it.conflict or it.message_id in taken):
+            if not (it.duplicate or it.conflict):
                 kind = order.channel.id, publication.priority
                 new.setdefault(kind, []).append(it.message_id)
 
@@ -211,14 +195,7 @@ def _announce(
     transaction.on_commit(wake, robust=True)
 
 
-class _Stored(NamedTuple):
-    """What one transaction has come to."""
-
-    results: list[list[Accepted]]
-    taken: Taken | None
-
-
-def _store(orders: Sequence[_Order], taker: Taker | None = None) -> _Stored:
+def _store(orders: Sequence[_Order]) -> list[list[Accepted]]:
     now = clock.now()
     digests = [
         [_digest(order, publication) for publication in order.publications] for order in orders
@@ -237,16 +214,10 @@ def _store(orders: Sequence[_Order], taker: Taker | None = None) -> _Stored:
     statements += RECORDS.statements(written.records)
     statements += MESSAGES.statements(written.messages)
     statements += BODIES.statements(written.bodies)
-    given: Taken | None = None
     if statements:
         failpoints.reach("before_shared_accept" if len(orders) > 1 else "before_accept")
-        waited_for = written.of(taker.channel_id) if taker else []
-        if taker and waited_for:
-            with transaction.atomic():
-                given = taker.take(statements, waited_for)
-        else:
-            transactions.write(statements)
-    return _Stored(results, given)
+        transactions.write(statements)
+    return results
 
 
 class _Written:
@@ -256,18 +227,6 @@ class _Written:
         self.messages: list[raw.Row] = []
         self.bodies: list[raw.Row] = []
         self.records: list[raw.Row] = []
-
-    def of(self, channel_id: int) -> list[NewMessage]:
-        """The messages of one channel."""
-        rows: list[dict[str, Any]] = [
-            dict(zip(MESSAGES.names, (*numbers, *values), strict=True))
-            for numbers, values in self.messages
-        ]
-        return [
-            NewMessage(**{name: row[name] for name in NewMessage._fields})
-            for row in rows
-            if row["channel_id"] == channel_id
-        ]
 
 
 def _one(

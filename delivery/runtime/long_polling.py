@@ -13,7 +13,7 @@ import selectors
 import threading
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
@@ -22,16 +22,12 @@ from typing import Any, NamedTuple
 from django.db import Error as DatabaseFailure
 from django.db import connection
 
-from channels_app import clock, failpoints, handover
+from channels_app import clock
 from channels_app.directory import directory
-from channels_app.handover import NewMessage
-from channels_app.models import raw
 from delivery import metrics
 from delivery.conf import conf
-from delivery.rules.taker import Leave, Taker
-from delivery.runtime.wake import FORGET_S, Listener, WaitingReceivers, bell, hurry
-from delivery.steps import dispatch, horizon, parcels
-from delivery.steps.dispatch import Dispatched
+from delivery.runtime.wake import FORGET_S, Listener, WaitingReceivers, bell
+from delivery.steps import horizon
 
 logger = logging.getLogger(__name__)
 
@@ -68,27 +64,6 @@ class Cause(StrEnum):
     """Its time is over, or its consumer or this process is."""
 
 
-class Taking(NamedTuple):
-    """How a receiver takes new messages before they are fanned out."""
-
-    channel_id: int
-    owner: int
-    """Whose lease it will be."""
-    most: int
-    lease_ms: int
-
-    def taker(self, consumer_id: int) -> Taker:
-        """As whom a fan-out knows it; unless its consumer has changed meanwhile."""
-
-        def leave(counts: Mapping[int, int]) -> dict[int, Leave]:
-            view = directory.consumers().get(consumer_id)
-            if consumer_id not in counts or view is None or view.mode != "pull" or view.halted:
-                return {}
-            return {consumer_id: Leave(self.most, self.lease_ms)}
-
-        return Taker(self.owner, clock.now(), leave)
-
-
 class Told(NamedTuple):
     """New messages of one channel."""
 
@@ -110,14 +85,13 @@ class WaitingReceiver:
     """In `time.monotonic`."""
     resume: Callable[[], object]
     """Called in the thread of the queues, which it must not hold up; the receiver waits no more."""
-    taking: Taking | None = None
-    """None: it takes deliveries alone."""
+    channel_id: int | None = None
+    """Whose new messages it can take before they are fanned out; None: it takes deliveries alone.
+    """
     cause: Cause | None = None
     """Why it was resumed last."""
     told: Told | None = None
     """Those that it was resumed for, until it has looked."""
-    made: Dispatched | None = None
-    """What was claimed for it as it was stored, until it has looked."""
     number: int = field(default_factory=itertools.count().__next__)
     """Its place among all: first come, first served."""
 
@@ -218,9 +192,9 @@ class LongPolls:
                 queue.is_woken = False
                 return False
             queue.looking -= 1
-            if receiver.taking is not None:
-                queue.channel_id = receiver.taking.channel_id
-                self._taking[queue.channel_id] = receiver.consumer_id
+            if receiver.channel_id is not None:
+                queue.channel_id = receiver.channel_id
+                self._taking[receiver.channel_id] = receiver.consumer_id
             if not queue.waiting or receiver.cause in NOT_YET:
                 early_s = EARLY_SCAN * _scan_interval_s()
                 self._scan_at = min(self._scan_at, self._scanned_at + early_s)
@@ -257,26 +231,17 @@ class LongPolls:
 
     def give(self, told: Told) -> bool:
         """Let the first who waits for the channel's messages take these; False if nobody does."""
-        receiver = self.call(told.channel_id)
-        if receiver is None:
-            return False
-        receiver.told = told
-        receiver.resume()
-        return True
-
-    def call(self, channel_id: int) -> WaitingReceiver | None:
-        """The first who waits for the channel's new messages, which the caller has to resume."""
-        if channel_id not in self._taking:
-            return None
         with self._lock:
-            consumer_id = self._taking.get(channel_id)
+            consumer_id = self._taking.get(told.channel_id)
             queue = self._queues.get(consumer_id) if consumer_id is not None else None
             if consumer_id is None or queue is None or not queue.waiting:
-                return None
-            taking = queue.waiting[0].taking
-            if taking is None or taking.channel_id != channel_id:
-                return None
-            return self._popped(consumer_id, [0], Cause.ACCEPTED)[0]
+                return False
+            if queue.waiting[0].channel_id != told.channel_id:
+                return False
+            resumed = self._popped(consumer_id, [0], Cause.ACCEPTED)
+            resumed[0].told = told
+        _resume(resumed)
+        return True
 
     def give_elsewhere(self, told: Told) -> bool:
         """The same where receivers of another web process wait."""
@@ -433,57 +398,6 @@ class LongPolls:
 
 
 long_polls = LongPolls()
-
-
-class _Taken(NamedTuple):
-    """What one attempt to store messages has given to a receiver."""
-
-    message_ids: Collection[int]
-    made: Dispatched
-
-
-@dataclass(slots=True)
-class Called:
-    """A receiver that was called to take messages as they are stored (`handover.Taker`)."""
-
-    channel_id: int
-    _receiver: WaitingReceiver
-    _taking: Taking
-
-    def take(self, statements: Sequence[raw.Statement], messages: Sequence[NewMessage]) -> _Taken:
-        """One transaction in place of two: the message's own, and the receiver's."""
-        made = dispatch.dispatch_new(
-            statements,
-            messages,
-            os.getpid(),
-            self._taking.taker(self._receiver.consumer_id),
-            parcels.asking,
-        )
-        return _Taken({it.id for it in messages[: made.message_count]}, made)
-
-    def end(self, taken: handover.Taken | None) -> None:
-        """Resume it; without anything it looks for itself."""
-        made = taken.made if isinstance(taken, _Taken) else Dispatched()
-        if made.claimed:
-            failpoints.reach("after_birth")
-            self._receiver.made = made
-        try:
-            self._receiver.resume()
-        except RuntimeError:
-            logger.exception("a receiver cannot be resumed")  # its lease lapses
-        if others := made.due.keys() - {self._receiver.consumer_id}:
-            hurry(others)
-
-
-def offer(channel_ids: Collection[int]) -> Called | None:
-    """Whoever waits for new messages of one of these channels (`handover.offer`)."""
-    if not conf().wake:
-        return None
-    for channel_id in channel_ids:
-        receiver = long_polls.call(channel_id)
-        if receiver is not None and receiver.taking is not None:
-            return Called(channel_id, receiver, receiver.taking)
-    return None
 
 
 def on_message_accepted(

@@ -25,11 +25,12 @@ from delivery.rules.claimed import Claimed
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import Reason
 from delivery.rules.outcome import Outcome
+from delivery.rules.taker import Leave, Taker
 from delivery.runtime import handout, leasing, slots
 from delivery.runtime.circles import circles
 from delivery.runtime.handout import Share
 from delivery.runtime.line import GUARD_EVERY
-from delivery.runtime.long_polling import Taking, WaitingReceiver, long_polls
+from delivery.runtime.long_polling import Told, WaitingReceiver, long_polls
 from delivery.runtime.wake import bell, hurry
 from delivery.steps import dispatch, parcels, release, sharing
 from delivery.steps import leases as steps
@@ -120,10 +121,10 @@ def receive_patiently(
         metrics.POLLS_REFUSED.inc()
         return None
     wish = wish._replace(resume=False)
-    taking = _taking(view, wish)
+    channel_id = view.channel_id if _takes_new(view, wish) else None
     if postpone is None:
-        return _wait(view.id, deadline, taking, wish, owner)
-    _Postponed(view.id, deadline, taking, wish, owner, postpone()).wait()
+        return _wait(view.id, deadline, channel_id, wish, owner)
+    _Postponed(view.id, deadline, channel_id, wish, owner, postpone()).wait()
     return []
 
 
@@ -136,12 +137,12 @@ class _Postponed:
         self,
         consumer_id: int,
         deadline: float,
-        taking: Taking | None,
+        channel_id: int | None,
         wish: Wish,
         owner: Hashable,
         deliver: Deliver,
     ) -> None:
-        self._receiver = WaitingReceiver(consumer_id, deadline, self._resume, taking)
+        self._receiver = WaitingReceiver(consumer_id, deadline, self._resume, channel_id)
         self._wish, self._owner, self._deliver = wish, owner, deliver
 
     def wait(self) -> None:
@@ -194,23 +195,20 @@ class _Postponed:
         hurry([consumer_id])
 
 
-def _taking(view: ConsumerView, wish: Wish) -> Taking | None:
-    """How a receiver can fan a new message out by itself, if nobody else gets it."""
+def _takes_new(view: ConsumerView, wish: Wish) -> bool:
+    """Whether a receiver can fan a new message out by itself, as nobody else gets it."""
     if wish.sticky or view.ordering or view.halted:
-        return None
+        return False
     channel = directory.channel(view.channel_slug, look=False)
-    if channel is None or len(channel.consumers) != 1:
-        return None
-    owner = leases.owner_of(view.id, wish.worker)
-    return Taking(view.channel_id, owner, wish.most, wish.lease_ms)
+    return channel is not None and len(channel.consumers) == 1
 
 
 def _wait(
-    consumer_id: int, deadline: float, taking: Taking | None, wish: Wish, owner: Hashable
+    consumer_id: int, deadline: float, channel_id: int | None, wish: Wish, owner: Hashable
 ) -> list[Handed]:
     """In this thread."""
     resumed = threading.Event()
-    receiver = WaitingReceiver(consumer_id, deadline, resumed.set, taking)
+    receiver = WaitingReceiver(consumer_id, deadline, resumed.set, channel_id)
     try:
         handed = None if long_polls.wait(receiver) else _look(receiver, wish)
         while handed is None:
@@ -227,11 +225,12 @@ def _look(receiver: WaitingReceiver, wish: Wish) -> list[Handed] | None:
     is_waiting, is_more = False, False
     handed: list[Handed] = []
     try:
-        while receiver.made or not long_polls.is_over_for(receiver):
+        while not long_polls.is_over_for(receiver):
             view = directory.consumers().get(receiver.consumer_id)
             if view is None or view.mode != "pull":
                 break
-            handed, is_more = _receive(view, wish, receiver)
+            told, receiver.told = receiver.told, None
+            handed, is_more = _receive(view, wish, told)
             if handed:
                 if receiver.cause is not None:
                     metrics.RESUMED.labels(receiver.cause.value).inc()
@@ -249,15 +248,13 @@ def _look(receiver: WaitingReceiver, wish: Wish) -> list[Handed] | None:
     return handed
 
 
-def _receive(
-    view: ConsumerView, wish: Wish, receiver: WaitingReceiver | None = None
-) -> tuple[list[Handed], bool]:
-    """As `receive`, and whether more may be due; first what the ``receiver`` was resumed for."""
-    if view.mode != "pull" or (view.halted and not (receiver and receiver.made)):
+def _receive(view: ConsumerView, wish: Wish, told: Told | None = None) -> tuple[list[Handed], bool]:
+    """As `receive`, and whether more may be due; first of new messages that it was ``told`` of."""
+    if view.halted or view.mode != "pull":
         return [], False
     keystore.signing_key(leasing.PURPOSE)
     owner = leases.owner_of(view.id, wish.worker)
-    share = _new(view, receiver) if receiver else NOTHING
+    share = _new(view, wish, owner, told) if told else NOTHING
     if not share.rows:
         share = (_resumed if wish.resume else _claimed)(view, wish, owner)
     _note(owner, view.id, wish.worker)
@@ -285,25 +282,20 @@ _turns = itertools.count(1)
 _noted: dict[int, float] = {}
 
 
-def _new(view: ConsumerView, receiver: WaitingReceiver) -> Share:
-    """New messages, fanned out and claimed in one transaction; what is left is told to others.
-
-    That may be the transaction that stored them.
-    """
-    made, receiver.made = receiver.made, None
-    told, receiver.told = receiver.told, None
-    if told and receiver.taking:
-        made = dispatch.dispatch_for_receiver(
-            told.message_ids, os.getpid(), receiver.taking.taker(view.id), parcels.asking
-        )
-        if made.message_count < len(told.message_ids):
-            bell.accepted(*told)
-        if others := made.due.keys() - {view.id}:
-            hurry(others)
-    if made is None:
-        return NOTHING
-    now, due = clock.now(), made.due.get(view.id, {}).values()
-    return handout.share(made.claimed, made.along, is_more=any(at <= now for at in due))
+def _new(view: ConsumerView, wish: Wish, owner: int, told: Told) -> Share:
+    """New messages, fanned out and claimed in one transaction; what is left is told to others."""
+    taker = Taker(
+        owner,
+        clock.now(),
+        lambda counts: {key: Leave(wish.most, wish.lease_ms) for key in counts if key == view.id},
+    )
+    made = dispatch.dispatch_for_receiver(told.message_ids, os.getpid(), taker, parcels.asking)
+    if made.message_count < len(told.message_ids):
+        bell.accepted(*told)
+    if others := made.due.keys() - {view.id}:
+        hurry(others)
+    due = made.due.get(view.id, {}).values()
+    return handout.share(made.claimed, made.along, is_more=any(at <= taker.now for at in due))
 
 
 def _claimed(view: ConsumerView, wish: Wish, owner: int) -> Share:

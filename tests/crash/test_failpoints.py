@@ -422,38 +422,6 @@ def test_a_web_process_that_dies_in_the_hands_of_a_pull_consumer_loses_nothing(
 
 
 @pytest.mark.seed("S2-60")
-@pytest.mark.parametrize("name", ["in_birth", "after_birth"])
-def test_a_message_whose_process_dies_as_it_goes_to_who_waits_comes_once(
-    place: Place, name: str
-) -> None:
-    insist(place.broker, "PUT", place.path, json={})
-    insist(place.broker, "PUT", place.puller, json={"mode": "pull"})
-    got: Counter[str] = Counter()
-    is_over = threading.Event()
-
-    def work() -> None:
-        while not is_over.is_set():
-            asked = {"max": 1, "wait_s": 5, "lease_s": 3}
-            received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
-            if leases := [one["lease"] for one in received["messages"]]:
-                got.update(one["id"] for one in received["messages"])
-                insist(place.broker, "POST", "/leases/ack", json={"leases": leases})
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    ids: list[str] = []
-    with place.point.armed(place.broker, name):
-        while not place.point.was_reached():
-            ids.append(place.publish(f"{len(ids)}"))
-    wait_until(lambda: got.keys() == set(ids), PATIENCE_S, "some are missing", place.broker.log)
-    is_over.set()
-    worker.join()
-    place.settle()
-    assert set(got.values()) == ONCE
-    assert Books(place.broker).message_count(place.channel) == len(ids)
-
-
-@pytest.mark.seed("S2-60")
 @pytest.mark.parametrize("name", ["in_settle", "after_end"])
 @pytest.mark.parametrize("what", ["nack", "release"])
 def test_a_rejection_or_a_return_that_dies_is_counted_once(

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from channels_app import failpoints, transactions
 from channels_app.directory import directory
-from channels_app.handover import NewMessage
-from channels_app.models import Consumer, DirectoryVersion, Message, new_id, raw
+from channels_app.models import Consumer, Message, new_id, raw
 from delivery import lanes
 from delivery.models import ConsumerHealth, Counter, Delivery, PullWorker
 from delivery.models.counter import MADE
@@ -25,8 +24,8 @@ from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.recipients import Recipients
 from delivery.rules.taker import Taker
 from delivery.steps.dispatch.waiting import (
-    FEW,
     MESSAGES,
+    Accepted,
     Asking,
     Look,
     are_waiting,
@@ -85,7 +84,7 @@ class _Born(NamedTuple):
     """A delivery that is about to be made."""
 
     id: int
-    message: NewMessage
+    message: Accepted
     consumer_id: int
 
 
@@ -123,29 +122,6 @@ def dispatch_for_receiver(
     for a look at all that wait, which is the pumps'.
     """
     return _make(partial(_dispatch_alone, message_ids, slot, taker, asking))
-
-
-def dispatch_new(
-    statements: Sequence[raw.Statement],
-    messages: Sequence[NewMessage],
-    slot: int,
-    taker: Taker,
-    asking: Asking,
-) -> Dispatched:
-    """Store messages and fan them out at once, for a receiver that waits for one of them.
-
-    ``statements`` store them. The last thing in the caller's transaction: until it is committed
-    nobody else sees them. They are stored and nothing is fanned out where a consumer of theirs
-    keeps the order of keys: that asks for a look at all that wait, which is the pumps'.
-    """
-    ids = [it.id for it in messages]
-    more = [asking(ids)] if len(ids) <= FEW else []
-    found = raw.read_all([*statements, (DirectoryVersion.CURRENT, []), *more])
-    version, *along = found[len(statements) :]
-    directory.refresh(number=DirectoryVersion.of(version))
-    if _is_ordered(messages):
-        return Dispatched()
-    return replace(_fan_out(list(messages), slot, taker), along=along[0] if along else [])
 
 
 def dispatch_late(limit: int, slot: int, *, accepted_before: datetime) -> Dispatched:
@@ -234,7 +210,7 @@ def _dispatch_free(ids: list[int], slot: int) -> Dispatched:
     return _fan_out(_free(locked), slot, None)
 
 
-def _free(locked: list[NewMessage]) -> list[NewMessage]:
+def _free(locked: list[Accepted]) -> list[Accepted]:
     """What may overtake: a key keeps the order of acceptance."""
     channels = {view.channel_id for view in directory.ordered().values()}
     return [it for it in locked if not (it.ordering_key and it.channel_id in channels)]
@@ -272,17 +248,13 @@ def _dispatch_alone(
 ) -> Dispatched:
     locked, number, along = lock_alone(message_ids, asking)
     directory.refresh(number=number)
-    if not locked or _is_ordered(locked):
+    channels = {view.channel_id for view in directory.ordered().values()}
+    if not locked or any(it.channel_id in channels for it in locked):
         return Dispatched()
     return replace(_fan_out(locked, slot, taker), along=along)
 
 
-def _is_ordered(messages: Iterable[NewMessage]) -> bool:
-    channels = {view.channel_id for view in directory.ordered().values()}
-    return any(it.channel_id in channels for it in messages)
-
-
-def _fan_out(turned: list[NewMessage], slot: int, taker: Taker | None) -> Dispatched:
+def _fan_out(turned: list[Accepted], slot: int, taker: Taker | None) -> Dispatched:
     """Make the deliveries of messages that are locked."""
     messages, rows = _deliveries(turned)
     if not messages:
@@ -323,7 +295,7 @@ def _fan_out(turned: list[NewMessage], slot: int, taker: Taker | None) -> Dispat
     return made
 
 
-def _deliveries(messages: list[NewMessage]) -> tuple[list[NewMessage], list[_Born]]:
+def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_Born]]:
     """Rows for as many of the messages as one transaction should make, and those messages."""
     recipients = Recipients(directory.channels(), Counter.unfinished, _away)
     rows: list[_Born] = []
@@ -373,7 +345,7 @@ def _numbers(row: _Born) -> tuple[int, ...]:
     return row.id, message.id, row.consumer_id, message.channel_id, message.priority
 
 
-def _values(message: NewMessage, due_at: str) -> tuple[str | None, ...]:
+def _values(message: Accepted, due_at: str) -> tuple[str | None, ...]:
     kind = message.event_type, message.ordering_key
     return due_at, message.expires_at, *kind, message.accepted_at
 
@@ -420,7 +392,7 @@ def _claimed(chosen: Iterable[tuple[_Born, int]], taker: Taker | None) -> list[C
     return claimed
 
 
-def _marking(messages: Sequence[NewMessage], rows: Iterable[_Born]) -> Iterator[raw.Statement]:
+def _marking(messages: Sequence[Accepted], rows: Iterable[_Born]) -> Iterator[raw.Statement]:
     fan_out = Tally(row.message.id for row in rows)
     by_count: dict[int, list[int]] = {}
     for message in messages:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from channels_app.handover import NewMessage
 from channels_app.models import DirectoryVersion, Message, raw
 
 Asking: TypeAlias = Callable[[Iterable[int]], raw.Statement]
@@ -16,13 +15,33 @@ FEW = 8
 of some that nobody may take now."""
 
 
+class Accepted(NamedTuple):
+    """A message to fan out; instants as text, as they go into its deliveries."""
+
+    id: int
+    channel_id: int
+    priority: int
+    due_at: str
+    expires_at: str | None
+    event_type: str
+    ordering_key: str
+    accepted_at: str
+
+    def is_due(self, now: str) -> bool:
+        """Whether a delivery of it may go at ``now``."""
+        # Accepted means accepted in the past, by the database's clock; ours is a little behind.
+        return self.due_at <= max(now, self.accepted_at) and not (
+            self.expires_at and self.expires_at <= now
+        )
+
+
 class Found(NamedTuple):
     """What a look found where somebody had told of some."""
 
     waiting: list[int]
     """As `Look.first` has them."""
     is_all: bool
-    locked: list[NewMessage]
+    locked: list[Accepted]
     """Those of them that are ours."""
     number: int
     """The directory's, read behind the locks."""
@@ -123,14 +142,14 @@ def are_waiting(ids: Iterable[int]) -> bool:
     return bool(raw.read(sql, [Message.State.ACCEPTED.value]))
 
 
-def lock(ids: Iterable[int]) -> list[NewMessage]:
+def lock(ids: Iterable[int]) -> list[Accepted]:
     """Those that are still waiting and that nobody else has."""
     return _accepted(raw.read(*_locking(ids)))
 
 
 def lock_alone(
     ids: Collection[int], asking: Asking
-) -> tuple[list[NewMessage], int, list[tuple[Any, ...]]]:
+) -> tuple[list[Accepted], int, list[tuple[Any, ...]]]:
     """The same, the number of the configuration behind the locks, and of few what is asked along.
 
     One round trip.
@@ -151,6 +170,6 @@ def _locking(ids: Iterable[int]) -> raw.Statement:
     return sql, []
 
 
-def _accepted(rows: Iterable[tuple[object, ...]]) -> list[NewMessage]:
+def _accepted(rows: Iterable[tuple[object, ...]]) -> list[Accepted]:
     accepted = Message.State.ACCEPTED.value
-    return [NewMessage._make(row) for state, *row in rows if state == accepted]
+    return [Accepted._make(row) for state, *row in rows if state == accepted]

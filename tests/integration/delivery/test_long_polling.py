@@ -6,16 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import connection
 from django.db.backends.utils import CursorWrapper
 
-from channels_app import failpoints
 from channels_app.directory import ConsumerView, directory
-from channels_app.models import Consumer, Message
-from channels_app.signals import message_accepted
-from channels_app.steps import accept
-from channels_app.steps.accept import Publication
-from delivery.models import Counter, Delivery, PumpSlot
+from channels_app.models import Consumer
+from delivery.models import Delivery, PumpSlot
 from delivery.runtime import long_polling, receiving, slots
 from delivery.runtime.long_polling import long_polls
 from delivery.runtime.receiving import Deliver, Handed, Wish
@@ -105,82 +101,6 @@ def test_one_after_the_other_gets_what_comes(is_alone: bool) -> None:
         assert [bool(one.answers) for one in askers[place + 1 :]] == [False] * (2 - place)
     rows = Delivery.objects.filter(consumer=consumer)
     assert {(row.state, row.attempt_count) for row in rows} == {("in_flight", 1)}
-
-
-@pytest.fixture
-def announced() -> Iterator[list[int]]:
-    """Messages that pumps and receivers were told of behind their commit."""
-    ids: list[int] = []
-
-    def hear(sender: Any, *, message_ids: Sequence[int], **_: Any) -> None:
-        ids.extend(message_ids)
-
-    message_accepted.connect(hear)
-    yield ids
-    message_accepted.disconnect(hear)
-
-
-def test_a_message_goes_to_who_waits_as_it_is_stored(announced: list[int]) -> None:
-    """In one transaction; those beside it in the commit, and what is left of it, are told of."""
-    consumer, other = waiting(), make_channel()
-    directory.refresh(now=True)
-    asker = Asker(view_of(consumer), PATIENCE_S)
-    orders = [
-        accept._Order(
-            pumping.view_of(channel), None, [Publication(b"x"), Publication(b"y", priority=9)]
-        )
-        for channel in (other, consumer.channel)
-    ]
-    others, ours = ([it.message_id for it in some] for some in accept._commit(orders))
-    states = dict(Message.objects.values_list("id", "state"))
-    assert states == dict.fromkeys(others, "accepted") | dict.fromkeys(ours, "dispatched")
-    wait_until(lambda: bool(asker.answers), PATIENCE_S, "it still waits")
-    assert asker.answers == [ours[1:]]  # one, the more urgent
-    assert announced == others or announced == others[::-1]
-    assert Counter.totals() == pumping.recounted()
-
-
-def test_what_is_not_due_or_known_already_is_not_for_who_waits(announced: list[int]) -> None:
-    consumer = waiting()
-    ids = publish(consumer.channel, b"x", idempotency_key="key")
-    Worker(consumer).receive()
-    asker = Asker(view_of(consumer), PATIENCE_S)
-    wait_until(lambda: bool(long_polls.waiting()), PATIENCE_S, "nobody waits")
-    assert publish(consumer.channel, b"x", idempotency_key="key") == ids
-    wait_until(lambda: bool(long_polls.waiting()), PATIENCE_S, "nobody waits any more")
-    late = publish(consumer.channel, b"x", delay_ms=60_000)
-    wait_until(lambda: bool(long_polls.waiting()), PATIENCE_S, "nobody waits any more")
-    assert asker.answers == []
-    now = publish(consumer.channel, b"x")
-    wait_until(lambda: bool(asker.answers), PATIENCE_S, "it still waits")
-    assert asker.answers == [now]
-    assert announced == ids
-    assert Delivery.objects.get(message_id=late[0]).state == "queued"
-
-
-@pytest.mark.parametrize("failure", [OperationalError(1213, "Deadlock"), RuntimeError()])
-def test_who_waits_is_given_nothing_that_was_not_stored(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception
-) -> None:
-    """A deadlock is tried again, of anything else the producer hears."""
-    consumer = waiting()
-    asker, failures = Asker(view_of(consumer), PATIENCE_S), [failure]
-
-    def reach(point: str) -> None:
-        if point == "in_birth" and failures:
-            raise failures.pop()
-
-    monkeypatch.setattr(failpoints, "reach", reach)
-    if isinstance(failure, RuntimeError):
-        with pytest.raises(RuntimeError):
-            publish(consumer.channel, b"x")
-        wait_until(lambda: bool(long_polls.waiting()), PATIENCE_S, "nobody waits any more")
-    ids = publish(consumer.channel, b"x")
-    assert not failures
-    wait_until(lambda: bool(asker.answers), PATIENCE_S, "it still waits")
-    assert asker.answers == [ids]
-    assert Delivery.objects.count() == Message.objects.count() == 1
-    assert Counter.totals() == pumping.recounted()
 
 
 def test_of_many_messages_each_finds_a_receiver() -> None:
