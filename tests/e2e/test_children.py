@@ -138,7 +138,7 @@ def test_a_busy_port_ends_the_broker_with_a_sentence(start: Start, port: int) ->
 @pytest.mark.e2e
 def test_no_web_process_survives_a_killed_broker(start: Start, port: int) -> None:
     broker = start()
-    wait_until(lambda: answers(port), 20)
+    wait_until(lambda: answers(port))
     everybody = tree(broker.pid)
     assert len(everybody) == 5  # supervisor, guardian, granian and its two workers
 
@@ -155,7 +155,7 @@ def test_ctrl_c_while_the_web_server_loads_does_not_wait_for_the_grace(
 ) -> None:
     broker = start()
     # supervisor, guardian, granian and its two workers, which now load the application
-    wait_until(lambda: len(tree(broker.pid)) == 5, 20)
+    wait_until(lambda: len(tree(broker.pid)) == 5)
     time.sleep(after_s)
 
     broker.send_signal(signal.SIGINT)
