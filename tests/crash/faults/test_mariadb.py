@@ -70,7 +70,7 @@ def test_nothing_is_acknowledged_that_is_not_stored_and_all_comes_back_by_itself
         with getattr(server, fault)():
             began = time.monotonic()
             traffic.is_refused(broker.log)
-            assert not _is_ready_to_accept(broker)
+            wait_until(lambda: not _is_ready_to_accept(broker), RECOVERY_S, "it is ready")
             with calm(broker):
                 time.sleep(OUTAGE_S)
             ended = time.monotonic()
