@@ -10,10 +10,11 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from environ import Env
 
+from channels_app.rules import program
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 COMMAND = "HOOKSTATION_COMMAND"
 """Between our own processes: the program as people typed it. Nobody has to set it."""
-PROGRAM_OF_CHECKOUT = "python manage.py"
 
 
 MOST_BODY_BYTES = 64 * 1024**2
@@ -349,14 +350,14 @@ def name_command(started: str) -> None:
     Children are started by the path of manage.py, whatever their parent was started by.
     """
     last = Path(started).name
-    names = {"manage.py": PROGRAM_OF_CHECKOUT, "__main__.py": "python -m hookstation"}
+    names = {"manage.py": program.CHECKOUT, "__main__.py": "python -m hookstation"}
     export(COMMAND, names.get(last, last))
 
 
 def command() -> str:
     """What people type in front of a command's name, here or in the process that started this."""
     is_installed = BASE_DIR.parts[-2:] == ("hookstation", "broker")
-    return os.environ.get(COMMAND) or ("hookstation" if is_installed else PROGRAM_OF_CHECKOUT)
+    return os.environ.get(COMMAND) or ("hookstation" if is_installed else program.CHECKOUT)
 
 
 def extend_python_path() -> None:

@@ -72,11 +72,11 @@ class LeanHandler:
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> list[bytes]:
         """Answer one request, in one piece."""
-        if (postpone := environ.get(short.ANSWER_LATER)) is not None:
-            environ[short.ANSWER_LATER] = partial(_postpone, postpone)
         if environ["REQUEST_METHOD"] == "POST":
             for matches, answer in SHORT:
                 if found := matches(environ["PATH_INFO"]):
+                    if (postpone := environ.get(short.ANSWER_LATER)) is not None:
+                        environ[short.ANSWER_LATER] = partial(_postpone, postpone)
                     return _give_short(environ, start_response, answer, found.groups())
         return _give(self._answer, LeanRequest(environ), start_response)
 

@@ -158,7 +158,7 @@ def serve(place: _Rest | _Boto, pipe: Connection) -> None:
     while isinstance(task := pipe.recv(), _Task):
         try:
             pipe.send(_sent(client, task) if task.work == "send" else _received(client, task))
-        except Exception as error:  # whatever it is, the row tells it
+        except Exception as error:  # of any kind: the row fails with it
             pipe.send(f"{type(error).__name__}: {error}")
 
 

@@ -74,7 +74,13 @@ class ConsumerAdmin(Acting, base.Stepped):
     form = ConsumerForm
     identity = ("channel", "client_id")
     list_display: tuple[str, ...] = (
-        *("client_id", "channel", "shown_state", "shown_health", "mode", "address", "team"),
+        "client_id",
+        "channel",
+        "shown_state",
+        "shown_health",
+        "mode",
+        "address",
+        "team",
     )
     list_select_related = ("channel", "team", "health")
     list_filter = (
@@ -90,7 +96,13 @@ class ConsumerAdmin(Acting, base.Stepped):
     actions = ("pause_selected", "resume_selected")
     action_form = base.ReasonActionForm
     actions_detail: tuple[str, ...] = (
-        *("see_deliveries", "see_audit", "pause", "resume", "rotate", "renew", "retire"),
+        "see_deliveries",
+        "see_audit",
+        "pause",
+        "resume",
+        "rotate",
+        "renew",
+        "retire",
     )
     readonly_fields = (
         *("shown_state", "state_reason", "state_changed_at", "live_secrets", "inbound_address"),

@@ -19,7 +19,7 @@ from channels_app.admin.surroundings import Surrounded
 from channels_app.models import Consumer
 from delivery.admin import leases, queue
 from delivery.admin.lane import state_of
-from delivery.admin.queue import Moving
+from delivery.admin.queue import MoveActions
 from delivery.admin.runtime import TONE, Circuit
 from delivery.models import ConsumerHealth, Counter, Lane
 from delivery.rules.lifecycle import DeliveryState
@@ -30,7 +30,7 @@ LANES_SHOWN = 5
 """Ordering keys on the page; those that stand longest are the ones that matter."""
 
 
-class Counted(ChangeList):
+class CountedChangeList(ChangeList):
     """The list with each row's counts, asked for in one query."""
 
     result_list: Any
@@ -46,19 +46,16 @@ class Counted(ChangeList):
 
 
 @admin.register(Consumer)
-class WatchedConsumerAdmin(Moving, Surrounded, ConsumerAdmin):
+class WatchedConsumerAdmin(MoveActions, Surrounded, ConsumerAdmin):
     """Consumers: what they are set to, and how they do. Those that pull are queues."""
 
     change_form_outer_before_template = "delivery/consumer.html"
-    list_display = (
-        *("client_id", "channel", "shown_state", "shown_health", "mode", "address"),
-        *("waiting", "dead", "team"),
-    )
+    list_display = (*ConsumerAdmin.list_display, "waiting", "dead")
     actions_detail = ("redrive", "stop_moving", *ConsumerAdmin.actions_detail)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """With counts."""
-        return Counted
+        return CountedChangeList
 
     @display(description="Waiting")
     def waiting(self, consumer: Consumer) -> str:
@@ -81,7 +78,7 @@ class WatchedConsumerAdmin(Moving, Surrounded, ConsumerAdmin):
             "leases": leases.of_consumer(row),
             "lanes": _lanes(row),
             "lanes_url": _lanes_url(row),
-            **queue.around(row),
+            **queue.page_context(row),
         }
 
 

@@ -37,15 +37,17 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.steps import queues
 
 MAY_MOVE = "delivery.change_movetask"
-MOST_SOURCES = 50
+MAX_SOURCES = 50
 SAMPLE = 5
-MOST_DELAYED = 1000
+"""Messages that the page of a move shows."""
+MAX_DELAYED = 1000
 """Delayed messages that a page counts."""
+State = MoveTask.State
 TONE = {
-    MoveTask.State.RUNNING: "busy",
-    MoveTask.State.COMPLETED: "good",
-    MoveTask.State.CANCELLED: "calm",
-    MoveTask.State.FAILED: "bad",
+    State.RUNNING: "busy",
+    State.COMPLETED: "good",
+    State.CANCELLED: "calm",
+    State.FAILED: "bad",
 }
 STOP = dialog(
     "Stop moving messages?", "What was moved stays where it is. The others wait here.", "Stop it"
@@ -61,7 +63,7 @@ Consumers = QuerySet[Consumer]
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class LinkedQueue:
     """The queue at the other end of a redrive policy."""
 
     name: str
@@ -71,7 +73,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class MoveRow:
     """A move task as a row of the table."""
 
     row: MoveTask
@@ -79,8 +81,8 @@ class Task:
     where: str
 
 
-class How(forms.Form):
-    """Where to, how fast, and why."""
+class MoveForm(forms.Form):
+    """Where to move messages, how fast, and why."""
 
     destination = forms.ModelChoiceField(
         Channel.objects.none(),
@@ -114,7 +116,7 @@ class How(forms.Form):
         )
 
 
-class Moving(Acting):
+class MoveActions(Acting):
     """The part of a consumer's page about its queue; only a pull consumer has one."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -174,16 +176,16 @@ class Moving(Acting):
             raise Http404("There is no such dead-letter queue.")
         now = clock.now()
         waiting = _count(consumer, now)
-        how, refused = How(consumer, request.POST if request.method == "POST" else None), ""
-        if request.method == "POST" and how.is_valid():
+        form, refused = MoveForm(consumer, request.POST if request.method == "POST" else None), ""
+        if request.method == "POST" and form.is_valid():
             try:
                 queues.start_move(
                     consumer,
-                    Asker(base.actor(request), how.cleaned_data["reason"]),
+                    Asker(base.actor(request), form.cleaned_data["reason"]),
                     now=now,
                     to_move=waiting.to_move,
-                    destination=how.cleaned_data["destination"],
-                    max_per_second=how.cleaned_data["max_per_second"],
+                    destination=form.cleaned_data["destination"],
+                    max_per_second=form.cleaned_data["max_per_second"],
                 )
             except BrokerError as error:
                 refused = error.detail
@@ -199,7 +201,7 @@ class Moving(Acting):
             "oldest": queues.oldest(consumer.pk),
             "sources": sources(consumer),
             "sample": _sample(consumer),
-            "how": how,
+            "form": form,
             "refused": refused,
         }
         return TemplateResponse(request, "delivery/move.html", context)
@@ -217,7 +219,7 @@ class Moving(Acting):
         return response
 
 
-def around(consumer: Consumer) -> dict[str, Any]:
+def page_context(consumer: Consumer) -> dict[str, Any]:
     """What the page shows of the queue; nothing of a consumer that is pushed to."""
     if consumer.mode != Consumer.Mode.PULL:
         return {}
@@ -232,10 +234,10 @@ def around(consumer: Consumer) -> dict[str, Any]:
             "attributes": _attributes(row),
             "tags": sorted(row.tags.items()) if row else [],
             "receives": consumer.max_attempts,
-            "target": _other(target) if target else None,
+            "target": _linked(target) if target else None,
             "sources": sources(consumer),
             "tasks": [
-                Task(task, base.label(task.state.lower(), TONE[State(task.state)]), _where(task))
+                MoveRow(task, base.label(task.state.lower(), TONE[State(task.state)]), _where(task))
                 for task in _tasks(consumer)
             ],
         },
@@ -265,12 +267,13 @@ def progress(consumer: Consumer) -> dict[str, Any]:
     }
 
 
-def sources(consumer: Consumer) -> Sequence[Other]:
+def sources(consumer: Consumer) -> Sequence[LinkedQueue]:
     """Whose dead letters come to its channel, as far as they are shown."""
     rows = Consumer.objects.filter(dead_letter_channel_id=consumer.channel_id)
     rows = rows.exclude(state=Consumer.State.RETIRED).select_related("channel", "sqs_queue")
     return [
-        Other(name_of(row), _page(row)) for row in rows.order_by("channel__slug")[:MOST_SOURCES]
+        LinkedQueue(name_of(row), _page(row))
+        for row in rows.order_by("channel__slug")[:MAX_SOURCES]
     ]
 
 
@@ -282,9 +285,6 @@ def name_of(consumer: Consumer) -> str:
     return f"{consumer.channel.slug}/{consumer.client_id}"
 
 
-State = MoveTask.State
-
-
 def _figures(
     consumer: Consumer, waiting: queues.Waiting, since: datetime | None, now: datetime
 ) -> list[tuple[str, str, str]]:
@@ -292,7 +292,7 @@ def _figures(
     place = f"{reverse('admin:delivery_delivery_changelist')}?consumer={consumer.pk}"
     ahead = f"{reverse('admin:timeline')}?channel={consumer.channel_id}"
     delayed = intcomma(waiting.delayed)
-    if waiting.delayed >= MOST_DELAYED:
+    if waiting.delayed >= MAX_DELAYED:
         delayed = f"at least {delayed}"
     return [
         ("Waiting", intcomma(waiting.ready), f"{place}&state=queued"),
@@ -303,7 +303,7 @@ def _figures(
 
 
 def _count(consumer: Consumer, now: datetime) -> queues.Waiting:
-    return queues.count(consumer.pk, consumer.channel_id, now, MOST_DELAYED)
+    return queues.count(consumer.pk, consumer.channel_id, now, MAX_DELAYED)
 
 
 def _attributes(row: Queue | None) -> list[tuple[str, str]]:
@@ -322,17 +322,17 @@ def _duration(span: timedelta) -> str:
     return f"{seconds} s" if seconds < 120 else timesince(now - span, now)
 
 
-def _other(channel: Channel) -> Other:
+def _linked(channel: Channel) -> LinkedQueue:
     """The queue of a channel; the channel itself where it has several receivers, or none."""
     pulling = list(_pulling().filter(channel=channel).select_related("sqs_queue")[:2])
     if len(pulling) != 1:
         url = reverse("admin:channels_app_channel_change", args=[channel.pk])
-        return Other(channel.slug, url)
+        return LinkedQueue(channel.slug, url)
     consumer = pulling[0]
     counts = Counter.read([consumer.pk])[consumer.pk]
     row: Queue | None = getattr(consumer, "sqs_queue", None)
     name = row.name if row else channel.slug
-    return Other(name, _page(consumer), counts[DeliveryState.QUEUED.value])
+    return LinkedQueue(name, _page(consumer), counts[DeliveryState.QUEUED.value])
 
 
 def _pulling() -> Consumers:
@@ -354,7 +354,7 @@ def _running(consumer_id: Any) -> QuerySet[MoveTask]:
 
 def _tasks(consumer: Consumer) -> QuerySet[MoveTask]:
     rows = MoveTask.objects.filter(consumer=consumer).select_related("destination")
-    return rows.order_by("-id")[: queues.MOST_KEPT]
+    return rows.order_by("-id")[: queues.MAX_MOVES_KEPT]
 
 
 def _sample(consumer: Consumer) -> QuerySet[Delivery]:

@@ -15,7 +15,7 @@ from delivery.sqs.queues import QueueView
 from delivery.steps import queues as steps
 from delivery.steps.queues import MAX_PER_SECOND
 
-MAX_LISTED = steps.MOST_KEPT
+MAX_LISTED = steps.MAX_MOVES_KEPT
 Parameters = dict[str, Any]
 Result = dict[str, Any]
 State = MoveTask.State

@@ -13,14 +13,12 @@ from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.turns import LEVELS
 
-MOST_COUNTED = 10_000
-"""Rows that are counted one by one, for programs: those that are delayed."""
-MOST_SEEN = 1000
-"""Messages that are looked at for those that are not fanned out yet."""
-MOST_KEPT = 10
+MAX_COUNTED = 10_000
+"""Rows that are counted one by one for programs: delayed, or not fanned out yet."""
+MAX_MOVES_KEPT = 10
 """Move tasks that a queue remembers."""
 MAX_PER_SECOND = 500
-"""Messages that a move task may be told to move; without being told it knows no limit."""
+"""The highest rate of a move task, in messages per second. A task without a rate has no limit."""
 State = MoveTask.State
 
 
@@ -40,11 +38,11 @@ class Waiting(NamedTuple):
         return self.ready + self.delayed
 
 
-def count(consumer_id: int, channel_id: int, now: datetime, most: int = MOST_COUNTED) -> Waiting:
+def count(consumer_id: int, channel_id: int, now: datetime, most: int = MAX_COUNTED) -> Waiting:
     """What waits for a pull consumer, and in its channel for the fan-out.
 
-    The costs do not grow with what is ready, nor with the history. Of delayed deliveries
-    up to ``most`` are counted.
+    The cost does not grow with what is ready, nor with the history: it counts up to ``most``
+    delayed deliveries, and reads up to ``most`` messages twice for those not fanned out yet.
     """
     counts = Counter.read([consumer_id])[consumer_id]
     later = by_index(Delivery.objects.all(), "delivery_claim").filter(
@@ -55,7 +53,7 @@ def count(consumer_id: int, channel_id: int, now: datetime, most: int = MOST_COU
         state=DeliveryState.QUEUED.value,
     )
     delayed = len(later.values_list("id", flat=True)[:most])
-    soon, later_ones = _accepted(channel_id, now)
+    soon, later_ones = _accepted(channel_id, now, most)
     return Waiting(
         max(0, counts[DeliveryState.QUEUED.value] - delayed) + soon,
         counts[DeliveryState.IN_FLIGHT.value],
@@ -103,7 +101,7 @@ def start_move(
         mine = MoveTask.objects.filter(consumer_id=consumer.id)
         if mine.filter(state=State.RUNNING).exists():
             raise Refused("There is already a task running. Only one may run for a source queue.")
-        old = mine.order_by("-id").values_list("id", flat=True)[MOST_KEPT - 1 :]
+        old = mine.order_by("-id").values_list("id", flat=True)[MAX_MOVES_KEPT - 1 :]
         MoveTask.objects.filter(id__in=list(old)).delete()
         task.save(force_insert=True)
         after = {"to": _where(task), "waiting": to_move, "rate": max_per_second}
@@ -129,18 +127,19 @@ def cancel_move(task_id: int, asker: Asker) -> MoveTask:
     return transactions.run(write)
 
 
-def _accepted(channel_id: int, now: datetime) -> tuple[int, int]:
+def _accepted(channel_id: int, now: datetime, most: int) -> tuple[int, int]:
     """Messages that are not fanned out yet: those that are due, and those that are not.
 
-    Looks at `MOST_SEEN` rows twice at most: of a backlog at the newest of the channel.
+    Where ``most`` or more wait in all channels together, it counts among the newest ``most`` of
+    this one.
     """
     accepted = by_index(Message.objects.all(), "message_state").filter(state=Message.State.ACCEPTED)
-    rows = list(accepted.values_list("channel_id", "due_at")[:MOST_SEEN])
-    if len(rows) < MOST_SEEN:
+    rows = list(accepted.values_list("channel_id", "due_at")[:most])
+    if len(rows) < most:
         dues = [due_at for owner, due_at in rows if owner == channel_id]
     else:
         mine = by_index(Message.objects.all(), "message_channel").filter(channel_id=channel_id)
-        newest = mine.order_by("-id").values_list("state", "due_at")[:MOST_SEEN]
+        newest = mine.order_by("-id").values_list("state", "due_at")[:most]
         dues = [due_at for state, due_at in newest if state == Message.State.ACCEPTED]
     soon = sum(due_at <= now for due_at in dues)
     return soon, len(dues) - soon

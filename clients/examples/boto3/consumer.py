@@ -1,4 +1,4 @@
-"""Pack orders until it is told to end, and print each that is packed."""
+"""Pack orders until it is stopped, and print each that is packed."""
 
 import json
 import os

@@ -352,7 +352,7 @@ def test_a_worker_that_starts_before_its_broker_waits_for_it(
     shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shop.name == "before":
-        pytest.skip("our worker")
+        pytest.skip("it is about hookstation-worker, not Celery's own")
     file, queue = tmp_path / "notes", "early"
     shop.note.apply_async([str(file), "done"], queue=queue)
     with Proxy(shop.environment["HOOKSTATION_URL"]) as way:

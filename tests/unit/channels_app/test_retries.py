@@ -12,27 +12,12 @@ from channels_app.rules import backoff, filters, retries
 from channels_app.rules.backoff import PRESETS, RetryRule, Steps
 from channels_app.rules.consumers import MAX_KNOWN, ConsumerView
 from tests.support.properties import quick
+from tests.support.views import consumer_view
 
 NAMES = st.from_regex(r"[ab](\.[ab]){0,2}", fullmatch=True)
 PATTERNS = NAMES | NAMES.map(lambda name: f"{name}.*") | st.just("*")
 OWN = RetryRule(Steps((7.0,)), 4)
-VIEW = ConsumerView(
-    id=1,
-    client_id="c",
-    channel_id=1,
-    channel_slug="channel",
-    mode="push",
-    state="active",
-    halted=False,
-    url="http://127.0.0.1:9/",
-    event_types=(),
-    timeout_ms=15_000,
-    retry=OWN,
-    rate=None,
-    max_in_flight=1,
-    team_id=None,
-    version=1,
-)
+VIEW = consumer_view(retry=OWN)
 
 
 def entry(*event_types: str, retry: Any = None, max_attempts: int | None = None) -> dict[str, Any]:

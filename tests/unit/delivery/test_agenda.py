@@ -6,14 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels_app.rules import backoff
-from channels_app.rules.consumers import ConsumerView
 from delivery.conf import conf
 from delivery.rules.breaker import Circuit
 from delivery.runtime import allotment
 from delivery.runtime.agenda import FEW, SCAN, Agenda, Pick
 from delivery.runtime.allotment import CLAIM_BATCH, RESERVED, UNTRIED_RESERVED, admits, shares
 from delivery.runtime.line import LEAD, PROMPT_S, Line, Standing
+from tests.support.views import consumer_view
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TICKS = 1_000.0
@@ -22,23 +21,7 @@ REQUESTS = conf().pump_in_flight
 
 def line(number: int, *, most: int = 64, answer_s: float | None = 0.01, **due: float) -> Line:
     """A consumer with something due of ``pN=seconds from now``."""
-    view = ConsumerView(
-        id=number,
-        client_id=f"consumer-{number}",
-        channel_id=1,
-        channel_slug="channel",
-        mode="push",
-        state="active",
-        halted=False,
-        url="http://127.0.0.1:9/",
-        event_types=(),
-        timeout_ms=15_000,
-        retry=backoff.rule([1], 3),
-        rate=None,
-        max_in_flight=most,
-        team_id=None,
-        version=1,
-    )
+    view = consumer_view(id=number, max_in_flight=most)
     made = Line(view, Circuit(), answer_s=answer_s)
     for level, seconds in due.items():
         made.expect(NOW + timedelta(seconds=seconds), int(level.removeprefix("p")))
