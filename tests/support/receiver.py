@@ -38,6 +38,8 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = ()
     delay_ms: int = 0
     """Silence before the answer."""
+    until: threading.Event | None = None
+    """Silence until this is set."""
     drip_ms: int = 0
     """The body goes out one byte per this interval."""
     close: bool = False
@@ -225,6 +227,9 @@ class Receiver:
     def _send(self, connection: socket.socket, reply: Reply) -> bool:
         if self._closing.wait(None if reply.hang else reply.delay_ms / 1000):
             return False
+        while reply.until is not None and not reply.until.wait(0.1):
+            if self._closing.is_set():
+                return False
         if reply.reset:
             # Lingering for zero seconds turns the close into a reset.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
