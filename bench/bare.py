@@ -24,7 +24,7 @@ HEADERS = [
     "Webhook-Signature: v1,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
 ]
 WARM_UP = 500
-LOOK_S = 0.01
+POLL_S = 0.01
 
 
 class Loop:
@@ -52,8 +52,8 @@ class Loop:
                 started += 1
             if started > fresh:
                 self.multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
-            wait = begin + started / rate - time.monotonic() if rate else LOOK_S
-            for descriptor, _ in self.epoll.poll(min(max(wait, 0.0), LOOK_S)):
+            wait = begin + started / rate - time.monotonic() if rate else POLL_S
+            for descriptor, _ in self.epoll.poll(min(max(wait, 0.0), POLL_S)):
                 self.multi.socket_action(descriptor, 0)
             _, good, bad = self.multi.info_read()
             if bad:

@@ -23,7 +23,7 @@ from bench.adapters import BenchError, Consumer, Pack, Route, one
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 60.0
 STOP_S = 40.0
-LOOK_S = 0.1
+POLL_S = 0.1
 DEPTH = re.compile(r'^hookstation_queue_depth\{state="(\w+)"\} (\S+)$', re.MULTILINE)
 OPEN = ("queued", "in_flight", "awaiting_ack")
 """States of what is not finished."""
@@ -92,7 +92,7 @@ class Hookstation:
             if self._process.poll() is not None or time.monotonic() > end:
                 said = (self.folder / "broker.log").read_text(errors="replace")
                 raise BenchError(f"The broker did not start: {_end(said)}")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def prepare(self, consumers: Sequence[Consumer]) -> None:
         """A channel of their own; the consumers of the last one are retired."""
@@ -147,7 +147,7 @@ class Hookstation:
         return self.manage("create_api_key", producer, "--scope", "admin", *arguments)
 
     def processes(self) -> Mapping[str, Sequence[int]]:
-        """Web server, workers (pumps, steward, django-q2's own), and what watches over them."""
+        """Web server, workers (pumps, maintenance, django-q2's own), and the supervisor."""
         groups: dict[str, list[int]] = {"web": [], "worker": [], "supervisor": []}
         for pid in self._pids():
             title = cpu.title(pid)

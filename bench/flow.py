@@ -9,8 +9,8 @@ from bench.adapters import BenchError
 from bench.load import UNANSWERED, Load, Plan
 from bench.records import Log
 
-LOOK_S = 0.02
-STANDSTILL_S = 30.0
+POLL_S = 0.02
+STALLED_AFTER_S = 30.0
 """Nothing has moved for so long: something is lost."""
 AFTER_S = 0.3
 """How long doubles are waited for."""
@@ -130,7 +130,7 @@ class Following:
         expected = len(self.flow.sent) * len(self.flow.arrived)
         return self.flow.deliveries >= expected and not self.flow.lost()
 
-    def finish(self, tell: Tell = quietly, patience_s: float = STANDSTILL_S) -> Flow:
+    def finish(self, tell: Tell = quietly, patience_s: float = STALLED_AFTER_S) -> Flow:
         """Wait until all is delivered. Raises BenchError when something is refused or lost.
 
         `tell` hears of deliveries made and expected. It is given up when nothing has moved for
@@ -144,7 +144,7 @@ class Following:
                 tell(self.flow.deliveries, expected)
             if time.monotonic() - moved_at > patience_s:
                 break
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         time.sleep(AFTER_S)
         self.look()
         if self._refusal:

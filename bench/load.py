@@ -21,8 +21,8 @@ from bench.records import Log
 
 UNANSWERED = 0
 """Stands where a status would be."""
-MOST_CONNECTIONS = 512
-LOOK_S = 0.05
+MAX_CONNECTIONS = 512
+POLL_S = 0.05
 RETRY_S = 0.05
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -101,7 +101,7 @@ class _Generator:
         """Until all is sent and answered, or the parent is gone."""
         start, sent = time.monotonic(), 0
         while os.getppid() == parent:
-            wait = LOOK_S
+            wait = POLL_S
             if self._plan.rate is None:
                 while self._next < self._end and self._send():
                     pass
@@ -115,7 +115,7 @@ class _Generator:
                     due = start + sent / self._plan.rate
             if self._next >= self._end and len(self._idle) == len(self._open):
                 return
-            for descriptor, _ in self._epoll.poll(max(0.0, min(wait, LOOK_S))):
+            for descriptor, _ in self._epoll.poll(max(0.0, min(wait, POLL_S))):
                 self._read(self._open[descriptor])
 
     def _send(self) -> bool:
@@ -136,7 +136,7 @@ class _Generator:
         return True
 
     def _connect(self) -> _Open | None:
-        most = self._plan.connections if self._plan.rate is None else MOST_CONNECTIONS
+        most = self._plan.connections if self._plan.rate is None else MAX_CONNECTIONS
         if len(self._open) >= most or time.monotonic() < self._try_again_at:
             return None
         try:

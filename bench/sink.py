@@ -41,7 +41,7 @@ LENGTH = len(ANSWERS["later"])
 UNKNOWN = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 NO_LENGTH = b"HTTP/1.1 411 Length Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 START_S = 20.0
-LOOK_S = 0.5
+POLL_S = 0.5
 """How often it looks whether the harness still lives."""
 
 
@@ -110,7 +110,7 @@ class _Server:
     def run(self, parent: int) -> None:
         """Serve until the parent is gone."""
         while os.getppid() == parent:
-            wait = LOOK_S
+            wait = POLL_S
             if self._owed:
                 wait = min(wait, max(0.0, self._owed[0][0] - time.monotonic()))
             for descriptor, _ in self._epoll.poll(wait):

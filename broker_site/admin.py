@@ -14,7 +14,7 @@ from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from channels_app.admin import base, giving
+from channels_app.admin import base, granting
 from channels_app.admin.people import Audited
 from channels_app.models import AuditEntry
 from channels_app.rules import access
@@ -36,7 +36,7 @@ class RolesExplained(base.Page):
 
 @admin.register(User)
 # Generic to the type checker only; at run time it takes no parameter.
-class UserAdmin(giving.OfPeople, RolesExplained, DjangoUserAdmin, Audited):  # type: ignore[type-arg]
+class UserAdmin(granting.GrantsPermissions, RolesExplained, DjangoUserAdmin, Audited):  # type: ignore[type-arg]
     """People who may use the console."""
 
     noun = "user"
@@ -60,9 +60,9 @@ class UserAdmin(giving.OfPeople, RolesExplained, DjangoUserAdmin, Audited):  # t
     def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """What the one who gives has, too."""
         if db_field.name == "groups":
-            kwargs["queryset"] = giving.groups(request.user)
+            kwargs["queryset"] = granting.groups(request.user)
         elif db_field.name == "user_permissions":
-            kwargs["queryset"] = giving.permissions(request.user)
+            kwargs["queryset"] = granting.permissions(request.user)
         return super().formfield_for_manytomany(db_field, request, **kwargs)
 
     def user_change_password(
@@ -94,7 +94,7 @@ class GroupAdmin(RolesExplained, DjangoGroupAdmin, Audited):  # type: ignore[mis
     ) -> Any:
         """What the one who gives has, too."""
         if db_field.name == "permissions" and request is not None:
-            kwargs["queryset"] = giving.permissions(request.user)
+            kwargs["queryset"] = granting.permissions(request.user)
         return super().formfield_for_manytomany(db_field, request, **kwargs)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -109,12 +109,12 @@ class GroupAdmin(RolesExplained, DjangoGroupAdmin, Audited):  # type: ignore[mis
 def _may_change(request: HttpRequest, group: Group | None) -> bool:
     if group is None:
         return True
-    if group.name.casefold() in giving.ROLE_NAMES:
+    if group.name.casefold() in granting.ROLE_NAMES:
         return False
-    return giving.groups(request.user).filter(pk=group.pk).exists()
+    return granting.groups(request.user).filter(pk=group.pk).exists()
 
 
-class AddressAdmin(giving.OfPeople, Audited):
+class AddressAdmin(granting.GrantsPermissions, Audited):
     """Allauth's page of addresses, with the console's look and its changes in the audit log."""
 
     noun = "email"
@@ -122,7 +122,7 @@ class AddressAdmin(giving.OfPeople, Audited):
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Of people who have no more: whoever has somebody's address can set their password."""
         if db_field.name == "user":
-            kwargs["queryset"] = giving.people(request.user)
+            kwargs["queryset"] = granting.people(request.user)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def get_actions(self, request: HttpRequest) -> Any:
@@ -132,7 +132,7 @@ class AddressAdmin(giving.OfPeople, Audited):
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
         """The action, and a line for each row that was chosen; a deletion writes its own."""
         name = request.POST.get("action", "")
-        queryset = queryset.filter(user__in=giving.people(request.user))
+        queryset = queryset.filter(user__in=granting.people(request.user))
         chosen = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
         targets = [self.audit_target(row) for row in chosen]
         with transaction.atomic():
@@ -160,7 +160,7 @@ admin.site.register(_EmailAddress, type("EmailAddressAdmin", (_AllauthsPage, Add
 
 
 @admin.register(_taken_over("mfa.Authenticator"))
-class AuthenticatorAdmin(giving.OfPeople, Audited):
+class AuthenticatorAdmin(granting.GrantsPermissions, Audited):
     """Second factors: taken away from who has lost theirs, never shown."""
 
     noun = "second_factor"

@@ -7,11 +7,11 @@ from datetime import datetime
 from django.db.models import Q, Sum
 
 from channels_app import clock
-from channels_app.directory import ConsumerView, directory
+from channels_app.config_cache import ConsumerConfig, config_cache
 from delivery.models import ConsumerHealth, Counter
 from delivery.models.counter import COUNTED, MADE
 from delivery.rules.lifecycle import DeliveryState
-from delivery.steps import horizon
+from delivery.steps import due_times
 
 STATES = tuple(state.value for state in DeliveryState)
 LATE_S = 60.0
@@ -68,7 +68,7 @@ def oldest_due_s(backlog: Backlog) -> float:
     now = clock.now()
     busy = [
         view
-        for view in directory.consumers().values()
+        for view in config_cache.consumers().values()
         if _may_be_called(view) and backlog.has_open(view.id)
     ]
     held_back = _held_back((view.id for view in busy), now)
@@ -77,11 +77,11 @@ def oldest_due_s(backlog: Backlog) -> float:
         for view in busy
         if view.id not in held_back and backlog.in_flight(view.id) < view.max_in_flight
     ]
-    oldest = min(horizon.next_due(ready).values(), default=now)
+    oldest = min(due_times.next_due(ready).values(), default=now)
     return max(0.0, (now - oldest).total_seconds())
 
 
-def _may_be_called(view: ConsumerView) -> bool:
+def _may_be_called(view: ConsumerConfig) -> bool:
     return view.mode == "push" and not view.halted and view.rate is None
 
 

@@ -23,9 +23,9 @@ MIN_LEASE_GRACE_MS = 2000
 """An answer that came at the last moment has to be written before the lease ends: commits may wait
 for locks, and a worker that is stopped and continued must notice that it was."""
 GOOD_SQLITE = (3, 51, 3)
-OLDEST_MYSQL = (8, 0, 17)
+MIN_MYSQL = (8, 0, 17)
 """The first with a collation that compares bytes and keeps trailing blanks."""
-OLDEST_MARIADB = (10, 6)
+MIN_MARIADB = (10, 6)
 
 
 @register(INSTALLATION, Tags.security)
@@ -220,7 +220,7 @@ def _mysql(connection: BaseDatabaseWrapper) -> list[CheckMessage]:
 
 
 def _mysql_version(text: str) -> list[CheckMessage]:
-    name, oldest = ("MariaDB", OLDEST_MARIADB) if "MariaDB" in text else ("MySQL", OLDEST_MYSQL)
+    name, oldest = ("MariaDB", MIN_MARIADB) if "MariaDB" in text else ("MySQL", MIN_MYSQL)
     # 5.5.5-10.6.12-MariaDB is how some proxies announce MariaDB 10.6.12.
     numbers = text.removeprefix("5.5.5-").split("-")[0].split(".")
     version = tuple(int(number) for number in numbers if number.isdecimal())

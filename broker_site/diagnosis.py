@@ -25,21 +25,21 @@ from channels_app.models import (
 )
 from channels_app.rules import misfires, schemas
 from channels_app.rules.program import typed
-from channels_app.steps import reseal
+from channels_app.steps import reencrypt
 from channels_app.storage import disks
 from delivery.models import ConsumerHealth
 from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import audits, slots
+from delivery.runtime import reconciliations, registration
 from delivery.steps import quotas
 
 Level = Literal["error", "warning", "info"]
-OLDEST_BODIES = 200
+MIN_BODIES_VERSION = 200
 """Bodies looked at for old encryption keys: the oldest ones are resealed, or pruned, first."""
-OLDEST_FACTORS = 1000
+MIN_FACTORS_VERSION = 1000
 """Second factors looked at; as long as one of them is old, rotate_keys was not run."""
 SCHEMAS = 1000
 """How many are checked, oldest first: they may be older than today's limits."""
-LITTLE_DRIFT_S, MOST_DRIFT_S = 0.05, 1.0
+LITTLE_DRIFT_S, MAX_DRIFT_S = 0.05, 1.0
 NO_DISK = 100 * 1024**2
 PACKET_MARGIN = 64 * 1024
 """Of a statement that stores one body, beside the body."""
@@ -117,7 +117,7 @@ def books() -> Iterable[Finding]:
             "The sweep `counters` mends them within a minute; if it does not, look at its last "
             "error on the console's page of sweeps.",
         )
-    for span, report in audits.newest().items():
+    for span, report in reconciliations.newest().items():
         if report.gap:
             yield Finding(
                 "warning",
@@ -143,7 +143,9 @@ def schedules() -> Iterable[Finding]:
             "error",
             "schedules_overdue",
             f"{overdue} schedules are overdue by more than a minute: their messages are missed.",
-            typed("The steward publishes them: start `manage.py worker`, or look into its log."),
+            typed(
+                "The maintenance process publishes them: start `manage.py worker`, or read its log."
+            ),
         )
 
 
@@ -237,8 +239,8 @@ def encryption() -> Iterable[Finding]:
     if refusal := keystore.refusal():
         yield Finding("error", "encryption_key", refusal, "Then start the processes here again.")
         return
-    primary = keystore.sealing_id()
-    for holder in slots.holders():
+    primary = keystore.encrypting_key_id()
+    for holder in registration.holders():
         if holder.lacks(primary):
             gone = ", ".join(sorted(holder.missing | ({primary} - holder.keys)))
             yield Finding(
@@ -254,8 +256,10 @@ def encryption() -> Iterable[Finding]:
             f"The first encryption key here is {keyring().primary_id}, and {primary} still seals.",
             typed("When every process has read the new key, run `manage.py rotate_keys`."),
         )
-    oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[:OLDEST_BODIES]
-    used = {*oldest, *reseal.used_keys(OLDEST_FACTORS)}
+    oldest = MessageBody.objects.order_by("pk").values_list("key_id", flat=True)[
+        :MIN_BODIES_VERSION
+    ]
+    used = {*oldest, *reencrypt.used_keys(MIN_FACTORS_VERSION)}
     if old := sorted(used - {"", primary}):
         yield Finding(
             "warning",
@@ -275,7 +279,7 @@ def clocks() -> Iterable[Finding]:
     drift_s = clock.offset().least_s
     if drift_s > LITTLE_DRIFT_S:
         yield Finding(
-            "warning" if drift_s > MOST_DRIFT_S else "info",
+            "warning" if drift_s > MAX_DRIFT_S else "info",
             "clock",
             f"The clocks of this host and of the database differ by {drift_s:.2f} s.",
             "Synchronise both (chrony, systemd-timesyncd): keys of rows carry this host's, and "

@@ -17,7 +17,7 @@ COMMAND = "HOOKSTATION_COMMAND"
 """Between our own processes: the program as people typed it. Nobody has to set it."""
 
 
-MOST_BODY_BYTES = 64 * 1024**2
+MAX_BODY_BYTES = 64 * 1024**2
 """Of a message or a batch, which the web process, the database and the pump each hold whole, some
 of them several times over."""
 
@@ -50,8 +50,8 @@ def _not_negative(text: str) -> int:
 
 def _body_size(text: str) -> int:
     number = _positive(text)
-    if number > MOST_BODY_BYTES:
-        raise ValueError(f"expected at most {MOST_BODY_BYTES}, put what is larger elsewhere")
+    if number > MAX_BODY_BYTES:
+        raise ValueError(f"expected at most {MAX_BODY_BYTES}, put what is larger elsewhere")
     return number
 
 

@@ -6,7 +6,7 @@ from django.http import HttpRequest, UnreadablePostError
 from django.http.response import HttpResponseBase
 
 from broker_site import errors
-from channels_app.api.places import Places
+from channels_app.api.concurrency import ConcurrencyLimit
 from delivery.runtime import children
 
 SHARE = 4
@@ -25,7 +25,7 @@ class Forms:
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
-        self._places = Places(max(1, children.web_threads() // SHARE))
+        self._places = ConcurrencyLimit(max(1, children.web_threads() // SHARE))
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """The answer; 503 where too many forms are on their way, 400 where one broke off."""

@@ -25,7 +25,7 @@ from channels_app import keystore
 from channels_app.conf import conf
 from channels_app.rules.program import typed
 from channels_app.storage import disks, probe
-from delivery.runtime import slots
+from delivery.runtime import registration
 
 MIB = 1024**2
 FORWARDED = (
@@ -190,8 +190,8 @@ def keys() -> Check:
 
 def pumps() -> Check:
     """Whether anybody delivers."""
-    living = slots.living()
-    adrift = [slot for slot in living if slots.is_adrift(slot.clock_offset_ms / 1000)]
+    living = registration.living()
+    adrift = [slot for slot in living if registration.is_adrift(slot.clock_offset_ms / 1000)]
     if len(adrift) < len(living):
         return Check(True, f"Pumps with a heartbeat: {len(living)}.")
     if adrift:
@@ -203,7 +203,8 @@ def pumps() -> Check:
         )
     return Check(
         False,
-        f"No pump had a heartbeat in the last {slots.STALE_S:.0f} s: nothing is delivered.",
+        f"No pump had a heartbeat in the last {registration.STALE_AFTER_S:.0f} s: "
+        "nothing is delivered.",
         typed("Start `manage.py broker` or `manage.py worker`, or look into its log."),
     )
 

@@ -20,7 +20,7 @@ from channels_app.rules.program import typed
 from delivery.models.traffic import MINUTE_S
 from delivery.rules.latency import in_words, quantile_ms
 from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import audits, notices, slots
+from delivery.runtime import notifications, reconciliations, registration
 from delivery.steps import hot_keys, traffic
 
 STATES = (
@@ -61,7 +61,7 @@ RANGES = {
         Range("7d", "Last 7 days", 168, 3600, "%d %b %H:%M"),
     )
 }
-LONGEST_RANKED = RANGES["24h"]
+MAX_RANKED = RANGES["24h"]
 """Who failed before is no news."""
 
 
@@ -73,7 +73,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
     # The last one is not over: a rate made of it would fall.
     whole = spans[:-1]
     waiting = backlog.read()
-    ranked = min(chosen, LONGEST_RANKED, key=lambda range_: range_.hours)
+    ranked = min(chosen, MAX_RANKED, key=lambda range_: range_.hours)
     may_see_worst = request.user.has_perm("channels_app.view_consumer")
     return {
         "ranges": list(RANGES),
@@ -120,10 +120,10 @@ def _flow(spans: list[traffic.Span], chosen: Range) -> list[dict[str, Any]]:
 
 def _vitals(waiting: backlog.Backlog) -> list[dict[str, Any]]:
     """Whether it is well."""
-    living = slots.living()
+    living = registration.living()
     pumps, text = len(living), "deliver now"
     offset_ms = max((slot.clock_offset_ms for slot in living), key=abs, default=0)
-    drifts = notices.is_drift(offset_ms)
+    drifts = notifications.is_drift(offset_ms)
     if drifts:
         text = f"A host's clock is {offset_ms / 1000:+.1f} s from the database's."
     late_s = backlog.oldest_due_s(waiting)
@@ -161,7 +161,7 @@ def _hot_keys() -> dict[str, Any]:
 
 def _books(gap: int) -> dict[str, Any]:
     """Whether all that was accepted is accounted for: by the counters, and by the last audits."""
-    reports = audits.newest().values()
+    reports = reconciliations.newest().values()
     found = max((report.gap for report in reports), default=0)
     if gap or not found:
         text = "made minus all states; must be 0"

@@ -22,10 +22,10 @@ from channels_app.models import Channel, QuotaUsage
 from channels_app.storage import disks
 from delivery import metrics as delivering  # noqa: F401
 from delivery.models import AccountingReport, PipelineRun
-from delivery.rules.accounting import Check
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.pipeline_jobs import JOBS
-from delivery.runtime import audits, slots
+from delivery.rules.reconciliation import Check
+from delivery.runtime import reconciliations, registration
 from delivery.steps import hot_keys, pipeline_runs, quotas, timeline
 
 WINDOWS = {
@@ -86,7 +86,7 @@ def _read() -> Iterator[Metric]:
         "Age of the oldest due delivery that nothing but the broker keeps waiting.",
         value=backlog.oldest_due_s(now),
     )
-    living = slots.living()
+    living = registration.living()
     yield GaugeMetricFamily(
         "hookstation_pumps", "Pumps with a heartbeat, on all hosts.", value=len(living)
     )
@@ -96,11 +96,11 @@ def _read() -> Iterator[Metric]:
         value=max((slot.clock_offset_ms for slot in living), key=abs, default=0) / 1000,
     )
     yield from _limits()
-    sealing = keystore.sealing_id()
+    sealing = keystore.encrypting_key_id()
     yield GaugeMetricFamily(
         "hookstation_processes_without_key",
         "Living processes that lack the encryption key that seals, or one that they met.",
-        value=sum(holder.lacks(sealing) for holder in slots.holders()),
+        value=sum(holder.lacks(sealing) for holder in registration.holders()),
     )
     yield from _hot_keys()
     yield from _times()
@@ -175,7 +175,7 @@ def _times() -> Iterator[Metric]:
 
 def _audits(gap: int) -> Iterator[Metric]:
     """What does not add up: by the counters as they are now, and by what the last audits found."""
-    reports = audits.newest()
+    reports = reconciliations.newest()
     yield GaugeMetricFamily(
         "hookstation_accounting_gap",
         "Rows that do not add up, by the counters now or by the last audit; must be 0.",

@@ -76,7 +76,7 @@ MIDDLEWARE = [
     "broker_site.errors.Keys",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
-# Programs' requests take a shorter way, without any (broker_site/lean.py).
+# Programs' requests take a shorter way, without any (broker_site/fast_path.py).
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -97,7 +97,7 @@ TEMPLATES = [
 ]
 
 
-def _keep_to_ourselves(path: str) -> None:
+def _keep_private(path: str) -> None:
     """Make a database file that its owner alone reads; SQLite's other files take after it."""
     if not os.path.isabs(path):
         return  # in memory
@@ -112,7 +112,7 @@ def _database() -> dict[str, Any]:
     config["CONN_MAX_AGE"] = 60
     config["CONN_HEALTH_CHECKS"] = True
     if config["ENGINE"].endswith("sqlite3"):
-        _keep_to_ourselves(config["NAME"])
+        _keep_private(config["NAME"])
         # IMMEDIATE: a read that becomes a write cannot wait for the lock, it fails at once.
         # FULL: an acknowledged commit survives power loss.
         config["OPTIONS"] = {
@@ -263,7 +263,7 @@ Q_CLUSTER: dict[str, Any] = {
     "orm": "default",
     "broker_class": "delivery.runtime.task_queue.TaskBroker",
     "cache": "process",
-    # Pumps, one steward, one worker for schedules.
+    # Pumps, one maintenance process, one worker for schedules.
     "workers": ENVIRONMENT.pumps + 2,
     # Keeping successes costs a locked read of 250 rows per task.
     "save_limit": -1,

@@ -8,7 +8,7 @@ from django.urls import URLPattern, path
 from django.utils.functional import SimpleLazyObject
 from unfold.sites import UnfoldAdminSite
 
-from broker_site import ahead, navigation, overview, system, usage
+from broker_site import navigation, overview, system, upcoming, usage
 from channels_app.ui.accounts import secure_admin_login
 
 
@@ -63,7 +63,7 @@ class Console(UnfoldAdminSite):
 
     def timeline(self, request: HttpRequest) -> TemplateResponse:
         """What is going to be sent."""
-        return ahead.page(request, self.each_context(request))
+        return upcoming.page(request, self.each_context(request))
 
     def usage(self, request: HttpRequest) -> TemplateResponse:
         """Who sent and got how much."""

@@ -5,20 +5,20 @@ from http import HTTPStatus
 from typing import Any
 
 from broker_site import security
-from channels_app.api import short
+from channels_app.api import fast_path
 from delivery.sqs import handler
-from delivery.sqs.handler import Answer
+from delivery.sqs.handler import HandlerResponse
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     """Answer one request, in one piece."""
     path = environ["PATH_INFO"]
-    done = handler.answer(environ, _postponing(environ.get(short.ANSWER_LATER), path))
+    done = handler.answer(environ, _deferring(environ.get(fast_path.DEFER_RESPONSE), path))
     start_response(f"{done.status} {HTTPStatus(done.status).phrase}", _headers(done, path))
     return [done.body]
 
 
-def _headers(done: Answer, path: str) -> list[tuple[str, str]]:
+def _headers(done: HandlerResponse, path: str) -> list[tuple[str, str]]:
     headers = [*done.headers, ("Content-Length", str(len(done.body)))]
     if not done.is_read:
         # A body that nobody read stands between this request and the next one.
@@ -26,16 +26,16 @@ def _headers(done: Answer, path: str) -> list[tuple[str, str]]:
     return security.complete(headers, path)
 
 
-def _postponing(postpone: short.Postpone | None, path: str) -> handler.Postpone | None:
+def _deferring(defer: fast_path.Defer | None, path: str) -> handler.Defer | None:
     """The same for the door's answers, if the server can answer later."""
-    if postpone is None:
+    if defer is None:
         return None
 
-    def begin() -> handler.AnswerLater:
-        answer_later = postpone()
+    def begin() -> handler.DeferResponse:
+        answer_later = defer()
 
-        def answer(done: Answer, confirm: Callable[[], object]) -> bool:
-            whole = short.Answer(done.status, done.body, _headers(done, path))
+        def answer(done: HandlerResponse, confirm: Callable[[], object]) -> bool:
+            whole = fast_path.Response(done.status, done.body, _headers(done, path))
             return answer_later(whole, confirm)
 
         return answer

@@ -18,7 +18,7 @@ from django.urls import reverse
 from broker_site import diagnosis
 from channels_app import clock
 from delivery.models import PumpSlot, SweepRun
-from delivery.runtime import pipeline, slots
+from delivery.runtime import pipeline, registration
 from delivery.steps import pipeline_runs
 
 PERMISSION = "delivery.view_sweeprun"
@@ -95,8 +95,8 @@ def settings_in_force() -> list[dict[str, str]]:
 
 
 def pumps() -> list[dict[str, Any]]:
-    """Every place for a pump or steward, with whoever was last in it."""
-    alive = {slot.pk for kind in PumpSlot.Kind.values for slot in slots.living(kind)}
+    """Every place for a pump or maintenance process, with whoever was last in it."""
+    alive = {slot.pk for kind in PumpSlot.Kind.values for slot in registration.living(kind)}
     return [
         {"name": str(slot), "is_well": slot.pk in alive, "at": slot.heartbeat_at}
         for slot in PumpSlot.objects.order_by("kind", "cluster", "ordinal")

@@ -19,7 +19,7 @@ from broker_site import charts
 from channels_app import clock
 from channels_app.models import Channel, Consumer, Producer
 from delivery.models import LatencyHour, UsageHour
-from delivery.rules import cells
+from delivery.rules import csv_cells
 from delivery.rules.histogram import percentile
 from delivery.rules.latency import in_words
 
@@ -251,5 +251,5 @@ def _lines(month: Month, step: str) -> Iterator[list[Any]]:
     for row in rows.iterator():
         at = month.name if step == "month" else f"{row[step]:%Y-%m-%d %H:%M}"
         at = at[:10] if step == "day" else at
-        shown = (cells.safe(name) for name in names.of(row))
+        shown = (csv_cells.safe(name) for name in names.of(row))
         yield [at, *shown, *(int(row[name]) for name in COUNTED)]

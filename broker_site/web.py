@@ -19,7 +19,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
 if getattr(getattr(swallowing, "__self__", None), "interrupt_signal", False):
     raise SystemExit(0)
 # Loading makes a hundred thousand objects and hardly any garbage: looking for it took a quarter of
-# the start. `spare_what_is_loaded` turns it on again.
+# the start. `freeze_loaded_objects` turns it on again.
 gc.disable()
 
 from django.db import connection  # noqa: E402 - the lines above have to come before the loading
@@ -28,17 +28,17 @@ from broker_site.wsgi import application  # noqa: E402 - as above
 
 # isort: split
 # What loads the apps comes first.
-from broker_site import later  # noqa: E402 - as above
+from broker_site import deferred  # noqa: E402 - as above
 from channels_app.api import authentication  # noqa: E402 - as above
-from channels_app.garbage import spare_what_is_loaded  # noqa: E402 - as above
-from delivery.runtime import slots, web_watch  # noqa: E402 - as above
+from channels_app.garbage import freeze_loaded_objects  # noqa: E402 - as above
+from delivery.runtime import registration, web_watch  # noqa: E402 - as above
 from delivery.runtime.long_polling import long_polls  # noqa: E402 - as above
 
-spare_what_is_loaded()
+freeze_loaded_objects()
 
 __all__ = ["application"]
 
-USES_EVERY_S = 1.0
+USE_WRITE_INTERVAL_S = 1.0
 SWITCH_S = 0.0005
 """A thread that stores a large batch lets others go on after so long, not after Python's 5 ms: a
 single message beside it waits at each of its steps, of which accepting it takes a dozen."""
@@ -46,7 +46,7 @@ SILENT_S = 60
 """After so long without a word the kernel asks a caller's host whether it is still there."""
 
 
-def notice_the_vanished() -> None:
+def notice_dead_processes() -> None:
     """Have the kernel end connections whose other side is gone, a minute and a half after.
 
     A caller that vanishes in the middle of a body (a dead host, a cut line) would else hold a
@@ -90,7 +90,7 @@ def release_on_stop(told: socket.socket) -> None:
 def write_uses() -> None:
     """Note when keys were last used, behind the requests that they came with."""
     while True:
-        time.sleep(USES_EVERY_S)
+        time.sleep(USE_WRITE_INTERVAL_S)
         if authentication.write_uses():
             connection.close()  # the next one comes in a minute
 
@@ -102,8 +102,8 @@ write_end.setblocking(False)  # as the interpreter demands
 signal.set_wakeup_fd(write_end.fileno())
 sys.setswitchinterval(SWITCH_S)
 threading.Thread(target=write_uses, name="uses", daemon=True).start()
-threading.Thread(target=notice_the_vanished, name="keepalive", daemon=True).start()
+threading.Thread(target=notice_dead_processes, name="keepalive", daemon=True).start()
 threading.Thread(target=release_on_stop, args=[read_end], name="release", daemon=True).start()
 web_watch.begin()
-slots.announcement.start(long_polls.start())
-later.install()
+registration.change_marker.start(long_polls.start())
+deferred.install()

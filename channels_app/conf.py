@@ -54,7 +54,7 @@ def conf() -> Conf:
     return Conf(
         max_body_bytes=environment.max_body_bytes,
         max_batch_bytes=environment.max_batch_bytes,
-        max_future_days=min(environment.max_future_days, times.LONGEST_DAYS),
+        max_future_days=min(environment.max_future_days, times.MAX_DAYS),
         channel_quota=Quota(
             environment.channel_waiting_messages, environment.channel_waiting_bytes
         ),

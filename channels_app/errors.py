@@ -16,7 +16,7 @@ BrokerError
 from collections.abc import Sequence
 
 from channels_app.rules.encryption import KeyMissing
-from channels_app.rules.fields import BadValues, Fault
+from channels_app.rules.fields import FieldError, InvalidValues
 from channels_app.rules.program import typed
 
 
@@ -28,7 +28,7 @@ class BrokerError(Exception):
     """Seconds after which it may be tried again, where time alone may help."""
 
     def __init__(
-        self, code: str, detail: str, *, field: str = "", faults: Sequence[Fault] = ()
+        self, code: str, detail: str, *, field: str = "", faults: Sequence[FieldError] = ()
     ) -> None:
         super().__init__(detail)
         self.code = code
@@ -47,7 +47,7 @@ class Invalid(BrokerError):
     status = 422
 
     @classmethod
-    def of(cls, bad: BadValues) -> "Invalid":
+    def of(cls, bad: InvalidValues) -> "Invalid":
         """The refusal of fields that rules/fields.py could not read."""
         first = bad.faults[0]
         detail = f"{first.field}: {first.detail}" if first.field else first.detail
@@ -72,13 +72,13 @@ class Conflict(BrokerError):
     status = 409
 
 
-class Stale(BrokerError):
+class PreconditionFailed(BrokerError):
     """If-Match names a version that is not the current one."""
 
     status = 412
 
 
-class Busy(BrokerError):
+class RateLimited(BrokerError):
     """Others do the same right now; a moment later it may be done."""
 
     status = 429

@@ -3,7 +3,7 @@
 import gc
 
 
-def spare_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Call once, when a process has loaded everything and before it works or forks.
 
     Modules, models and addresses are a hundred thousand objects that live as long as the process.

@@ -49,7 +49,7 @@ class GroupCommit(Generic[Order, Result]):
         *,
         most: int,
         most_size: int,
-        patience_s: float = transactions.REQUEST_ANSWER_S,
+        patience_s: float = transactions.REQUEST_TIMEOUT_S,
     ) -> None:
         """``work`` returns a result for each order, in their order, or stores nothing and raises.
 

@@ -9,13 +9,13 @@ import secrets
 from hashlib import sha256
 from typing import NamedTuple
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.conf import conf
 from channels_app.errors import Invalid, KeyUnavailable, NotFound
 from channels_app.models import Consumer
 from channels_app.rules import correlation
 from channels_app.rules.encryption import Unreadable
-from channels_app.rules.fields import MASK, BadValues, Fault
+from channels_app.rules.fields import MASK, FieldError, InvalidValues
 
 _TOKEN_BYTES = 24
 
@@ -38,7 +38,7 @@ def opened(consumer: Consumer) -> Opened | None:
     if not sealed:
         return None
     try:
-        text = sealing.open_for_consumer(consumer.channel_id, consumer.client_id, sealed)
+        text = data_encryption.decrypt_for_consumer(consumer.channel_id, consumer.client_id, sealed)
     except KeyUnavailable:
         raise
     except Unreadable:
@@ -64,7 +64,7 @@ def called(token: str) -> Consumer:
     return found
 
 
-def seal(consumer: Consumer, known: Opened | None) -> bool:
+def encrypt(consumer: Consumer, known: Opened | None) -> bool:
     """Keep what was just set: an address for who needs one, no secret in the clear.
 
     ``known`` is what was sealed before. Returns whether anything has changed. Raises Invalid for a
@@ -79,8 +79,8 @@ def seal(consumer: Consumer, known: Opened | None) -> bool:
         secret = signature["secret"]
         if secret == MASK:
             if not (known and known.secret):
-                fault = Fault("ack", f"{MASK} keeps a stored secret, and there is none.")
-                raise Invalid.of(BadValues([fault]))
+                fault = FieldError("ack", f"{MASK} keeps a stored secret, and there is none.")
+                raise Invalid.of(InvalidValues([fault]))
             secret = known.secret
         masked = {**setting, "signature": {**signature, "secret": MASK}}
         consumer.ack = {**(consumer.ack or {}), "correlation": masked}
@@ -101,7 +101,7 @@ def renew(consumer: Consumer) -> None:
 
 def _keep(consumer: Consumer, wanted: Opened) -> None:
     plain = json.dumps(wanted._asdict()).encode()
-    sealed, _ = sealing.seal_for_consumer(consumer.channel_id, consumer.client_id, plain)
+    sealed, _ = data_encryption.encrypt_for_consumer(consumer.channel_id, consumer.client_id, plain)
     consumer.inbound_digest, consumer.inbound_sealed = _digest(wanted.token), sealed
 
 

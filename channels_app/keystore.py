@@ -1,7 +1,7 @@
 """Keystore: what all processes must agree on about keys: which one seals, and which ones sign.
 
 Settings say which encryption keys a process has. The database says which of them seals, so that a
-new key seals nothing until every process has read it (steps/reseal.py, `manage.py rotate_keys`).
+new key seals nothing until every process has read it (steps/reencrypt.py, `manage.py rotate_keys`).
 Leases and acknowledgement addresses are signed with random keys that the database keeps sealed, and
 that outlive both SECRET_KEY and each encryption key.
 """
@@ -37,7 +37,7 @@ class _Known(NamedTuple):
 
     read_at: float
     """By `time.monotonic`."""
-    sealing_id: str
+    encrypting_key_id: str
     sealing: Keyring | None
     """None without the key that seals."""
     keys: Sequence[tuple[datetime, bytes]]
@@ -59,10 +59,10 @@ _known: _Known | None = None
 _uncommitted = _Uncommitted()
 
 
-def sealing_id() -> str:
+def encrypting_key_id() -> str:
     """The id of the key that seals, whether this process has it or not."""
     known = _read()
-    return known.sealing_id if known else keyring().primary_id
+    return known.encrypting_key_id if known else keyring().primary_id
 
 
 def refusal() -> str:
@@ -74,18 +74,18 @@ def refusal() -> str:
     if known is None or known.sealing is not None:
         return ""
     return (
-        f"This installation seals with the encryption key {known.sealing_id}, and the keys here "
+        f"This installation encrypts with the key {known.encrypting_key_id}, and the keys here "
         f"({', '.join(sorted(keyring().ids))}) do not open what it sealed. Add that key to "
         "HOOKSTATION_ENCRYPTION_KEYS. If there was none, it is the one that was derived from "
         "SECRET_KEY: put the former value into SECRET_KEY_FALLBACKS."
     )
 
 
-def sealer() -> Keyring:
+def encrypting_key() -> Keyring:
     """All keys, of which the installation's current one seals. Raises KeyUnavailable."""
     known = _read_or_begin()
     if known.sealing is None:
-        raise KeyUnavailable(known.sealing_id)
+        raise KeyUnavailable(known.encrypting_key_id)
     return known.sealing
 
 
@@ -96,7 +96,7 @@ def signing_key(purpose: bytes) -> bytes:
     """
     known = _known or _read_or_begin()
     if not known.keys:
-        raise KeyUnavailable(known.sealing_id)
+        raise KeyUnavailable(known.encrypting_key_id)
     newest = clock.now() - SIGNS_AFTER
     # The oldest one is there from the start, and signs at once.
     key = next((key for made_at, key in known.keys if made_at <= newest), known.keys[-1][1])
@@ -107,7 +107,7 @@ def signing_keys(purpose: bytes) -> list[bytes]:
     """What may have signed something that still counts. Raises KeyUnavailable."""
     known = _read_or_begin()
     if not known.keys:
-        raise KeyUnavailable(known.sealing_id)
+        raise KeyUnavailable(known.encrypting_key_id)
     return [_derived(key, purpose) for _, key in known.keys]
 
 
@@ -117,7 +117,7 @@ def activate(key_id: str) -> None:
     For rotations alone: every process must have the key already. Signing keys stay valid; those
     whose overlap is over are deleted.
     """
-    ring = keyring().sealing_with(key_id)
+    ring = keyring().encrypting_with(key_id)
     with transaction.atomic():
         rows = list(SigningKey.objects.select_for_update().order_by("-id"))
         counting = _counting([row.created_at for row in rows])
@@ -125,7 +125,7 @@ def activate(key_id: str) -> None:
         for row in rows[:counting]:
             key = ring.open(bytes(row.sealed), _aad(row.id))
             SigningKey.objects.filter(id=row.id).update(
-                sealed=ring.seal(key, _aad(row.id)), key_id=key_id
+                sealed=ring.encrypt(key, _aad(row.id)), key_id=key_id
             )
         _create(rows[0].id + 1 if rows else 1, ring)
     forget()
@@ -185,7 +185,7 @@ def _load() -> _Known | None:
             opened[row.id] = row.created_at, ring.open(bytes(row.sealed), _aad(row.id))
     if newest.id not in opened:
         return _Known(ticks, newest.key_id, None, [])
-    return _Known(ticks, newest.key_id, ring.sealing_with(newest.key_id), list(opened.values()))
+    return _Known(ticks, newest.key_id, ring.encrypting_with(newest.key_id), list(opened.values()))
 
 
 def _rows() -> list[SigningKey]:
@@ -200,7 +200,7 @@ def _counting(made_at: Sequence[datetime]) -> int:
 
 
 def _create(number: int, ring: Keyring) -> None:
-    sealed = ring.seal(os.urandom(_BYTES), _aad(number))
+    sealed = ring.encrypt(os.urandom(_BYTES), _aad(number))
     SigningKey.objects.create(
         id=number, sealed=sealed, key_id=ring.primary_id, created_at=clock.now()
     )

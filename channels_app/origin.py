@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 
-LONGEST = 100
+MAX_LENGTH = 100
 
 current: ContextVar[str] = ContextVar("origin", default="")
 """``api 203.0.113.7``; empty where nobody asked over HTTP. The audit log keeps it."""
@@ -18,4 +18,4 @@ def of(face: str, meta: Mapping[str, Any]) -> str:
     hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
     hops.append(str(meta.get("REMOTE_ADDR", "")))
     address = hops[-1 - min(settings.ALLAUTH_TRUSTED_PROXY_COUNT, len(hops) - 1)]
-    return f"{face} {address}"[:LONGEST].strip()
+    return f"{face} {address}"[:MAX_LENGTH].strip()

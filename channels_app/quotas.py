@@ -1,7 +1,7 @@
 """Quotas: how much may wait in a channel and of a team's messages, asked before each is stored.
 
-The count that the steward keeps in a table (delivery/steps/quotas.py) is read once a second. Each
-process adds what it has accepted itself since that count began, so that one process alone never
+The maintenance process keeps the count in a table (delivery/steps/quotas.py), which each process
+reads once a second. Each process adds what it has accepted itself since that count began, so that one process alone never
 goes over a limit. What others accepted since is not known to it.
 """
 
@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from channels_app import clock, metrics
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.errors import OverQuota, StorageFull
 from channels_app.models import QuotaUsage
 from channels_app.rules.limits import Quota, Usage
-from channels_app.snapshot import ChannelView
+from channels_app.snapshot import ChannelConfig
 from channels_app.storage import disks
 
 READ_S = 1.0
@@ -24,7 +24,7 @@ READ_S = 1.0
 PER_S = 10
 """Into so many parts a second is divided: what was accepted in the part in which a count began may
 be counted twice until the next one."""
-MOST_PARTS = 600
+MAX_PARTS = 600
 """Parts that are kept apart; older ones are one, and forgotten together."""
 
 NOTHING, ONE = Usage(), Usage(1, 0)
@@ -69,7 +69,7 @@ class _Own:
         self.messages += usage.messages
         self.bytes += usage.bytes
         self._by_part[part] = self._by_part.get(part, Usage()) + usage
-        if len(self._by_part) > MOST_PARTS:
+        if len(self._by_part) > MAX_PARTS:
             # Nobody counts any more: the two oldest become one.
             first, second = sorted(self._by_part)[:2]
             self._by_part[second] += self._by_part.pop(first)
@@ -95,7 +95,7 @@ class Quotas:
         self._counted: dict[Owner, Usage] = {}
         self._own: dict[Owner, _Own] = {}
 
-    def check(self, channel: ChannelView, producer_id: int | None) -> None:
+    def check(self, channel: ChannelConfig, producer_id: int | None) -> None:
         """Whether one more message may wait, before its body is read.
 
         Raises OverQuota and StorageFull.
@@ -106,7 +106,7 @@ class Quotas:
         self._refuse(fault, ONE)
 
     def take(
-        self, channel: ChannelView, producer_id: int | None, messages: Sequence[Sized]
+        self, channel: ChannelConfig, producer_id: int | None, messages: Sequence[Sized]
     ) -> Held | None:
         """Take room for messages that are about to be stored, all or none.
 
@@ -138,14 +138,14 @@ class Quotas:
         counted = self._counted.get(owner, NOTHING)
         return Usage(counted[0] + own.messages, counted[1] + own.bytes) if own else counted
 
-    def _limits(self, channel: ChannelView, producer_id: int | None) -> list[Limit]:
+    def _limits(self, channel: ChannelConfig, producer_id: int | None) -> list[Limit]:
         try:
             disks.check()
         except StorageFull:
             metrics.REFUSED.labels("disk").inc()
             raise
         limits = [Limit(("channel", channel.id), f"the channel {channel.slug}", channel.quota)]
-        team = None if producer_id is None else directory.team(producer_id)
+        team = None if producer_id is None else config_cache.team(producer_id)
         if team is not None:
             limits.append(Limit(("team", team.id), f"the team {team.slug}", team.quota))
         limits = [limit for limit in limits if any(limit.quota)]

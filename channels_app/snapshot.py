@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.conf import conf
 from channels_app.models import ApiKey, Channel, Consumer, ConsumerSecret, EventType, Producer
 from channels_app.rules import backoff, keying, retries
-from channels_app.rules.consumers import ConsumerView, Signer
+from channels_app.rules.consumers import ConsumerConfig, Signer
 from channels_app.rules.keying import Keying
 from channels_app.rules.limits import Quota, Rate, within
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelView:
+class ChannelConfig:
     """One channel with everything that accepting a message needs."""
 
     id: int
@@ -40,19 +40,20 @@ class ChannelView:
     """How much may wait in it."""
     schemas: dict[str, Any]
     """JSON Schema by event type name, where one is set."""
-    consumers: tuple[ConsumerView, ...] = field(repr=False)
+    consumers: tuple[ConsumerConfig, ...] = field(repr=False)
     """All that are not retired."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyView:
+class KeyConfig:
     """One API key with its owner."""
 
     id: int
     key_id: str
     digest: str
     has_sigv4: bool
-    """Whether it has a secret for AWS Signature Version 4: ``Directory.sigv4_secret`` opens it."""
+    """Whether it has a secret for AWS Signature Version 4, read by
+    ``ConfigCache.sigv4_secret``."""
     scopes: tuple[str, ...]
     channels: tuple[str, ...]
     expires_at: datetime | None
@@ -62,7 +63,7 @@ class KeyView:
     team_id: int | None
 
 
-class TeamView(NamedTuple):
+class TeamConfig(NamedTuple):
     """One team as it matters to a message."""
 
     id: int
@@ -75,19 +76,19 @@ class TeamView(NamedTuple):
 class Snapshot:
     """All channels, and their consumers by what they are asked for; never changed once built."""
 
-    channels: Mapping[str, ChannelView]
+    channels: Mapping[str, ChannelConfig]
     """By name."""
-    consumers: Mapping[int, ConsumerView]
+    consumers: Mapping[int, ConsumerConfig]
     """All that are not retired, by id."""
-    named: Mapping[tuple[str, str], ConsumerView]
+    named: Mapping[tuple[str, str], ConsumerConfig]
     """The same by the names of channel and consumer."""
-    ordered: Mapping[int, ConsumerView]
+    ordered: Mapping[int, ConsumerConfig]
     """Those that keep the order of keys, by id."""
     awaiting: frozenset[int]
     """Those that acknowledge later, by id."""
     dead_lettered: frozenset[int]
     """Those whose dead deliveries are published on a channel, by id."""
-    teams: Mapping[int, TeamView]
+    teams: Mapping[int, TeamConfig]
     """Who publishes through each producer that a team owns, by the producer's id."""
 
     @classmethod
@@ -106,7 +107,7 @@ class Snapshot:
         )
 
 
-def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelView]:
+def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelConfig]:
     """Views of the channels of these names, or of all, as this transaction sees them."""
     channels = Channel.objects.all()
     rows = Consumer.objects.exclude(state=Consumer.State.RETIRED).order_by("id")
@@ -132,9 +133,9 @@ def load_channels(slugs: Collection[str] | None = None) -> dict[str, ChannelView
 
 def _channel_view(
     channel: Channel, consumers: Sequence[Consumer], schemas: dict[str, Any]
-) -> ChannelView:
+) -> ChannelConfig:
     defaults = conf()
-    return ChannelView(
+    return ChannelConfig(
         id=channel.id,
         slug=channel.slug,
         exposure=channel.exposure,
@@ -156,13 +157,13 @@ def _channel_view(
     )
 
 
-def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
+def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerConfig:
     defaults = conf()
     retry = consumer.retry if consumer.retry is not None else channel.default_retry
     max_attempts = consumer.max_attempts or defaults.max_attempts
     per_second, burst = consumer.rate_per_second, consumer.rate_burst
     rate = Rate(per_second=per_second, burst=burst) if per_second else None
-    return ConsumerView(
+    return ConsumerConfig(
         id=consumer.id,
         client_id=consumer.client_id,
         channel_id=channel.id,
@@ -189,25 +190,25 @@ def _consumer_view(consumer: Consumer, channel: Channel) -> ConsumerView:
     )
 
 
-def load_teams() -> dict[int, TeamView]:
+def load_teams() -> dict[int, TeamConfig]:
     """The team of each producer that has one, by the producer's id."""
-    teams: dict[int, TeamView] = {}
-    views: dict[int, TeamView] = {}
+    teams: dict[int, TeamConfig] = {}
+    views: dict[int, TeamConfig] = {}
     for producer in Producer.objects.exclude(team=None).select_related("team"):
         team = producer.team
         assert team is not None
         if team.pk not in views:
-            views[team.pk] = TeamView(team.pk, team.slug, team.quota(conf().team_quota))
+            views[team.pk] = TeamConfig(team.pk, team.slug, team.quota(conf().team_quota))
         teams[producer.pk] = views[team.pk]
     return teams
 
 
-def load_key(key_id: str) -> KeyView | None:
+def load_key(key_id: str) -> KeyConfig | None:
     """The key of that id, with its owner."""
     key = ApiKey.objects.select_related("producer").filter(key_id=key_id).first()
     if key is None:
         return None
-    return KeyView(
+    return KeyConfig(
         id=key.id,
         key_id=key.key_id,
         digest=key.digest,
@@ -225,7 +226,7 @@ def load_key(key_id: str) -> KeyView | None:
 def load_sigv4_secret(key_id: str) -> str:
     """The secret access key of an API key. Raises ApiKey.DoesNotExist and Unreadable."""
     key = ApiKey.objects.only("sigv4_sealed").get(key_id=key_id)
-    return sealing.open_sigv4(key_id, bytes(key.sigv4_sealed))
+    return data_encryption.decrypt_sigv4(key_id, bytes(key.sigv4_sealed))
 
 
 def load_signer(consumer_id: int) -> Signer:
@@ -237,8 +238,12 @@ def load_signer(consumer_id: int) -> Signer:
     keys: dict[str, list[tuple[bytes, datetime | None]]] = {"v1": [], "v1a": []}
     # Newest first: consumers that only look at the first signature see the current one.
     for secret in ConsumerSecret.objects.filter(consumer_id=consumer_id).order_by("-id"):
-        opened = sealing.open_for_consumer(channel_id, client_id, bytes(secret.sealed))
+        opened = data_encryption.decrypt_for_consumer(channel_id, client_id, bytes(secret.sealed))
         keys[secret.scheme].append((opened, secret.expires_at))
     sealed = bytes(consumer.headers_sealed)
-    headers = json.loads(sealing.open_for_consumer(channel_id, client_id, sealed)) if sealed else {}
+    headers = (
+        json.loads(data_encryption.decrypt_for_consumer(channel_id, client_id, sealed))
+        if sealed
+        else {}
+    )
     return Signer(v1=tuple(keys["v1"]), v1a=tuple(keys["v1a"]), headers=tuple(headers.items()))

@@ -17,7 +17,7 @@ from channels_app.conf import conf
 from channels_app.errors import StorageFull
 from channels_app.models import WriteProbe, new_id, raw
 
-LOOK_S = 1.0
+POLL_S = 1.0
 """How old the free space may be by which a message is accepted."""
 PROBE_S = 2.0
 """How often a process writes a row to find out whether it can, however often it is asked."""
@@ -25,7 +25,7 @@ STUCK_S = 5.0
 """A write that waits for longer counts as one that failed."""
 ALARM = 4
 """An alarm is raised when less than so many times the reserve is free."""
-LITTLE_BYTES = 1024**3
+LOW_BYTES = 1024**3
 """An alarm is raised below this in any case."""
 
 # MySQL: disk full, table full; and those that quote the operating system's error 28 (ENOSPC).
@@ -70,7 +70,7 @@ class Room(NamedTuple):
 
 
 def _low_bytes() -> int:
-    return max(LITTLE_BYTES, ALARM * conf().disk_reserve_bytes)
+    return max(LOW_BYTES, ALARM * conf().disk_reserve_bytes)
 
 
 class Disks:
@@ -102,7 +102,7 @@ class Disks:
         if not conf().disk_reserve_bytes:
             return
         ticks = time.monotonic()
-        if ticks - self._looked_at > LOOK_S:
+        if ticks - self._looked_at > POLL_S:
             self._looked_at = ticks
             self._short = next((room for room in self.rooms() if room.is_short), None)
         if self._short is not None:

@@ -19,16 +19,16 @@ from channels_app.models import raw
 T = TypeVar("T")
 
 ATTEMPTS = 4
-ANSWER_S = 60
+ANSWER_TIMEOUT_S = 60
 """Longest wait for the database's answer, more than it waits for a lock."""
-REQUEST_ANSWER_S = 30
+REQUEST_TIMEOUT_S = 30
 """The same where somebody waits for ours: so long for its turn to commit, and so long for the
 commit. It is a minute in all, whatever the database does."""
 UNDONE = {1205, 1213, 3101}
 """MySQL: lock wait timeout, deadlock, group replication rolled back at certification."""
 
 
-def limit_answers(seconds: int = ANSWER_S) -> None:
+def limit_answer_time(seconds: int = ANSWER_TIMEOUT_S) -> None:
     """Let no statement of this process wait for an answer for ever.
 
     For processes that live long: a server that vanished with its host, of whose end nobody is told,

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from django.db import connection
 
-from channels_app import chance
-from channels_app.directory import directory
+from channels_app import randomness
+from channels_app.config_cache import config_cache
 from channels_app.models import raw
 from channels_app.rules import backoff
 from delivery import metrics
@@ -59,7 +59,7 @@ def timed_out(rows: Iterable[Waiting]) -> list[Move]:
     """What follows for deliveries about which nobody said anything in time."""
     rows = list(rows)
     metrics.ACKS.labels("timeout").inc(len(rows))
-    return [Move(row.id, _without_a_word(row)) for row in rows]
+    return [Move(row.id, _silently(row)) for row in rows]
 
 
 def decided(lapsed: Sequence[Waiting]) -> list[Move]:
@@ -82,7 +82,7 @@ def decided(lapsed: Sequence[Waiting]) -> list[Move]:
 
 def early(delivery_ids: Iterable[int]) -> dict[int, bool]:
     """Words about these deliveries that were kept, taken away with this call; True for ok."""
-    return _kept(delivery_ids) if directory.awaiting() else {}
+    return _kept(delivery_ids) if config_cache.awaiting() else {}
 
 
 def _kept(delivery_ids: Iterable[int]) -> dict[int, bool]:
@@ -136,27 +136,27 @@ def correlated(named: Iterable[Named], now: datetime) -> dict[int, bool]:
         for key, delivery_id, ok, said_at in found
         if raw.instant(said_at) >= since[key].accepted_at - CLOCKS_DIFFER
     }
-    metrics.ACKS.labels(acks.Heard.EARLY).inc(len(words))
+    metrics.ACKS.labels(acks.AckResult.EARLY).inc(len(words))
     metrics.ACKS.labels("foreign").inc(len(found) - len(words))
     return words
 
 
 def refused(consumer_id: int, failure_count: int, event_type: str) -> Transition:
     """The consumer said that it failed."""
-    view = directory.consumers({consumer_id}).get(consumer_id)
+    view = config_cache.consumers({consumer_id}).get(consumer_id)
     rule = view.retry_for(event_type) if view else backoff.NEVER
     return acks.refused(
         failure_count=failure_count,
         max_attempts=rule.max_attempts,
         policy=rule.policy,
-        jitter=chance.jitter(),
+        jitter=randomness.jitter(),
         reason=Reason.RETRY,
     )
 
 
 def wait_of(consumer_id: int) -> timedelta:
     """How long a word of the consumer is waited for; no time where it gives none (any more)."""
-    view = directory.consumers({consumer_id}).get(consumer_id)
+    view = config_cache.consumers({consumer_id}).get(consumer_id)
     mode = acks.mode_of(view.ack) if view else None
     return timedelta(seconds=mode.wait_s if mode else 0.0)
 
@@ -185,13 +185,13 @@ def move(moves: Sequence[Move], now: datetime) -> None:
         )
 
 
-def _without_a_word(row: Waiting) -> Transition:
-    view = directory.consumers().get(row.consumer_id)
+def _silently(row: Waiting) -> Transition:
+    view = config_cache.consumers().get(row.consumer_id)
     rule = view.retry_for(row.event_type) if view else backoff.NEVER
     return acks.timed_out(
         acks.mode_of(view.ack) if view else None,
         failure_count=row.failure_count,
         max_attempts=rule.max_attempts,
         policy=rule.policy,
-        jitter=chance.jitter(),
+        jitter=randomness.jitter(),
     )

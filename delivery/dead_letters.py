@@ -8,13 +8,13 @@ published exactly once, whenever a process is killed.
 from collections.abc import Iterable
 from datetime import datetime
 
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from delivery.models import DeadLetter
 
 
 def note(dead: Iterable[tuple[int, int]], now: datetime) -> None:
     """Deliveries that die, each with its consumer; costs nothing where none has such a channel."""
-    wanted = directory.dead_lettered()
+    wanted = config_cache.dead_lettered()
     if not wanted:
         return
     rows = [

@@ -20,12 +20,12 @@ from typing import Any
 
 from pipeline import settings
 from pipeline.broker import database, replica, runs
+from pipeline.execution import java, terminal
+from pipeline.execution.job import Context, Job, Refused
 from pipeline.jobs import JOBS
-from pipeline.running import java, terminal
-from pipeline.running.job import Context, Job, Refused
 
 DONE, FAILED, WRONG, BUSY, FOUND, STOPPED = 0, 1, 2, 3, 4, 130
-LONGEST_ERROR = 2000
+MAX_ERROR_LENGTH = 2000
 END_TRIES = 5
 """The database may be away just when a run ends."""
 END_PAUSE_S = 2.0
@@ -123,7 +123,7 @@ def work(job: Job, chosen: settings.Settings, wanted: argparse.Namespace, run: r
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
-            run.insist()
+            run.retry_until_done()
         _end(run, outcome)
     finally:
         for number, handler in before.items():
@@ -178,7 +178,7 @@ def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
     if isinstance(failure, database.ERRORS):
         outcome.error = database.explained(failure)
     else:
-        outcome.error = run.veil(f"{type(failure).__name__}: {failure}")[:LONGEST_ERROR]
+        outcome.error = run.veil(f"{type(failure).__name__}: {failure}")[:MAX_ERROR_LENGTH]
 
 
 def _end(run: runs.Run, outcome: Outcome) -> None:

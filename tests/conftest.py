@@ -11,11 +11,11 @@ from django.core.cache import caches
 from django.db import connection
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from channels_app import directory as directory_module
+from channels_app import config_cache as directory_module
 from channels_app import keystore, quotas, storage
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from delivery.runtime import receiving
-from delivery.runtime.wake import bell
+from delivery.runtime.wakeups import wakeup_sender
 from tests.support import properties
 from tests.support.receiver import Receiver
 
@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins with empty caches, and sees its own uncommitted configuration at once."""
     monkeypatch.setattr(directory_module, "CHECK_S", 0.0)
-    directory.__init__()  # type: ignore[misc]  # begins anew
+    config_cache.__init__()  # type: ignore[misc]  # begins anew
     quotas.forget()
     storage.forget()
     keystore.forget()
@@ -95,7 +95,7 @@ def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     receiving._noted.clear()
     monkeypatch.setattr(receiving, "_turns", count(1))
     yield
-    bell.close()
+    wakeup_sender.close()
 
 
 @pytest.fixture

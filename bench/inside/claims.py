@@ -14,12 +14,12 @@ from django.db import connection
 from bench.flow import Tell
 from bench.inside.history import CHANNEL
 from channels_app import clock
-from channels_app.directory import ChannelView, directory
+from channels_app.config_cache import ChannelConfig, config_cache
 from channels_app.models import Channel, Consumer
 from channels_app.steps import accept
 from channels_app.steps.accept import Publication
-from delivery.steps import claim, dispatch, horizon, release
-from delivery.steps.claim import Want
+from delivery.steps import claim, due_times, fanout, release
+from delivery.steps.claim import ClaimRequest
 
 BATCH = 100
 """Rows of one claim, messages of one fan-out."""
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
     target = _target()
     looks = {
         "claim": Cost(lambda: _claim(consumers["steady"])),
-        "discover": Cost(lambda: len(horizon.next_due(consumers.values())) or 1),
-        "dispatch": Cost(_dispatch, before=lambda: _accept(target)),
+        "discover": Cost(lambda: len(due_times.next_due(consumers.values())) or 1),
+        "dispatch": Cost(_fan_out_messages, before=lambda: _accept(target)),
     }
     for sample in range(-WARM_UP, samples):
         for look in looks.values():
@@ -79,26 +79,26 @@ class Cost:
 
 
 def _claim(consumer_id: int) -> int:
-    wants = [Want(consumer_id, BATCH, LEASE_MS, OWNER)]
+    wants = [ClaimRequest(consumer_id, BATCH, LEASE_MS, OWNER)]
     return len(claim.claim(wants, now=clock.now(), slot=SLOT).rows)
 
 
-def _dispatch() -> int:
-    return dispatch.dispatch(BATCH, SLOT).message_count
+def _fan_out_messages() -> int:
+    return fanout.fan_out(BATCH, SLOT).message_count
 
 
-def _accept(channel: ChannelView) -> None:
+def _accept(channel: ChannelConfig) -> None:
     accept.accept(channel, None, [Publication(body=b"{}")] * BATCH)
 
 
-def _target() -> ChannelView:
+def _target() -> ChannelConfig:
     channel, is_new = Channel.objects.get_or_create(slug=TARGET)
     if is_new:
         Consumer.objects.create(
             channel=channel, client_id=TARGET, url="http://127.0.0.1:9/", state="paused"
         )
-    directory.refresh(now=True)
-    view = directory.channel(TARGET)
+    config_cache.refresh(now=True)
+    view = config_cache.channel(TARGET)
     assert view is not None
     return view
 

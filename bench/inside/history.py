@@ -12,13 +12,13 @@ from typing import Any
 from django.core.management import call_command
 
 from bench.flow import Tell
-from bench.inside.piles import Pile, Standing, fill
-from channels_app import clock, sealing
+from bench.inside.piles import DeadLetterGroup, Standing, fill
+from channels_app import clock, data_encryption
 from channels_app.models import Channel, Consumer
 from delivery.models import ConsumerHealth, Counter
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.outcome import Outcome
-from delivery.steps import recount
+from delivery.steps import counter_repair
 
 CHANNEL = "history"
 FINISHED_FOR = timedelta(days=20)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
         history.fail(failing, tell)
     if scheduled:
         history.schedule(scheduled, tell)
-    return {"seconds": time.monotonic() - start, "gap": recount.gap()}
+    return {"seconds": time.monotonic() - start, "gap": counter_repair.gap()}
 
 
 class History:
@@ -125,11 +125,11 @@ class History:
         most: int,
         standings: tuple[Standing, ...],
         delay: timedelta = timedelta(0),
-    ) -> Pile:
+    ) -> DeadLetterGroup:
         step_ms = max(1, span // timedelta(milliseconds=most))
         start_ms = self.made_ms - step_ms * (most + 1)
         delay_ms = delay // timedelta(milliseconds=1)
-        return Pile(slot, self.channel_id, start_ms, step_ms, standings, delay_ms)
+        return DeadLetterGroup(slot, self.channel_id, start_ms, step_ms, standings, delay_ms)
 
 
 _S = DeliveryState
@@ -137,4 +137,4 @@ _S = DeliveryState
 
 def _consumer(channel: Channel, client_id: str, url: str, **values: Any) -> None:
     consumer = Consumer.objects.create(channel=channel, client_id=client_id, url=url, **values)
-    sealing.mint_secret(consumer)
+    data_encryption.generate_secret(consumer)

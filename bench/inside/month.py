@@ -14,12 +14,12 @@ from django.core.management import call_command
 from bench.bodies import body
 from bench.flow import Tell
 from bench.inside import piles, sql
-from channels_app import clock, sealing
+from channels_app import clock, data_encryption
 from channels_app.conf import keyring
 from channels_app.models import Channel, Consumer, Message, MessageBody, Producer
 from delivery.models import Attempt, Counter, Delivery
 from delivery.models.counter import MADE
-from delivery.steps import recount
+from delivery.steps import counter_repair
 
 CHANNELS, PRODUCERS = 8, 20
 DAYS = timedelta(days=30)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
     call_command("migrate", verbosity=0)
     month = Month.of(most)
     piles.in_chunks(month.make, done, total, tell)
-    return {"gap": recount.gap()}
+    return {"gap": counter_repair.gap()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,9 @@ def _register() -> None:
     for name in ("a", "b"):
         for number, channel in enumerate(channels):
             url = f"https://{name}{number}.example.com/hook"
-            sealing.mint_secret(Consumer.objects.create(channel=channel, client_id=name, url=url))
+            data_encryption.generate_secret(
+                Consumer.objects.create(channel=channel, client_id=name, url=url)
+            )
     for number in range(PRODUCERS):
         Producer.objects.create(slug=f"producer-{number}")
     Consumer.objects.update(created_at=clock.now() - DAYS - UNTIL)

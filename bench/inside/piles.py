@@ -64,7 +64,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Pile:
+class DeadLetterGroup:
     """Messages at even distances in time, each with a delivery at every consumer of ``standings``.
 
     Number n, from 1 on, is accepted ``n * step_ms`` after ``start_ms``, Unix milliseconds.
@@ -80,7 +80,7 @@ class Pile:
     """Each is due so long after it was accepted."""
 
 
-def fill(pile: Pile, done: int, total: int, tell: Tell) -> None:
+def fill(pile: DeadLetterGroup, done: int, total: int, tell: Tell) -> None:
     """Make the numbers above ``done`` up to ``total``, a chunk in each transaction."""
     in_chunks(partial(_make, pile), done, total, tell)
 
@@ -131,7 +131,7 @@ def _make_all(make: Make, chunks: Chunks, made: Tally) -> None:
         made.add(last - first + 1)
 
 
-def _make(pile: Pile, first: int, last: int) -> None:
+def _make(pile: DeadLetterGroup, first: int, last: int) -> None:
     source, number = sql.numbers(first, last), last - first + 1
     accepted_ms = f"{pile.start_ms} + n * {pile.step_ms}"
     accepted_at, message_id = sql.instant(accepted_ms), sql.key(accepted_ms, pile.slot)
@@ -164,7 +164,9 @@ def _make(pile: Pile, first: int, last: int) -> None:
     Counter.add(changes, SLOT)
 
 
-def _delivery(standing: Standing, at_ms: str, pile: Pile, message_id: str) -> dict[str, str | None]:
+def _delivery(
+    standing: Standing, at_ms: str, pile: DeadLetterGroup, message_id: str
+) -> dict[str, str | None]:
     tried = "0" if standing.outcome is None else "1"
     ended = standing.state in FINISHED
     values: dict[str, str | None] = {
@@ -182,7 +184,7 @@ def _delivery(standing: Standing, at_ms: str, pile: Pile, message_id: str) -> di
     return values | ({"due_at": None} if ended else {})
 
 
-def _attempt(standing: Standing, at_ms: str, pile: Pile) -> dict[str, str | None]:
+def _attempt(standing: Standing, at_ms: str, pile: DeadLetterGroup) -> dict[str, str | None]:
     assert standing.outcome is not None
     return {
         "id": sql.key(f"{at_ms} + {TOOK_MS}", pile.slot),

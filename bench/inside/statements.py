@@ -16,12 +16,12 @@ from django.db import connection
 from bench import cpu
 from bench.figures import percentile
 from bench.flow import Tell
-from bench.inside.piles import ANSWER_HEADERS, Pile, Standing, fill
+from bench.inside.piles import ANSWER_HEADERS, DeadLetterGroup, Standing, fill
 from channels_app import clock
 from channels_app.models import Channel, Consumer, Message, MessageBody, new_id, raw
 from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.fair_sharing import LEVELS
 from delivery.rules.lifecycle import DeliveryState, Reason
-from delivery.rules.turns import LEVELS
 
 NAME = "floor"
 BODY_BYTES = 1_061
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
     channel, consumer = _place()
     standing = Standing(consumer.id, DeliveryState.QUEUED, Reason.ACCEPTED)
     start_ms = int(clock.now().timestamp() * 1000) - 2 * MESSAGES
-    fill(Pile(PILE, channel.id, start_ms, 1, (standing,)), 0, MESSAGES, tell)
+    fill(DeadLetterGroup(PILE, channel.id, start_ms, 1, (standing,)), 0, MESSAGES, tell)
     connection.ensure_connection()
     bare = Bare([os.getpid(), *pids])
     alone = [_new(bare, channel.id, 1) for _ in range(MESSAGES // 4)]

@@ -10,10 +10,10 @@ from pyspark.sql import functions as f
 
 from pipeline import settings
 from pipeline.broker.database import Database
-from pipeline.lake.frames import Frames
-from pipeline.parts import buckets
+from pipeline.execution import session
+from pipeline.lake.datasets import Frames
 from pipeline.rules import histogram
-from pipeline.running import session
+from pipeline.transforms import buckets
 
 ARRIVED = ("delivered", "delivered_oversized")
 

@@ -29,7 +29,7 @@ PREFIX = "hookstation-bench-"
 PER_MESSAGE = {MESSAGES: 1.0, DELIVERIES: 2.0, ATTEMPTS: 2.5}
 """Rows of bench/inside/month.py."""
 PATIENCE_S = 1800
-LOOK_S = 0.2
+POLL_S = 0.2
 LEAST_MEMORY = 128 * 1024 * 1024
 """Of a server that is to forget what it has in memory."""
 RETENTION = {"HOOKSTATION_RETENTION_DAYS": "1", "HOOKSTATION_DEAD_RETENTION_DAYS": "1"}
@@ -200,7 +200,7 @@ class _Place:
                 while self._pages_in_memory(cursor) * page > LEAST_MEMORY:
                     if time.monotonic() > end:
                         raise BenchError("The server keeps its memory.")
-                    time.sleep(LOOK_S)
+                    time.sleep(POLL_S)
             finally:
                 cursor.execute("SET GLOBAL innodb_buffer_pool_size = %s", (full,))
 

@@ -12,7 +12,7 @@ from bench import cpu
 from bench.adapters import BenchError
 from bench.databases import ROOT
 
-LOOK_S = 0.5
+POLL_S = 0.5
 JVM = "java"
 
 
@@ -67,7 +67,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], server: Sequence
 
 
 def _watch(pid: int, cost: Cost, done: threading.Event) -> None:
-    while not done.wait(LOOK_S):
+    while not done.wait(POLL_S):
         below = cpu.descendants(pid)
         cost.cpu_s |= cpu.look({"all": [pid, *below]}).seconds["all"]
         java = [one for one in below if cpu.program(one) == JVM]

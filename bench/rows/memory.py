@@ -9,7 +9,7 @@ from bench.stage import Row, Stage, Values
 
 RATE = 50
 """Messages a second that a healthy consumer gets meanwhile."""
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 def hold(stage: Stage) -> Values:
@@ -37,7 +37,7 @@ def _memory(stage: Stage) -> float:
             groups = stage.broker.processes()
             sizes.append(cpu.memory([*groups["web"], *groups["worker"]]))
             stage.tell(following.flow.deliveries, count)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         following.finish(stage.tell)
     return median(sizes[len(sizes) // 2 :])
 

@@ -21,7 +21,7 @@ FEW, MANY = 8, 32
 """Workers at a time, each with a connection of its own."""
 PATIENCE_S = 120.0
 TIMEOUT_S = 30.0
-LOOK_S = 0.05
+POLL_S = 0.05
 WAKE_UPS = 200
 WAIT_S, SETTLED_S = 20, 0.05
 RECEIVED_BYTES = 256 * 1024
@@ -47,7 +47,7 @@ class _Worker:
                 began = time.monotonic()
                 messages = broker.post(self.route.path, RECEIPT)["messages"]
                 if not messages:
-                    time.sleep(LOOK_S)
+                    time.sleep(POLL_S)
                     continue
                 self.seconds.append(time.monotonic() - began)
                 leases = {"leases": [one["lease"] for one in messages]}
@@ -132,7 +132,7 @@ def _taken(stage: Stage, broker: Hookstation, number: int) -> _Taken:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         stage.tell(len(done), count)
     seconds, used = time.monotonic() - began, stage.look().since(before)
     if len(done) != count or len(set(done)) != count:
@@ -198,7 +198,7 @@ def _fill(stage: Stage, broker: Hookstation, count: int) -> None:
         while load.is_running or broker.depth() < before + count:
             if time.monotonic() > end:
                 raise BenchError("The messages do not get to the consumer.")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
     finally:
         load.close()
 

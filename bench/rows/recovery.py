@@ -4,7 +4,7 @@ import time
 
 from bench.adapters import BenchError
 from bench.figures import Figure
-from bench.flow import LOOK_S
+from bench.flow import POLL_S
 from bench.stage import Row, Stage, Values
 
 PATIENCE_S = 120.0
@@ -21,7 +21,7 @@ def recover(stage: Stage) -> Values:
             if time.monotonic() > end:
                 raise BenchError("Half of the messages did not arrive in time.")
             following.look()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         killed_at = time.monotonic_ns()
         stage.broker.kill()
         stage.broker.start()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from bench.adapters import BenchError, Route
 from bench.bodies import number_in
 from bench.figures import Figure, percentile
-from bench.flow import LOOK_S
+from bench.flow import POLL_S
 from bench.sink import Manner
 from bench.stage import Row, Stage, Values
 
@@ -78,7 +78,7 @@ def _beside_bulk(
             if time.monotonic() > end:
                 raise BenchError("The bulk load did not arrive.")
             stage.tell(bulk.flow.deliveries, count)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             bulk.look()
             high.look()
         return high.flow.latencies_ms(numbers[0]), bulk.flow.seconds

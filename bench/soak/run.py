@@ -17,7 +17,7 @@ from bench.soak import kinds
 from bench.soak.consumers import SCRIPTS, SETTINGS, Consumers
 from bench.soak.producers import Producers
 
-LOOK_S = 2.0
+POLL_S = 2.0
 DRAIN_S = 240.0
 
 
@@ -109,7 +109,7 @@ def _break(broker: Hookstation, outcome: Outcome, chance: random.Random, tell: P
             if killed := kinds.kill_one(found, chance):
                 outcome.kills[killed] += 1
             next_kill = time.monotonic() + chance.uniform(0.5, 1.5) * plan.every_s
-        time.sleep(min(LOOK_S, max(0.0, next_kill - time.monotonic())))
+        time.sleep(min(POLL_S, max(0.0, next_kill - time.monotonic())))
 
 
 def _drain(broker: Hookstation) -> float:
@@ -121,7 +121,7 @@ def _drain(broker: Hookstation) -> float:
         calm = calm + 1 if not broker.depth() else 0
         if calm == 2:
             return time.monotonic() - start
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     raise BenchError(f"After {DRAIN_S:.0f} s {broker.depth()} deliveries are still on their way.")
 
 

@@ -7,11 +7,11 @@ from django.template import Context, Library, Node, NodeList
 from django.template.base import FilterExpression, Parser, Token
 from unfold.templatetags.unfold_list import result_headers
 
-from broker_site import rows
+from broker_site import changelist
 from channels_app.rules.program import typed
 
 register = Library()
-MOST_REMEMBERED = 100
+MAX_REMEMBERED = 100
 """Drawings of one block that a process keeps: as many as there are ways to look at it, and more."""
 
 
@@ -21,7 +21,7 @@ register.filter("typed", typed)
 @register.filter
 def is_plain(cl: ChangeList) -> bool:
     """Whether people only look at the list."""
-    return rows.is_plain(cl)
+    return changelist.is_plain(cl)
 
 
 @register.inclusion_tag("admin/rows.html")
@@ -32,7 +32,7 @@ def plain_list(cl: ChangeList, may_add: bool) -> dict[str, Any]:
         "cl": cl,
         "result_headers": headers,
         "num_sorted_fields": sum(bool(each["sortable"] and each["sorted"]) for each in headers),
-        "rows": list(rows.rows(cl, headers)),
+        "rows": list(changelist.rows(cl, headers)),
         "has_add_permission": may_add,
     }
 
@@ -50,7 +50,7 @@ class Remembered(Node):
         drawn = self.drawn.get(key)
         if drawn is None:
             drawn = self.nodelist.render(context)
-            if len(self.drawn) >= MOST_REMEMBERED:
+            if len(self.drawn) >= MAX_REMEMBERED:
                 self.drawn.clear()
             self.drawn[key] = drawn
         return drawn

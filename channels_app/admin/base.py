@@ -26,7 +26,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from channels_app.admin.changelist import IndexOrdered
 from channels_app.errors import BrokerError
 from channels_app.rules import ids
-from channels_app.steps.switch_consumer import LONGEST_REASON
+from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Model)
@@ -148,7 +148,7 @@ class ReasonForm(BaseDialogForm):
     """Why somebody does what they do; it stands in the audit log."""
 
     reason = forms.CharField(
-        max_length=LONGEST_REASON,
+        max_length=MAX_REASON_LENGTH,
         required=False,
         widget=UnfoldAdminTextInputWidget,
         help_text="For the audit log.",
@@ -160,7 +160,7 @@ class ReasonActionForm(ActionForm):
 
     reason = forms.CharField(
         label="",
-        max_length=LONGEST_REASON,
+        max_length=MAX_REASON_LENGTH,
         required=False,
         widget=UnfoldAdminTextInputWidget(
             attrs={"aria-label": "Reason", "placeholder": "Reason", "x-show": "action"}
@@ -233,7 +233,7 @@ def linked(url: str, text: str) -> SafeString:
     return fill('<a class="hs-link hs-id" href="{}">{}</a>', url, text)
 
 
-class Stepped(Page):
+class ResourceAdmin(Page):
     """A page whose form writes through a step (see forms.py); secrets made on the way show once."""
 
     identity: tuple[str, ...] = ()

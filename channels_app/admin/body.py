@@ -8,10 +8,10 @@ from django.db.models import CharField, Func, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.admin import base
 from channels_app.models import Channel, Message, MessageBody
-from channels_app.rules import access, curl, payload
+from channels_app.rules import access, body_preview, curl
 from channels_app.rules.encryption import Keyring, Unreadable
 
 HIDDEN = "Only who may view messages sees it."
@@ -19,7 +19,7 @@ SENSITIVE = "The channel is sensitive: only who may open its messages sees it."
 
 
 @dataclass(frozen=True, slots=True)
-class BodyView(payload.Shown):
+class BodyView(body_preview.Shown):
     """One body in every form that it has, as text too where it is none."""
 
     note: str = ""
@@ -33,7 +33,7 @@ def read(message: Message) -> bytes:
     row = MessageBody.objects.filter(message_id=message.id).first()
     if row is None:
         raise Unreadable("The body is not stored any more.")
-    return sealing.open_body(message.id, bytes(row.data), row.key_id)
+    return data_encryption.decrypt_body(message.id, bytes(row.data), row.key_id)
 
 
 def without_bytes(rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -48,8 +48,8 @@ def protection(row: Any) -> str:
     if not row.key_id:
         return "nothing: stored plain, without a digest"
     key = base.mono(row.key_id)
-    is_sealed = Keyring.is_sealed(bytes.fromhex(row.form))
-    return key if is_sealed else format_html("{} (plain, with its digest)", key)
+    is_encrypted = Keyring.is_encrypted(bytes.fromhex(row.form))
+    return key if is_encrypted else format_html("{} (plain, with its digest)", key)
 
 
 def view(message: Message) -> BodyView:
@@ -58,15 +58,15 @@ def view(message: Message) -> BodyView:
         data = read(message)
     except Unreadable as error:
         return BodyView(message.body_bytes, note=str(error))
-    shown = payload.show(data, message.content_type)
+    shown = body_preview.show(data, message.content_type)
     return BodyView(
         size=shown.size,
         pretty=shown.pretty,
         fields=shown.fields,
-        text=data[: payload.MOST_TEXT].decode("utf-8", errors="replace"),
+        text=data[: body_preview.MAX_TEXT].decode("utf-8", errors="replace"),
         hexdump=shown.hexdump,
         is_cut=shown.is_cut,
-        note=f"The text ends after {payload.MOST_TEXT} bytes." if shown.is_cut else "",
+        note=f"The text ends after {body_preview.MAX_TEXT} bytes." if shown.is_cut else "",
         data=data,
     )
 

@@ -9,7 +9,7 @@ from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import ChannelForm, EventTypeForm
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.conf import conf
 from channels_app.models import Channel, Consumer, EventType, QuotaUsage
 from channels_app.steps import register_event_type
@@ -20,7 +20,7 @@ CONSUMERS_SHOWN = 20
 
 
 @admin.register(Channel)
-class ChannelAdmin(Surrounded, base.Stepped):
+class ChannelAdmin(WithPageContext, base.ResourceAdmin):
     """Channels; they are removed by `manage.py delete_channel` alone."""
 
     form = ChannelForm
@@ -60,7 +60,7 @@ class ChannelAdmin(Surrounded, base.Stepped):
 
     change_form_outer_before_template = "channels_app/channel.html"
 
-    def around_row(self, request: HttpRequest, row: Channel) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Channel) -> dict[str, Any]:
         """How much waits, of what may, and who receives it."""
         used = QuotaUsage.of(QuotaUsage.Scope.CHANNEL, row.pk)
         rows = Consumer.objects.filter(channel=row).exclude(state=Consumer.State.RETIRED)
@@ -86,7 +86,7 @@ class ChannelAdmin(Surrounded, base.Stepped):
 
 
 @admin.register(EventType)
-class EventTypeAdmin(base.Stepped):
+class EventTypeAdmin(base.ResourceAdmin):
     """Event types with their schemas."""
 
     form = EventTypeForm

@@ -15,14 +15,14 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from channels_app import inbound
 from channels_app.admin import base
-from channels_app.admin.acting import Acting, pausing, resuming
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import RelatedDropdownFilter
 from channels_app.admin.forms import ConsumerForm
+from channels_app.admin.row_actions import RowActions, pausing, resuming
 from channels_app.errors import BrokerError
 from channels_app.models import Consumer, ConsumerSecret
 from channels_app.steps import renew_inbound, rotate_secret, switch_consumer
-from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S, LONGEST_OVERLAP_S
+from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 
 State = Consumer.State
 TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.DISABLED: "bad", State.RETIRED: "calm"}
@@ -57,7 +57,7 @@ class RotateForm(base.ReasonForm):
     overlap_s = forms.IntegerField(
         label="Overlap in seconds",
         min_value=0,
-        max_value=LONGEST_OVERLAP_S,
+        max_value=MAX_OVERLAP_S,
         initial=DEFAULT_OVERLAP_S,
         widget=UnfoldAdminIntegerFieldWidget,
         help_text="So long the old secrets sign beside the new one; 0 ends them now.",
@@ -68,7 +68,7 @@ ROTATE = dialog("Make a new secret?", "It is shown once.", "Make it", RotateForm
 
 
 @admin.register(Consumer)
-class ConsumerAdmin(Acting, base.Stepped):
+class ConsumerAdmin(RowActions, base.ResourceAdmin):
     """Consumers: settings, pause and resume, secrets. Retired ones stay for their history."""
 
     form = ConsumerForm

@@ -22,16 +22,16 @@ from channels_app.form_fields import (
 )
 from channels_app.models import Channel, Consumer, EventType, Producer
 from channels_app.rules import backoff, fields
-from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Fault, Field
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import Field, FieldError, InvalidValues
+from channels_app.rules.preconditions import ALWAYS, Precondition
+from channels_app.rules.write_result import WriteResult
 from channels_app.steps import (
     register_channel,
     register_consumer,
     register_event_type,
     register_producer,
 )
-from channels_app.steps.switch_consumer import LONGEST_REASON
+from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
 
 LINE = 60
 """Characters of JSON that stand in one line of a form."""
@@ -95,7 +95,7 @@ def _json(rows: int, text: str = "") -> OptionalJson:
     return OptionalJson(required=False, widget=widget, help_text=text)
 
 
-class Refusable(forms.ModelForm):  # type: ignore[type-arg]  # to the checker alone
+class ShowsFieldErrors(forms.ModelForm):  # type: ignore[type-arg]  # to the checker alone
     """A form that can show what a step refused."""
 
     refused: ClassVar[BrokerError | None] = None
@@ -104,17 +104,17 @@ class Refusable(forms.ModelForm):  # type: ignore[type-arg]  # to the checker al
         """Each fault beside its field."""
         cleaned = super().clean()
         if self.refused is not None:
-            self.blame(self.refused.faults or [Fault("", self.refused.detail)])
+            self.blame(self.refused.faults or [FieldError("", self.refused.detail)])
         return cleaned
 
-    def blame(self, faults: Sequence[Fault]) -> None:
+    def blame(self, faults: Sequence[FieldError]) -> None:
         """Show faults beside their fields, or above the form where there is no such field."""
         for fault in faults:
             place = fault.field if fault.field in self.fields else PLACES.get(fault.field)
             self.add_error(place if place in self.fields else None, fault.detail)
 
 
-class StepForm(Refusable):
+class ResourceForm(ShowsFieldErrors):
     """A form whose values a step reads, judges and stores; nothing is saved here."""
 
     known: ClassVar[Mapping[str, Field]]
@@ -154,25 +154,25 @@ class StepForm(Refusable):
         if not self.errors:
             try:
                 fields.clean(self.known, self.values(), partial=True)
-            except BadValues as bad:
+            except InvalidValues as bad:
                 self.blame(bad.faults)
         return cleaned
 
-    def condition(self) -> Condition:
+    def condition(self) -> Precondition:
         """Only what the person saw is changed."""
         seen = self.cleaned_data.get("seen")
-        return Condition(frozenset({seen}), must_exist=True) if seen is not None else ALWAYS
+        return Precondition(frozenset({seen}), must_exist=True) if seen is not None else ALWAYS
 
-    def write(self, actor: str) -> Registered[Any]:
+    def write(self, actor: str) -> WriteResult[Any]:
         """Hand the values to the step. Raises what it raises."""
         raise AssertionError("each form knows its step")
 
 
-class ReasonedForm(StepForm):
+class ReasonedForm(ResourceForm):
     """A form with a switch that stops traffic: people say why."""
 
     reason = forms.CharField(
-        max_length=LONGEST_REASON,
+        max_length=MAX_REASON_LENGTH,
         required=False,
         widget=UnfoldAdminTextInputWidget,
         help_text="Why it is changed, for the audit log.",
@@ -190,7 +190,7 @@ class ChannelForm(ReasonedForm):
         model = Channel
         exclude = ("pruned_to",)  # noqa: DJ006 - the admin names the fields
 
-    def write(self, actor: str) -> Registered[Channel]:
+    def write(self, actor: str) -> WriteResult[Channel]:
         """Create or change it."""
         slug = self.instance.slug
         step = register_channel.patch if self.instance.pk else register_channel.put
@@ -203,7 +203,7 @@ class ChannelForm(ReasonedForm):
         )
 
 
-class EventTypeForm(StepForm):
+class EventTypeForm(ResourceForm):
     """An event type of a channel."""
 
     known = register_event_type.FIELDS
@@ -214,7 +214,7 @@ class EventTypeForm(StepForm):
         model = EventType
         exclude = ()  # noqa: DJ006 - the admin names the fields
 
-    def write(self, actor: str) -> Registered[EventType]:
+    def write(self, actor: str) -> WriteResult[EventType]:
         """Create or change it."""
         step = register_event_type.patch if self.instance.pk else register_event_type.put
         place = self.instance.channel.slug, self.instance.name
@@ -230,7 +230,7 @@ class ProducerForm(ReasonedForm):
         model = Producer
         exclude = ()  # noqa: DJ006 - the admin names the fields
 
-    def write(self, actor: str) -> Registered[Producer]:
+    def write(self, actor: str) -> WriteResult[Producer]:
         """Create or change it."""
         step = register_producer.patch if self.instance.pk else register_producer.put
         return step(
@@ -242,7 +242,7 @@ class ProducerForm(ReasonedForm):
         )
 
 
-class ConsumerForm(StepForm):
+class ConsumerForm(ResourceForm):
     """A consumer of a channel."""
 
     known = register_consumer.FIELDS
@@ -308,7 +308,7 @@ class ConsumerForm(StepForm):
             self.add_error("client_id", "The channel has a consumer of that name already.")
         return cleaned
 
-    def write(self, actor: str) -> Registered[Consumer]:
+    def write(self, actor: str) -> WriteResult[Consumer]:
         """Create, revive or change it."""
         step = register_consumer.patch if self.instance.pk else register_consumer.put
         place = self.instance.channel.slug, self.instance.client_id

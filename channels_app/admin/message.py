@@ -9,11 +9,11 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from unfold.contrib.filters.admin import TextFilter
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.choices import DropdownFilter, Since
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids, times
 from channels_app.rules.encryption import Unreadable
@@ -80,7 +80,7 @@ class EventTypeFilter(TextFilter):
 
 
 @admin.register(Message)
-class MessageAdmin(Surrounded, base.BigList):
+class MessageAdmin(WithPageContext, base.BigList):
     """What producers were told is stored."""
 
     id_prefix = ids.MESSAGE
@@ -151,7 +151,7 @@ class MessageAdmin(Surrounded, base.BigList):
         number = ids.message_number(term)
         return (queryset.filter(pk=number) if number else queryset.none()), False
 
-    def around_row(self, request: HttpRequest, row: Message) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Message) -> dict[str, Any]:
         """Its body and its deliveries."""
         first = row.deliveries.order_by("consumer_id").prefetch_related("consumer")
         deliveries = list(first[:100])
@@ -223,7 +223,7 @@ class MessageAdmin(Surrounded, base.BigList):
     @display(description="Headers")
     def forwarded(self, message: Message) -> str:
         """The headers that go to consumers with it."""
-        headers = sealing.headers_of(message)
+        headers = data_encryption.headers_of(message)
         return base.mono(json.dumps(headers, ensure_ascii=False)) if headers else base.NONE
 
     @display(description="Size")
@@ -257,7 +257,7 @@ class MessageBodyAdmin(base.BigList):
         return f"{row.message.body_bytes:,} B"
 
     @display(description="Sealed by")
-    def sealed_by(self, row: MessageBody) -> str:
+    def encrypted_by(self, row: MessageBody) -> str:
         """The id of the encryption key."""
         return body.protection(row)
 

@@ -10,10 +10,10 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from unfold.admin import TabularInline
 
-from channels_app.admin import base, giving
+from channels_app.admin import base, granting
 from channels_app.admin.base import display
 from channels_app.admin.choices import RelatedDropdownFilter
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.conf import conf
 from channels_app.models import (
     AuditEntry,
@@ -26,7 +26,7 @@ from channels_app.models import (
 
 SECRET = ("password", "payload", "secret", "token")
 """Whose names hold one of these words stay out of the books; a task's payload may hold anything."""
-LONGEST_VALUE = 500
+MAX_VALUE_LENGTH = 500
 
 
 class Audited(base.Page):
@@ -108,7 +108,7 @@ class Members(TabularInline):
 
 
 @admin.register(Team)
-class TeamAdmin(Surrounded, Audited):
+class TeamAdmin(WithPageContext, Audited):
     """Teams."""
 
     noun = "team"
@@ -120,7 +120,7 @@ class TeamAdmin(Surrounded, Audited):
     actions_detail = ("see_audit",)
     change_form_outer_before_template = "channels_app/quota.html"
 
-    def around_row(self, request: HttpRequest, row: Team) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Team) -> dict[str, Any]:
         """How much of what its producers published waits, of what may."""
         used = QuotaUsage.of(QuotaUsage.Scope.TEAM, row.pk)
         return {"bars": row.quota(conf().team_quota).bars(used)}
@@ -146,12 +146,12 @@ class MembershipAdmin(Audited):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Not of a role that may do more than they may."""
         allowed = super().has_change_permission(request, obj)
-        return allowed and (obj is None or obj.role in giving.team_roles(request.user))
+        return allowed and (obj is None or obj.role in granting.team_roles(request.user))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """As for changes: without the role its account would be within reach of more people."""
         allowed = super().has_delete_permission(request, obj)
-        return allowed and (obj is None or obj.role in giving.team_roles(request.user))
+        return allowed and (obj is None or obj.role in granting.team_roles(request.user))
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Roles that may do no more than the one who gives them."""
@@ -159,7 +159,7 @@ class MembershipAdmin(Audited):
             kwargs["choices"] = [
                 (role, label)
                 for role, label in db_field.choices
-                if role in giving.team_roles(request.user)
+                if role in granting.team_roles(request.user)
             ]
         return super().formfield_for_choice_field(db_field, request, **kwargs)
 
@@ -256,7 +256,7 @@ def said(name: str, value: Any) -> Any:
         return "(not kept)"
     if isinstance(value, QuerySet | list | tuple):
         return sorted(str(row) for row in value)
-    return value if value is None or isinstance(value, bool) else str(value)[:LONGEST_VALUE]
+    return value if value is None or isinstance(value, bool) else str(value)[:MAX_VALUE_LENGTH]
 
 
 def _shown(value: Any) -> str:

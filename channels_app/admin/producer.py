@@ -15,16 +15,16 @@ from unfold.widgets import (
 )
 
 from channels_app import clock
-from channels_app.admin import base, giving
+from channels_app.admin import base, granting
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import RelatedDropdownFilter
-from channels_app.admin.forms import Lines, ProducerForm, Refusable
+from channels_app.admin.forms import Lines, ProducerForm, ShowsFieldErrors
 from channels_app.errors import BrokerError
 from channels_app.models import ApiKey, Producer, ProducerRate
 from channels_app.rules import keys, times
-from channels_app.rules.registered import Registered
+from channels_app.rules.write_result import WriteResult
 from channels_app.steps import api_keys
-from channels_app.steps.api_keys import DEFAULT_OVERLAP_S, LONGEST_OVERLAP_S
+from channels_app.steps.api_keys import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 
 SCOPES = [(scope, scope) for scope in keys.SCOPES]
 GIVEN = ("label", "scopes", "channels", "all_channels", "sigv4")
@@ -35,7 +35,7 @@ REVOKE = dialog(
 
 
 @admin.register(Producer)
-class ProducerAdmin(base.Stepped):
+class ProducerAdmin(base.ResourceAdmin):
     """Producers with their limits."""
 
     form = ProducerForm
@@ -65,7 +65,7 @@ class ProducerAdmin(base.Stepped):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """A team makes keys of its producers: who may not make keys gives it no producer."""
         needs = ("channels_app.add_apikey", "channels_app.change_apikey")
-        fixed = ("team",) if giving.lacking(request.user, needs) else ()
+        fixed = ("team",) if granting.lacking(request.user, needs) else ()
         return (*super().get_readonly_fields(request, obj), *fixed)
 
     def audit_target(self, obj: Producer) -> str:
@@ -90,7 +90,7 @@ class ProducerRateAdmin(base.ReadOnly):
     ordering = ("producer__slug",)
 
 
-class ApiKeyForm(Refusable):
+class ApiKeyForm(ShowsFieldErrors):
     """A new key; afterwards it can only be rotated or revoked."""
 
     scopes = forms.MultipleChoiceField(
@@ -121,7 +121,7 @@ class ApiKeyForm(Refusable):
     def clean(self) -> dict[str, Any] | None:
         """A key belongs to a producer, to a team, or to the installation."""
         cleaned = super().clean()
-        scopes = giving.scopes_lacking(self.giver, self.cleaned_data.get("scopes", ()))
+        scopes = granting.scopes_lacking(self.giver, self.cleaned_data.get("scopes", ()))
         if scopes:
             text = f"You may not give {', '.join(scopes)}: a key does no more than who makes it."
             self.add_error("scopes", text)
@@ -129,7 +129,7 @@ class ApiKeyForm(Refusable):
             raise ValidationError("Choose a producer or a team, not both.")
         return cleaned
 
-    def write(self, actor: str) -> Registered[ApiKey]:
+    def write(self, actor: str) -> WriteResult[ApiKey]:
         """Issue it."""
         producer, team = self.cleaned_data.get("producer"), self.cleaned_data.get("team")
         created = api_keys.create(
@@ -154,7 +154,7 @@ class RotateKeyForm(base.ReasonForm):
     overlap_s = forms.IntegerField(
         label="Overlap in seconds",
         min_value=0,
-        max_value=LONGEST_OVERLAP_S,
+        max_value=MAX_OVERLAP_S,
         initial=DEFAULT_OVERLAP_S,
         widget=UnfoldAdminIntegerFieldWidget,
         help_text="So long the old key works beside the new one; 0 ends it now.",
@@ -167,7 +167,7 @@ ROTATE = dialog(
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(base.Stepped):
+class ApiKeyAdmin(base.ResourceAdmin):
     """API keys: made, shown once, rotated, revoked. Their digest is nobody's business."""
 
     form = ApiKeyForm
@@ -276,7 +276,7 @@ class ApiKeyAdmin(base.Stepped):
         if not self.has_live_permission(request, object_id):
             return False
         key = ApiKey.objects.filter(pk=object_id).first() if object_id else None
-        return key is None or not giving.scopes_lacking(request.user, key.scopes)
+        return key is None or not granting.scopes_lacking(request.user, key.scopes)
 
     @action(description="Rotate", icon="autorenew", permissions=["given"], dialog=ROTATE)
     def rotate(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:

@@ -11,16 +11,16 @@ from django.utils.text import Truncator
 from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import display
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.models import Channel, EarlyNumber, Sequence
 
 SHORT = 60
 """Characters of a key in a list."""
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 
 
 @admin.register(Sequence)
-class SequenceAdmin(Surrounded, base.BigList):
+class SequenceAdmin(WithPageContext, base.BigList):
     """Keys whose messages a producer numbers."""
 
     list_before_template = "channels_app/sequences_top.html"
@@ -40,7 +40,7 @@ class SequenceAdmin(Surrounded, base.BigList):
         *("due", "waiting", "skipped", "gap", "gap_at", "heard"),
     )
 
-    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """What to do while there is none."""
         return {"none": not Sequence.objects.exists()}
 
@@ -90,9 +90,9 @@ class SequenceAdmin(Surrounded, base.BigList):
     def waiting(self, row: Sequence) -> str:
         """Numbers that came before their turn."""
         rows = EarlyNumber.objects.filter(sequence_id=row.pk, until__gt=clock.now())
-        found = list(rows.order_by("number").values_list("number", flat=True)[: MOST_SHOWN + 1])
-        more = " and more" if len(found) > MOST_SHOWN else ""
-        return ", ".join(f"{number:,}" for number in found[:MOST_SHOWN]) + more or base.NONE
+        found = list(rows.order_by("number").values_list("number", flat=True)[: MAX_SHOWN + 1])
+        more = " and more" if len(found) > MAX_SHOWN else ""
+        return ", ".join(f"{number:,}" for number in found[:MAX_SHOWN]) + more or base.NONE
 
     @display(description="Skipped")
     def skipped(self, row: Sequence) -> str:
@@ -119,7 +119,7 @@ class SequenceAdmin(Surrounded, base.BigList):
 
 
 @admin.register(EarlyNumber)
-class EarlyNumberAdmin(Surrounded, base.BigList):
+class EarlyNumberAdmin(WithPageContext, base.BigList):
     """Messages that wait for earlier numbers of their key."""
 
     list_before_template = "channels_app/early_top.html"

@@ -15,20 +15,20 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from channels_app import clock
-from channels_app.directory import KeyView, directory
+from channels_app.config_cache import KeyConfig, config_cache
 from channels_app.errors import NotFound
 from channels_app.models import ApiKey, Producer
 from channels_app.rules import keys
 from channels_app.rules.tenants import Tenant
 
-USE_NOTED_EVERY_S = 60.0
+USE_NOTE_INTERVAL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The owner of the key that a request came with."""
 
-    key: KeyView
+    key: KeyConfig
     is_authenticated: bool = True
 
     @property
@@ -66,7 +66,7 @@ class Caller:
 
     def may_publish(self, channel: str) -> bool:
         """Whether it may publish on the channel of that name, and that exists for it."""
-        view = directory.channel(channel)
+        view = config_cache.channel(channel)
         return self.may("publish") and view is not None and self.sees(channel, view.exposure)
 
     def sees(self, channel: str, exposure: str) -> bool:
@@ -114,7 +114,7 @@ def identify(header: str | None) -> Caller | None:
     if parsed is None:
         raise AuthenticationFailed("Send a key as 'Authorization: Bearer hsk_...'.", "bad_key")
     key_id, secret = parsed
-    view = directory.key(key_id)
+    view = config_cache.key(key_id)
     if view is None or not keys.matches(secret, view.digest):
         raise AuthenticationFailed("There is no such key.", "bad_key")
     if view.revoked_at is not None:
@@ -133,12 +133,12 @@ def sigv4_secret(access_key_id: str) -> tuple[Caller, str] | None:
     errors.KeyUnavailable (503 ``key_missing``) in a process without the encryption key.
     """
     key_id = keys.parse_access_key_id(access_key_id)
-    view = directory.key(key_id) if key_id else None
+    view = config_cache.key(key_id) if key_id else None
     if view is None or not view.has_sigv4 or view.revoked_at is not None:
         return None
     if view.expires_at is not None and view.expires_at <= clock.now():
         return None
-    return Caller(view), directory.sigv4_secret(view.key_id)
+    return Caller(view), config_cache.sigv4_secret(view.key_id)
 
 
 def authorize(caller: Caller, scopes: Sequence[str], channel: str | None) -> None:
@@ -167,7 +167,7 @@ def _check_channel(caller: Caller, slug: str) -> None:
     if not caller.may_use(slug):
         raise PermissionDenied(f"The key was not granted the channel {slug}.", code="no_grant")
     if caller.key.producer is None and caller.key.team_id is not None and not caller.may("admin"):
-        channel = directory.channel(slug)
+        channel = config_cache.channel(slug)
         # The same for what never was, before anything else is said: names cannot be guessed.
         if channel is None or not caller.sees(slug, channel.exposure):
             raise NotFound("unknown_channel", f"There is no channel {slug}.")
@@ -189,7 +189,7 @@ def write_uses() -> int:
     while _uses:
         key_id, used_at = _uses.popitem()
         count += 1
-        horizon = used_at - timedelta(seconds=USE_NOTED_EVERY_S)
+        horizon = used_at - timedelta(seconds=USE_NOTE_INTERVAL_S)
         stale = Q(last_used_at=None) | Q(last_used_at__lt=horizon)
         with suppress(DatabaseFailure):
             # Not saved through the model: a use is no change of configuration.
@@ -197,9 +197,9 @@ def write_uses() -> int:
     return count
 
 
-def note_use(key: KeyView) -> None:
+def note_use(key: KeyConfig) -> None:
     """Remember that a key was used; at most once a minute, and written down later."""
     ticks = time.monotonic()
-    if ticks - _noted.get(key.key_id, float("-inf")) >= USE_NOTED_EVERY_S:
+    if ticks - _noted.get(key.key_id, float("-inf")) >= USE_NOTE_INTERVAL_S:
         _noted[key.key_id] = ticks
         _uses[key.key_id] = clock.now()

@@ -19,12 +19,12 @@ from rest_framework.views import APIView
 from channels_app import clock, origin
 from channels_app.api import options
 from channels_app.api.authentication import Caller, HasScope, KeyAuthentication, caller_of
-from channels_app.api.places import bodies
+from channels_app.api.concurrency import bodies
 from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
 from channels_app.models import Versioned
 from channels_app.rules import times
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """Of a request that is no message."""
 TOO_MANY = "Too many bodies are on their way and come slowly; nothing of this one was read."
 
@@ -137,7 +137,7 @@ class Sender(Protocol):
         """Whose it is."""
 
 
-class Knower(NamedTuple):
+class AuthenticatedRequest(NamedTuple):
     """Who sends a body without a key, and knows the address of a row of ours."""
 
     owner: int
@@ -150,7 +150,7 @@ def json_object(
 
     ``sender`` is the caller, unless the request came without a key.
     Raises ApiProblem: 415 for another content type, 400 for what is not JSON, and what `read_body`
-    raises, above ``MOST_BYTES``.
+    raises, above ``MAX_BYTES``.
     """
     read = request._request.read
     return read_object(sender or caller_of(request), request.META, read, optional=optional)
@@ -160,7 +160,7 @@ def read_object(
     sender: Sender, meta: Mapping[str, Any], read: Callable[[int], bytes], *, optional: bool = False
 ) -> dict[str, Any]:
     """The same from behind ``read``, with the request's headers in ``meta``."""
-    body = read_body(sender, meta, read, MOST_BYTES)
+    body = read_body(sender, meta, read, MAX_BYTES)
     if optional and not body:
         return {}
     kind = meta.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()

@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from channels_app.errors import Invalid
 
 DEFAULT_LIMIT = 50
-MOST = 200
-LONGEST_FILTER = 500
+MAX_LIMIT = 200
+MAX_FILTER_LENGTH = 500
 _OLDER, _OLDER_OR_SAME, _NEWER = "lt", "lte", "gt"
 
 M = TypeVar("M", bound=Model)
@@ -89,8 +89,8 @@ def read(request: Request) -> Page:
     given = {name: request.query_params[name] for name in request.query_params}
     limit, cursor = given.pop("limit", None), given.pop("cursor", None)
     for name, value in given.items():
-        if len(value) > LONGEST_FILTER or "\x00" in value:
-            raise _refuse(name, f"At most {LONGEST_FILTER} characters, and no NUL.")
+        if len(value) > MAX_FILTER_LENGTH or "\x00" in value:
+            raise _refuse(name, f"At most {MAX_FILTER_LENGTH} characters, and no NUL.")
     if cursor is None:
         return Page(request.path_info, given, _limit(limit, DEFAULT_LIMIT))
     return _resume(request.path_info, cursor, limit, given)
@@ -109,8 +109,8 @@ def _resume(name: str, cursor: str, limit: str | None, given: dict[str, str]) ->
 def _limit(text: str | None, default: int) -> int:
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST):
-        raise _refuse("limit", f"A whole number from 1 to {MOST} is needed.")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MAX_LIMIT):
+        raise _refuse("limit", f"A whole number from 1 to {MAX_LIMIT} is needed.")
     return int(text)
 
 

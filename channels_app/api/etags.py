@@ -7,15 +7,15 @@ from rest_framework.response import Response
 
 from channels_app.conf import conf
 from channels_app.errors import Invalid
-from channels_app.rules import conditions
-from channels_app.rules.conditions import Condition
-from channels_app.rules.registered import Registered
+from channels_app.rules import preconditions
+from channels_app.rules.preconditions import Precondition
+from channels_app.rules.write_result import WriteResult
 
 
-def condition_of(request: Request) -> Condition:
+def precondition_of(request: Request) -> Precondition:
     """What If-Match and If-None-Match ask of a write. Raises Invalid for what is no tag."""
     try:
-        return conditions.parse(
+        return preconditions.parse(
             request.META.get("HTTP_IF_MATCH"), request.META.get("HTTP_IF_NONE_MATCH")
         )
     except ValueError as error:
@@ -25,13 +25,13 @@ def condition_of(request: Request) -> Condition:
 
 def tagged(body: Any, version: int, *, status: int = 200, location: str = "") -> Response:
     """An answer with the resource's ETag."""
-    headers = {"ETag": conditions.tag(version)}
+    headers = {"ETag": preconditions.tag(version)}
     if location:
         headers["Location"] = location
     return Response(body, status=status, headers=headers)
 
 
-def registered(done: Registered[Any], body: Any, place: str = "") -> Response:
+def registered(done: WriteResult[Any], body: Any, place: str = "") -> Response:
     """The answer to a write: 201 with its Location (below /api/v1/) for what is new, else 200."""
     if not done.created:
         return tagged(body, done.row.version)
@@ -46,7 +46,7 @@ def fresh(request: Request, body: Any, version: int, state: str = "") -> Respons
     """
     known = request.META.get("HTTP_IF_NONE_MATCH", "")
     tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
-    headers = {"ETag": conditions.tag(version, state)}
+    headers = {"ETag": preconditions.tag(version, state)}
     if headers["ETag"] in tags or known.strip() == "*":
         return Response(status=304, headers=headers)
     return Response(body, headers=headers)

@@ -22,7 +22,7 @@ DELIVERED = frozenset(
     )
 )
 """Headers of deliveries that are no options: a broker may deliver to another one's channel."""
-LONGEST = 100
+MAX_LENGTH = 100
 """Characters that are repeated of a name that nobody knows."""
 
 
@@ -66,9 +66,9 @@ def check_headers(meta: Mapping[str, Any], known: Collection[str] = ()) -> None:
 def _unknown(code: str, noun: str, name: str, known: Collection[str]) -> Invalid:
     close = get_close_matches(name, known, n=1)
     if close:
-        way_out = f"did you mean {close[0]}?"
+        remedy = f"did you mean {close[0]}?"
     elif known:
-        way_out = f"choose from {', '.join(sorted(known))}."
+        remedy = f"choose from {', '.join(sorted(known))}."
     else:
-        way_out = "leave it out."
-    return Invalid(code, f"There is no such {noun}; {way_out}", field=name[:LONGEST])
+        remedy = "leave it out."
+    return Invalid(code, f"There is no such {noun}; {remedy}", field=name[:MAX_LENGTH])

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from channels_app.api.problems import ApiProblem
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
-from channels_app.directory import ChannelView
+from channels_app.config_cache import ChannelConfig
 from channels_app.models import Producer
-from channels_app.rules import headers, names, schemas, times, turns
+from channels_app.rules import headers, names, schemas, sequence, times
 from channels_app.rules.fields import whole_number
 from channels_app.rules.schemas import Checker
 from channels_app.steps.accept import Publication
 
 DEFAULT_PRIORITY = 4
-LONGEST_CONTENT_TYPE = 255
+MAX_CONTENT_TYPE_LENGTH = 255
 FORWARDED = {
     "HTTP_TRACEPARENT": "traceparent",
     "HTTP_TRACESTATE": "tracestate",
@@ -53,7 +53,7 @@ ITEM_FIELDS = ("body", "body_base64", *_HEADER_OF, "headers")
 
 
 def from_headers(
-    meta: Mapping[str, Any], channel: ChannelView, producer: Producer | None, now: datetime
+    meta: Mapping[str, Any], channel: ChannelConfig, producer: Producer | None, now: datetime
 ) -> Publication:
     """A publication whose body is still to come. Raises ApiProblem naming the header."""
     encoding = meta.get("HTTP_CONTENT_ENCODING", "identity").strip().lower()
@@ -71,7 +71,7 @@ def from_headers(
 
 
 def from_item(
-    item: object, channel: ChannelView, producer: Producer | None, now: datetime
+    item: object, channel: ChannelConfig, producer: Producer | None, now: datetime
 ) -> Publication:
     """One item of a batch. Raises ApiProblem naming the field."""
     if not isinstance(item, dict):
@@ -85,7 +85,7 @@ def from_item(
     return with_body(publication, _item_body(item), channel)
 
 
-def with_body(publication: Publication, body: bytes, channel: ChannelView) -> Publication:
+def with_body(publication: Publication, body: bytes, channel: ChannelConfig) -> Publication:
     """The same with its body, which fits the channel and its event type's schema.
 
     Raises ApiProblem.
@@ -104,7 +104,7 @@ def with_body(publication: Publication, body: bytes, channel: ChannelView) -> Pu
 def _read(
     options: Mapping[str, Any],
     forwarded: Mapping[str, str],
-    channel: ChannelView,
+    channel: ChannelConfig,
     producer: Producer | None,
     now: datetime,
 ) -> Publication:
@@ -132,7 +132,7 @@ def _read(
 def _content_type(value: object, allowed: tuple[str, ...]) -> str:
     if value is None and not allowed:
         return ""
-    short = isinstance(value, str) and len(value) <= LONGEST_CONTENT_TYPE
+    short = isinstance(value, str) and len(value) <= MAX_CONTENT_TYPE_LENGTH
     found = _CONTENT_TYPE.fullmatch(str(value)) if short else None
     if found is None:
         detail = "A content type looks like application/json or text/plain; charset=utf-8."
@@ -181,8 +181,8 @@ def _number(options: Mapping[str, Any]) -> int:
     value = options["producer_seq"]
     digits = isinstance(value, str) and len(value) <= 16 and value.isascii() and value.isdecimal()
     number = int(value) if digits else whole_number(value)
-    if number is None or not 0 <= number <= turns.LARGEST:
-        raise _refuse("producer_seq", f"A whole number from 0 to {turns.LARGEST} is needed.")
+    if number is None or not 0 <= number <= sequence.MAX_NUMBER:
+        raise _refuse("producer_seq", f"A whole number from 0 to {sequence.MAX_NUMBER} is needed.")
     if not options.get("ordering_key"):
         raise _refuse("producer_seq", "Numbers count within an ordering key: send one as well.")
     return number

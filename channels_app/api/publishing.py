@@ -1,20 +1,20 @@
 """Publishing: what becomes of one request, without the frames that it may come in.
 
 Both ways to a producer's answer lead through here: REST framework's view (views/publish.py) and
-the short one in front of it (broker_site/lean.py).
+the short one in front of it (broker_site/fast_path.py).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from channels_app import clock, quotas
-from channels_app.api import publication, short, turns
+from channels_app.api import fast_path, publication, sequencing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import read_body
+from channels_app.api.fast_path import Response
 from channels_app.api.problems import ApiProblem
-from channels_app.api.short import Answer
 from channels_app.conf import conf
-from channels_app.directory import ChannelView, directory
+from channels_app.config_cache import ChannelConfig, config_cache
 from channels_app.errors import NotFound
 from channels_app.models import Producer
 from channels_app.rules import ids, times
@@ -22,22 +22,24 @@ from channels_app.steps import accept, throttle
 from channels_app.steps.accept import Accepted, Publication
 
 SCOPES = ("publish",)
-MOST_COUNTS = 10_000
+MAX_COUNTS = 10_000
 CONFLICT = "The key already stands for a message with another body; nothing was stored."
 
 
-def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Answer:
+def answer(meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str) -> Response:
     """Store the body behind ``read`` as one message of whoever the headers in ``meta`` name.
 
     Raises what the API's views raise; then nothing was stored, unless the database went away in
     the middle (503).
     """
-    return publish(short.caller_of(meta, SCOPES, channel, publication.HEADERS), meta, read, channel)
+    return publish(
+        fast_path.caller_of(meta, SCOPES, channel, publication.HEADERS), meta, read, channel
+    )
 
 
 def publish(
     caller: Caller, meta: Mapping[str, Any], read: Callable[[int], bytes], channel: str
-) -> Answer:
+) -> Response:
     """The same for a caller who may."""
     view = channel_of(channel, look=False)  # who called was asked of it a moment ago
     producer = caller.producer
@@ -55,22 +57,22 @@ def publish(
         raise ApiProblem(409, "idempotency_conflict", CONFLICT, field="Idempotency-Key")
     shown = show(view, message, result)
     status = 200 if result.duplicate else 202
-    return Answer(status, short.to_json(shown), [("Location", shown["url"])])
+    return Response(status, fast_path.to_json(shown), [("Location", shown["url"])])
 
 
 def _in_turn(
-    view: ChannelView, producer_id: int | None, message: Publication, caller: Caller
+    view: ChannelConfig, producer_id: int | None, message: Publication, caller: Caller
 ) -> Accepted:
-    (result,) = turns.accept_in_turn(view, producer_id, [message], caller.owner)
+    (result,) = sequencing.accept_in_sequence(view, producer_id, [message], caller.owner)
     if isinstance(result, ApiProblem):
         result.field = "Hookstation-Producer-Seq"
         raise result
     return result
 
 
-def channel_of(slug: str, *, look: bool = True) -> ChannelView:
+def channel_of(slug: str, *, look: bool = True) -> ChannelConfig:
     """The channel to publish on; as in the directory. Raises NotFound."""
-    view = directory.channel(slug, look=look)
+    view = config_cache.channel(slug, look=look)
     if view is None:
         raise NotFound("unknown_channel", f"There is no channel {slug}.")
     return view
@@ -84,7 +86,7 @@ def check_rate(producer: Producer | None, count: int) -> None:
         raise ApiProblem(429, "rate_limited", detail, retry_after_s=wait)
 
 
-def show(channel: ChannelView, message: Publication, result: Accepted) -> dict[str, Any]:
+def show(channel: ChannelConfig, message: Publication, result: Accepted) -> dict[str, Any]:
     """What the producer is told of a stored message."""
     public = ids.to_public(ids.MESSAGE, result.message_id)
     return {
@@ -96,15 +98,15 @@ def show(channel: ChannelView, message: Publication, result: Accepted) -> dict[s
     }
 
 
-_counts: dict[tuple[str, str], tuple[ChannelView, int]] = {}
+_counts: dict[tuple[str, str], tuple[ChannelConfig, int]] = {}
 
 
-def _matched(channel: ChannelView, event_type: str) -> int:
+def _matched(channel: ChannelConfig, event_type: str) -> int:
     # Asked for every message, and a channel may have ten thousand consumers. The directory hands
     # out the same view until something changes.
     kept = _counts.get((channel.slug, event_type))
     if kept is None or kept[0] is not channel:
-        if len(_counts) > MOST_COUNTS:
+        if len(_counts) > MAX_COUNTS:
             _counts.clear()
         count = sum(consumer.wants(event_type) for consumer in channel.consumers)
         count = min(count, 1) if channel.kind == "queue" else count

@@ -10,14 +10,14 @@ from channels_app.api import publication, publishing
 from channels_app.api.authentication import Caller
 from channels_app.api.base import stamps
 from channels_app.api.problems import ApiProblem
-from channels_app.directory import ChannelView
+from channels_app.config_cache import ChannelConfig
 from channels_app.errors import Invalid, KeyUnavailable, NotFound
 from channels_app.models import Producer, Schedule
 from channels_app.rules import recurrence, times
 from channels_app.rules.encryption import Unreadable
-from channels_app.rules.fields import BadValues
+from channels_app.rules.fields import InvalidValues
 from channels_app.rules.recurrence import CONTENT, Content
-from channels_app.rules.registered import Registered
+from channels_app.rules.write_result import WriteResult
 from channels_app.steps import note_opening, register_schedule
 from channels_app.steps.accept import Publication
 from channels_app.steps.register_schedule import Order
@@ -29,8 +29,8 @@ _ANY_KEY = "schedule"
 
 
 def put(
-    order: Order, values: Mapping[str, Any], *, view: ChannelView | None = None
-) -> Registered[Schedule]:
+    order: Order, values: Mapping[str, Any], *, view: ChannelConfig | None = None
+) -> WriteResult[Schedule]:
     """Register a schedule whose messages the channel would take; ``view`` is the directory's.
 
     Raises what the step raises, Invalid, and ApiProblem for a message that would be refused.
@@ -42,7 +42,7 @@ def put(
     return register_schedule.put(order, cleaned, _content(cleaned, view, producer))
 
 
-def patch(order: Order, values: Mapping[str, Any]) -> Registered[Schedule]:
+def patch(order: Order, values: Mapping[str, Any]) -> WriteResult[Schedule]:
     """Change the given settings of a schedule; its messages are judged anew, as by ``put``.
 
     Of ``cron`` and ``every_ms`` the one that is given takes the other's place. Raises what ``put``
@@ -58,8 +58,8 @@ def patch(order: Order, values: Mapping[str, Any]) -> Registered[Schedule]:
 
 
 def put_here(
-    order: Order, values: Mapping[str, Any], *, view: ChannelView | None = None
-) -> Registered[Schedule]:
+    order: Order, values: Mapping[str, Any], *, view: ChannelConfig | None = None
+) -> WriteResult[Schedule]:
     """The same for callers that know no HTTP: whatever is refused is a BrokerError."""
     try:
         return put(order, values, view=view)
@@ -70,11 +70,11 @@ def put_here(
 def _cleaned(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return recurrence.clean(name, values)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
 
 
-def _content(cleaned: Mapping[str, Any], view: ChannelView, producer: Producer | None) -> Content:
+def _content(cleaned: Mapping[str, Any], view: ChannelConfig, producer: Producer | None) -> Content:
     """The message that they make, if the channel would take it. Raises ApiProblem."""
     item = {part: cleaned[part] for part in CONTENT} | {"idempotency_key": _ANY_KEY}
     read = publication.from_item(item, view, producer, clock.now())
@@ -108,7 +108,7 @@ def _merged(schedule: Schedule, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def message(
-    schedule: Schedule, view: ChannelView, producer: Producer | None, key: str, now: datetime
+    schedule: Schedule, view: ChannelConfig, producer: Producer | None, key: str, now: datetime
 ) -> Publication:
     """What it publishes, judged anew: channel, event type and producer may have changed since.
 
@@ -121,7 +121,7 @@ def message(
     return publication.from_item(item, view, producer, now)
 
 
-def shown(schedule: Schedule, now: datetime) -> dict[str, Any]:
+def representation(schedule: Schedule, now: datetime) -> dict[str, Any]:
     """The schedule as lists of the API answer it: without what its messages hold."""
     described = register_schedule.describe(schedule)
     is_active = schedule.state == Schedule.State.ACTIVE
@@ -155,7 +155,7 @@ def shown_whole(schedule: Schedule, now: datetime, caller: Caller, *, sent: bool
     encoded: str | None = None
     if schedule.channel.sensitive and not caller.may("sensitive"):
         nothing: dict[str, Any] = {"headers": {}, "body": None, "body_base64": None}
-        return shown(schedule, now) | nothing
+        return representation(schedule, now) | nothing
     target = f"schedule:{schedule.channel.slug}/{schedule.name}"
     if not sent:
         note_opening.note(caller.actor, target, "body", "headers", team_id=caller.tenant.team_id)
@@ -167,4 +167,4 @@ def shown_whole(schedule: Schedule, now: datetime, caller: Caller, *, sent: bool
     except UnicodeDecodeError:
         encoded = b64encode(body).decode()
     content = {"headers": schedule.headers, "body": text, "body_base64": encoded}
-    return shown(schedule, now) | content
+    return representation(schedule, now) | content

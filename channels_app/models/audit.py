@@ -19,7 +19,7 @@ class AuditEntry(models.Model):
     target = ExactCharField(max_length=300)
     team_id = models.BigIntegerField(null=True, blank=True)
     """Whose thing it was then. No foreign key: history outlives the team."""
-    source = models.CharField(max_length=origin.LONGEST, blank=True, default="")
+    source = models.CharField(max_length=origin.MAX_LENGTH, blank=True, default="")
     """From where: face and address, as channels_app/origin.py says."""
     reason = models.CharField(max_length=500, blank=True, default="")
     before = models.JSONField(null=True, blank=True)

@@ -9,7 +9,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 from django.utils import timezone
 
-from channels_app.announcement import announcement
+from channels_app.change_marker import change_marker
 from channels_app.models import raw
 from channels_app.rules.ids import IdMaker
 from channels_app.rules.limits import Quota
@@ -55,7 +55,7 @@ class ExactCharField(_Char):
 
 
 class DirectoryVersion(models.Model):
-    """One row; its number moves with every configuration write (see channels_app/directory.py)."""
+    """One row; each configuration write changes its number (see channels_app/config_cache.py)."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     number = models.BigIntegerField(default=0)
@@ -85,11 +85,11 @@ class DirectoryVersion(models.Model):
         """
         if not cls.objects.filter(id=1).update(number=F("number") + 1):
             cls.objects.create(id=1, number=1)
-        _once_after_commit(_announce_and_confirm if confirmed else announcement.make)
+        _once_after_commit(_mark_and_confirm if confirmed else change_marker.make)
 
 
-def _announce_and_confirm() -> None:
-    announcement.make()
+def _mark_and_confirm() -> None:
+    change_marker.make()
     delivery_changed.send(DirectoryVersion)
 
 

@@ -43,7 +43,7 @@ class Channel(Limited, Versioned):
     ordering_key_path = models.CharField(max_length=200, blank=True, default="")
     """Where in a JSON body the key stands when the publisher sends none (rules/keying.py)."""
     reorder_window_ms = models.PositiveIntegerField(default=500)
-    """How long a numbered message waits for those before it (rules/turns.py)."""
+    """How long a numbered message waits for those before it (rules/sequence.py)."""
     paused = models.BooleanField(default=False)
     sensitive = models.BooleanField(default=False)
     """Bodies, headers and answers are shown with an extra permission, and in no list."""

@@ -5,8 +5,8 @@ from django.db import models
 from channels_app.models.base import ExactCharField, Versioned
 from channels_app.models.channel import Channel
 from channels_app.models.team import Team
-from channels_app.rules import condition
-from channels_app.rules.condition import Condition
+from channels_app.rules import consumer_status
+from channels_app.rules.consumer_status import ConsumerStatus
 
 
 class Consumer(Versioned):
@@ -102,10 +102,10 @@ class Consumer(Versioned):
         return self.client_id
 
     @property
-    def condition(self) -> Condition:
+    def condition(self) -> ConsumerStatus:
         """How it is doing: every page and the API say this. Lists select ``health`` along."""
         health = getattr(self, "health", None)
-        return condition.of(
+        return consumer_status.of(
             self.state,
             is_pull=self.mode == self.Mode.PULL,
             is_open=health is not None and health.circuit == "open",

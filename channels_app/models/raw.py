@@ -12,9 +12,9 @@ from django.db import OperationalError, connection, models
 
 LOST = 2013
 """MySQL: the connection broke during a statement."""
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """Of one INSERT: SQLite limits the values of a statement, servers its bytes."""
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 """Of one INSERT's long columns, unless a single row has more. Quoted they may take twice as much,
 and servers refuse what is above ``max_allowed_packet`` (16 MiB on MariaDB)."""
 
@@ -68,12 +68,12 @@ class Insert:
         """What ``write`` executes."""
         texts: list[str] = []
         values: list[Any] = []
-        room = MOST_BYTES
+        room = MAX_BYTES
         for numbers, others in rows:
             size = sum(len(others[place] or "") for place in (*self._blobs, *self._long))
-            if texts and (room < size or len(texts) == MOST_ROWS):
+            if texts and (room < size or len(texts) == MAX_ROWS):
                 yield self._head + ", ".join(texts), values
-                texts, values, room = [], [], MOST_BYTES
+                texts, values, room = [], [], MAX_BYTES
             own = [
                 _blob(value, values) if place in self._blobs else _short(value, values)
                 for place, value in enumerate(others)
@@ -130,7 +130,7 @@ def fit_together(statements: Sequence[Statement]) -> bool:
     for sql, values in statements:
         size += len(sql)
         size += sum([len(value) for value in values if isinstance(value, str | bytes)])
-    return size <= MOST_BYTES
+    return size <= MAX_BYTES
 
 
 def read(sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

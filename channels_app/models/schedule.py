@@ -6,7 +6,7 @@ from channels_app.models.base import ExactCharField, Versioned
 from channels_app.models.channel import Channel
 from channels_app.models.producer import Producer
 from channels_app.models.team import Team
-from channels_app.rules.timetable import LONGEST_CRON, LONGEST_ZONE, Timetable
+from channels_app.rules.timetable import MAX_CRON_LENGTH, MAX_ZONE_LENGTH, Timetable
 
 
 class Schedule(Versioned):
@@ -37,9 +37,9 @@ class Schedule(Versioned):
     team = models.ForeignKey(Team, models.PROTECT, null=True, blank=True, related_name="schedules")
     """Whose it is without a producer: that of the key that made it."""
     description = models.TextField(blank=True, default="")
-    cron = ExactCharField(max_length=LONGEST_CRON, blank=True, default="")
+    cron = ExactCharField(max_length=MAX_CRON_LENGTH, blank=True, default="")
     every_ms = models.PositiveBigIntegerField(null=True, blank=True)
-    timezone = ExactCharField(max_length=LONGEST_ZONE, default="UTC")
+    timezone = ExactCharField(max_length=MAX_ZONE_LENGTH, default="UTC")
     start_at = models.DateTimeField(null=True, blank=True)
     end_at = models.DateTimeField(null=True, blank=True)
     limit = models.PositiveIntegerField(null=True, blank=True)
@@ -61,7 +61,7 @@ class Schedule(Versioned):
     """Occurrences without a message: missed, overlapping or refused."""
     last_message_id = models.BigIntegerField(null=True, editable=False)
     recent = models.JSONField(default=list, editable=False)
-    """What became of the last occurrences, newest first (rules/firings.py)."""
+    """What became of the last occurrences, newest first (rules/occurrence_log.py)."""
 
     class Meta:
         constraints = [
@@ -80,7 +80,7 @@ class Schedule(Versioned):
             ),
         ]
         indexes = [
-            # delivery/steps/firing: what is due, and when the next one is
+            # delivery/steps/occurrences: what is due, and when the next one is
             models.Index(fields=["next_at"], name="schedule_next"),
         ]
 

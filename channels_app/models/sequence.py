@@ -11,7 +11,7 @@ class Sequence(models.Model):
     """What is expected next of a producer and a key on a channel. Its row is its lock."""
 
     id = models.BigIntegerField(primary_key=True)
-    """Channel, producer and key packed into one number (rules/turns.py)."""
+    """Channel, producer and key packed into one number (rules/sequence.py)."""
     channel = models.ForeignKey(
         Channel, models.CASCADE, related_name="+", db_constraint=False, db_index=True
     )
@@ -32,7 +32,7 @@ class Sequence(models.Model):
     touched_at = models.DateTimeField()
 
     class Meta:
-        # steps/turns: those of which nothing has come for long
+        # steps/sequence: those of which nothing has come for long
         indexes = [models.Index(fields=["touched_at"], name="sequence_touched")]
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class EarlyNumber(models.Model):
 
     class Meta:
         constraints = [
-            # steps/turns: the lowest one that waits
+            # steps/sequence: the lowest one that waits
             models.UniqueConstraint(fields=["sequence_id", "number"], name="one_early_number")
         ]
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
 """Networks that may be called although they are not public, as the operator listed them."""
 
-LONGEST_URL = 2048
+MAX_URL_LENGTH = 2048
 """Characters of a callback address."""
 
 # Written out rather than asked of `ipaddress`: its idea of "global" moved between Python patch
@@ -120,8 +120,8 @@ def check_url(url: str, *, allowed: Networks, https_only: bool = False) -> str |
     ``allowed`` are networks that may be called although they are not public. A name is judged by
     its look only, what it resolves to is judged by ``may_call`` when the socket is opened.
     """
-    if len(url) > LONGEST_URL:
-        return f"The address is longer than {LONGEST_URL} characters."
+    if len(url) > MAX_URL_LENGTH:
+        return f"The address is longer than {MAX_URL_LENGTH} characters."
     if _UNUSABLE.search(url):
         return (
             "The address may hold visible ASCII characters only and no backslash; "

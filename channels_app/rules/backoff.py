@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-LONGEST_DELAY_S = 7 * 86_400.0
-MOST_DELAYS = 100
+MAX_DELAY_S = 7 * 86_400.0
+MAX_DELAYS = 100
 SPREAD = 0.2
 """Jitter moves a delay by up to this share, so that what failed together does not return so."""
 
@@ -115,8 +115,8 @@ def _preset(name: str) -> Policy:
 
 
 def _steps(values: Sequence[object]) -> Steps:
-    if not 1 <= len(values) <= MOST_DELAYS:
-        raise ValueError(f"A list of retry delays has 1 to {MOST_DELAYS} entries.")
+    if not 1 <= len(values) <= MAX_DELAYS:
+        raise ValueError(f"A list of retry delays has 1 to {MAX_DELAYS} entries.")
     return Steps(tuple(_seconds(value, "Each retry delay") for value in values))
 
 
@@ -134,8 +134,8 @@ def _exponential(value: dict[object, object]) -> Exponential:
 
 def _seconds(value: object, what: str) -> float:
     seconds = _number(value)
-    if seconds is None or not 0 <= seconds <= LONGEST_DELAY_S:
-        raise ValueError(f"{what} must be a number of seconds from 0 to {LONGEST_DELAY_S:.0f}.")
+    if seconds is None or not 0 <= seconds <= MAX_DELAY_S:
+        raise ValueError(f"{what} must be a number of seconds from 0 to {MAX_DELAY_S:.0f}.")
     return seconds
 
 

@@ -43,7 +43,7 @@ class RetryOverrides:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerView:
+class ConsumerConfig:
     """One consumer as delivery uses it: settings resolved against the installation's."""
 
     id: int
@@ -91,7 +91,7 @@ class ConsumerView:
         burst = self.rate.burst if self.rate else self.max_pumps
         return max(1, min(self.max_pumps, self.max_in_flight, burst))
 
-    def within(self, max_in_flight: int, burst: int, pumps: int) -> "ConsumerView":
+    def within(self, max_in_flight: int, burst: int, pumps: int) -> "ConsumerConfig":
         """The same as one of several pumps sees it: with that pump's part of the limits."""
         rate = self.rate and Rate(self.rate.per_second / pumps, burst)
         return replace(self, max_in_flight=max_in_flight, rate=rate)

@@ -26,16 +26,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     }
 }
 _NEEDED = ("response_id", "callback_id", "callback_status", "accept")
-_MOST_STATUSES = 20
+_MAX_STATUSES = 20
 
 
 def _filled(text: str) -> str | None:
     return None if text else "It is empty."
 
 
-_PATH = fields.text(paths.LONGEST, check=paths.check, pattern=paths.PATTERN)
+_PATH = fields.text(paths.MAX_LENGTH, check=paths.check, pattern=paths.PATTERN)
 _WORD = fields.text(100, check=_filled, minLength=1)
-_STATUSES = fields.listed(_WORD, _MOST_STATUSES)
+_STATUSES = fields.listed(_WORD, _MAX_STATUSES)
 _FIELDS: dict[str, Field] = {
     "preset": Field(
         fields.nullable(fields.choice(*PRESETS)), help="Fills in what is not given here."

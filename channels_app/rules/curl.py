@@ -4,13 +4,13 @@ import base64
 import shlex
 from collections.abc import Iterable
 
-LONGEST_BODY = 64 * 1024
+MAX_BODY_LENGTH = 64 * 1024
 """Shells take no line of any length."""
 
 
 def line(url: str, headers: Iterable[tuple[str, str]], body: bytes) -> str:
     """``curl`` with these headers and exactly this body; '' when the body is too long for that."""
-    if len(body) > LONGEST_BODY:
+    if len(body) > MAX_BODY_LENGTH:
         return ""
     parts = [f"curl -isSg -X POST {shlex.quote(url)}"]
     parts += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers]

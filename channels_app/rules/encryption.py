@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-_PLAIN, _SEALED, _DIGESTED = b"\x00", b"\x01", b"\x02"
-_FORMATS = (_PLAIN, _SEALED, _DIGESTED)
+_PLAIN, _ENCRYPTED, _DIGESTED = b"\x00", b"\x01", b"\x02"
+_FORMATS = (_PLAIN, _ENCRYPTED, _DIGESTED)
 _KEY_BYTES = 32
 KEY_ID_ENDS = _NONCE_AT = 5
 _CIPHERTEXT_AT = _NONCE_AT + 12
@@ -89,7 +89,7 @@ class Keyring:
         """The ids of all keys."""
         return frozenset(key_id.hex() for key_id in self._keys)
 
-    def sealing_with(self, key_id: str) -> Self:
+    def encrypting_with(self, key_id: str) -> Self:
         """The same keys, of which this one seals. Raises KeyMissing."""
         if key_id not in self.ids:
             raise KeyMissing(key_id)
@@ -100,11 +100,11 @@ class Keyring:
         """Whether what was sealed with that key can be opened; '' is no key at all."""
         return not key_id or bytes.fromhex(key_id) in self._keys
 
-    def seal(self, plain: bytes, aad: bytes) -> bytes:
+    def encrypt(self, plain: bytes, aad: bytes) -> bytes:
         """An encrypted envelope that opens only with the same ``aad``, which names its row."""
         nonce = os.urandom(12)
         ciphertext = _cipher(self._keys[self._primary], aad).encrypt(nonce, plain, aad)
-        return _SEALED + self._primary + nonce + ciphertext
+        return _ENCRYPTED + self._primary + nonce + ciphertext
 
     def plain(self, data: bytes) -> bytes:
         """An envelope without encryption."""
@@ -144,9 +144,9 @@ class Keyring:
         return data[:1] in _FORMATS
 
     @staticmethod
-    def is_sealed(envelope: bytes) -> bool:
+    def is_encrypted(envelope: bytes) -> bool:
         """Whether nobody can read it without its key."""
-        return envelope[:1] == _SEALED
+        return envelope[:1] == _ENCRYPTED
 
     @staticmethod
     def is_bare(envelope: bytes) -> bool:
@@ -170,7 +170,7 @@ class Keyring:
         """The id of the key that protects an envelope, '' if none does. Raises Unreadable."""
         if envelope[:1] == _PLAIN:
             return ""
-        shortest = {_SEALED: _CIPHERTEXT_AT + _TAG_BYTES, _DIGESTED: _DATA_AT}
+        shortest = {_ENCRYPTED: _CIPHERTEXT_AT + _TAG_BYTES, _DIGESTED: _DATA_AT}
         if len(envelope) < shortest.get(envelope[:1], len(envelope) + 1):
             raise Unreadable("The stored data is not an envelope.")
         return envelope[1:_NONCE_AT].hex()

@@ -19,7 +19,7 @@ Check: TypeAlias = Callable[[str], str | None]
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNPRINTABLE_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
-MOST_JSON_DEPTH = 32
+MAX_JSON_DEPTH = 32
 """Levels of a JSON value that people register; nothing real comes near."""
 MASK = "********"
 """Stands for a stored value that is not shown; written back, it keeps what is stored."""
@@ -52,17 +52,17 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FieldError:
     """One field that cannot be used, and what to do about it."""
 
     field: str
     detail: str
 
 
-class BadValues(ValueError):
+class InvalidValues(ValueError):
     """Values that cannot be used, each with its sentence."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[FieldError]) -> None:
         super().__init__(" ".join(f"{fault.field}: {fault.detail}" for fault in faults))
         self.faults = tuple(faults)
 
@@ -70,12 +70,12 @@ class BadValues(ValueError):
 def clean(fields: Mapping[str, Field], values: object, *, partial: bool) -> dict[str, Any]:
     """``values`` with every field read; ``partial`` leaves absent ones out, else defaults fill in.
 
-    Raises BadValues with every fault at once.
+    Raises InvalidValues with every fault at once.
     """
     if not isinstance(values, Mapping):
-        raise BadValues([Fault("", "A JSON object is needed.")])
+        raise InvalidValues([FieldError("", "A JSON object is needed.")])
     faults = [
-        Fault(str(name)[:100], f"There is no such field; choose from {', '.join(fields)}.")
+        FieldError(str(name)[:100], f"There is no such field; choose from {', '.join(fields)}.")
         for name in values
         if name not in fields
     ]
@@ -85,13 +85,13 @@ def clean(fields: Mapping[str, Field], values: object, *, partial: bool) -> dict
             try:
                 cleaned[name] = field.read(values[name])
             except ValueError as error:
-                faults.append(Fault(name, str(error)))
+                faults.append(FieldError(name, str(error)))
         elif field.required and not partial:
-            faults.append(Fault(name, "This field is required."))
+            faults.append(FieldError(name, "This field is required."))
         elif not partial and not field.kept:
             cleaned[name] = field.default
     if faults:
-        raise BadValues(faults)
+        raise InvalidValues(faults)
     return cleaned
 
 
@@ -189,7 +189,7 @@ def nested(fields: Mapping[str, Field], title: str = "") -> Described:
     def read(value: object) -> dict[str, Any]:
         try:
             return clean(fields, value, partial=False)
-        except BadValues as bad:
+        except InvalidValues as bad:
             faults = [f"{fault.field}: {fault.detail}" for fault in bad.faults]
             raise ValueError(" ".join(faults).removeprefix(": ")) from None
 
@@ -201,7 +201,7 @@ def json_value(most_bytes: int) -> Described:
     """Any JSON value that a database can hold, up to ``most_bytes`` when written out."""
 
     def read(value: object) -> Any:
-        _check_depth(value, MOST_JSON_DEPTH)
+        _check_depth(value, MAX_JSON_DEPTH)
         try:
             size = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
         except UnicodeEncodeError:
@@ -242,9 +242,9 @@ def _read_boolean(value: object) -> bool:
 
 boolean = Described(_read_boolean, {"type": "boolean"})
 slug = text(
-    names.LONGEST_SLUG,
+    names.MAX_SLUG_LENGTH,
     check=names.slug,
-    pattern=f"^[a-z0-9][a-z0-9._-]{{0,{names.LONGEST_SLUG - 1}}}$",
+    pattern=f"^[a-z0-9][a-z0-9._-]{{0,{names.MAX_SLUG_LENGTH - 1}}}$",
 )
 """The name of a channel, producer, consumer or team."""
 
@@ -258,7 +258,7 @@ def _entry(reader: Reader, position: int, entry: object) -> Any:
 
 def _check_depth(value: object, levels: int) -> None:
     if levels < 0:
-        raise ValueError(f"At most {MOST_JSON_DEPTH} levels are stored.")
+        raise ValueError(f"At most {MAX_JSON_DEPTH} levels are stored.")
     inner: object = list(value.values()) if isinstance(value, dict) else value
     if isinstance(inner, list):
         for entry in inner:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from channels_app.rules.fields import Fault
+from channels_app.rules.fields import FieldError
 
 TEAM_SCOPES = ("register", "receive", "read", "replay")
 OPERATORS = frozenset({"sensitive", "admin"})
@@ -29,7 +29,7 @@ def excess(
     *,
     of_producer: bool,
     held: Sequence[Held],
-) -> Fault | None:
+) -> FieldError | None:
     """What of a wished key goes too far; None when a team may give all of it.
 
     Each scope on each channel needs one key that has both. ``admin`` counts for nothing here.
@@ -37,14 +37,14 @@ def excess(
     offered = PRODUCER_SCOPES if of_producer else TEAM_SCOPES
     if too_much := [scope for scope in scopes if scope not in offered]:
         owner = "of a producer" if of_producer else "of a team"
-        return Fault("scopes", f"A key {owner} cannot get {too_much[0]} here.")
+        return FieldError("scopes", f"A key {owner} cannot get {too_much[0]} here.")
     for scope, channel, givers in _given(scopes, channels, of_producer=of_producer, held=held):
         if givers:
             continue
         if not channel:
-            return Fault("channels", "Name the channels that the key may use.")
+            return FieldError("channels", "Name the channels that the key may use.")
         lacking = f"No working key of the same owner may {scope} on {channel}."
-        return Fault("channels", f"{lacking} Ask an operator for one.")
+        return FieldError("channels", f"{lacking} Ask an operator for one.")
     return None
 
 

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
-MOST_HEADERS = 32
-LONGEST_NAME = 100
-LONGEST_VALUE = 4096
+MAX_HEADERS = 32
+MAX_NAME_LENGTH = 100
+MAX_VALUE_LENGTH = 4096
 """Bytes, which in Latin-1 is characters."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -60,12 +60,12 @@ def forwardable(name: str, value: str) -> str | None:
 
 def settable(name: str, value: str) -> str | None:
     """Why a consumer may not have this static header, as a sentence; None when it may."""
-    if len(name) > LONGEST_NAME or not _TOKEN.fullmatch(name):
-        return f"{name[:LONGEST_NAME]!r} is not a header name."
+    if len(name) > MAX_NAME_LENGTH or not _TOKEN.fullmatch(name):
+        return f"{name[:MAX_NAME_LENGTH]!r} is not a header name."
     if is_brokers_own(name):
         return f"The header {name} is set by the broker."
-    if len(value) > LONGEST_VALUE:
-        return f"The header {name} is longer than {LONGEST_VALUE} bytes."
+    if len(value) > MAX_VALUE_LENGTH:
+        return f"The header {name} is longer than {MAX_VALUE_LENGTH} bytes."
     if not _VALUE.fullmatch(value):
         return f"The header {name} may hold printable Latin-1 characters only."
     return None
@@ -73,13 +73,13 @@ def settable(name: str, value: str) -> str | None:
 
 def check_forwarded(headers: Mapping[str, str]) -> str | None:
     """The first thing wrong with all that a producer wants passed on; None when it will do."""
-    if len(headers) > MOST_HEADERS:
-        return f"At most {MOST_HEADERS} headers are passed on."
+    if len(headers) > MAX_HEADERS:
+        return f"At most {MAX_HEADERS} headers are passed on."
     return next(filter(None, (forwardable(*header) for header in headers.items())), None)
 
 
 def check_static(headers: Mapping[str, str]) -> str | None:
     """The first thing wrong with a consumer's static headers; None when they will do."""
-    if len(headers) > MOST_HEADERS:
-        return f"A consumer has at most {MOST_HEADERS} headers of its own."
+    if len(headers) > MAX_HEADERS:
+        return f"A consumer has at most {MAX_HEADERS} headers of its own."
     return next(filter(None, (settable(*header) for header in headers.items())), None)

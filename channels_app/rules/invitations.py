@@ -9,7 +9,7 @@ DAYS = (1, 7, 30)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-def mint() -> str:
+def generate() -> str:
     """A new secret of 256 bits, in letters that a link can hold."""
     return secrets.token_urlsafe(32)
 

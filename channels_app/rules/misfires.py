@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 FIRE_ONCE, FIRE_ALL, SKIP = "fire_once", "fire_all", "skip"
 GRACE = timedelta(seconds=60)
 """Up to so late an occurrence is on time: a restart must not cost one."""
-MOST_SKIPPED = 2000
+MAX_SKIPPED = 2000
 """Occurrences judged at once: after a week a schedule of seconds has missed 600,000."""
 
 
@@ -35,14 +35,14 @@ def turn(
     not at all, and with ``fire_once`` only the last of them.
     """
     at: datetime | None = next_at
-    for missed in range(MOST_SKIPPED):
+    for missed in range(MAX_SKIPPED):
         if at is None or at > now:
             return Turn(None, missed, at)
         following = after(at)
         if _happens(at, following, now, misfire):
             return Turn(at, missed, following)
         at = following
-    return Turn(None, MOST_SKIPPED, at)
+    return Turn(None, MAX_SKIPPED, at)
 
 
 def _happens(at: datetime, following: datetime | None, now: datetime, misfire: str) -> bool:

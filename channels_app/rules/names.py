@@ -2,10 +2,10 @@
 
 import re
 
-LONGEST_SLUG = 100
-LONGEST_EVENT_TYPE = 128
+MAX_SLUG_LENGTH = 100
+MAX_EVENT_TYPE_LENGTH = 128
 
-_SLUG = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{LONGEST_SLUG - 1}}}")
+_SLUG = re.compile(rf"[a-z0-9][a-z0-9._-]{{0,{MAX_SLUG_LENGTH - 1}}}")
 _EVENT_TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
 
 
@@ -14,16 +14,16 @@ def slug(value: str) -> str | None:
     if _SLUG.fullmatch(value):
         return None
     return (
-        f"A name has 1 to {LONGEST_SLUG} characters: lower-case letters, digits, dots, "
+        f"A name has 1 to {MAX_SLUG_LENGTH} characters: lower-case letters, digits, dots, "
         "underscores and hyphens, and begins with a letter or digit."
     )
 
 
 def event_type(value: str) -> str | None:
     """What is wrong with the name of an event type; None when it will do."""
-    if len(value) <= LONGEST_EVENT_TYPE and _EVENT_TYPE.fullmatch(value):
+    if len(value) <= MAX_EVENT_TYPE_LENGTH and _EVENT_TYPE.fullmatch(value):
         return None
     return (
-        f"An event type has 1 to {LONGEST_EVENT_TYPE} characters: words of letters, digits and "
+        f"An event type has 1 to {MAX_EVENT_TYPE_LENGTH} characters: words of letters, digits and "
         "underscores, joined by dots, like order.created."
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import jmespath
 
-LONGEST = 200
+MAX_LENGTH = 200
 _NAME = r'(?:[A-Za-z_][A-Za-z0-9_]*|"[^"\\\x00-\x1f]{1,100}")'
 _PLACE = r"\[(?:\*|[0-9]{1,4})\]"
 PATTERN = rf"^(?:{_NAME}|{_PLACE})(?:\.{_NAME}|{_PLACE})*$"

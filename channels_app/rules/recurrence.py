@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from channels_app.rules import fields, misfires, names, settings, times, timetable
-from channels_app.rules.fields import BadValues, Described, Fault, Field
+from channels_app.rules.fields import Described, Field, FieldError, InvalidValues
 
-MOST_LIMIT = 1_000_000_000
+MAX_LIMIT = 1_000_000_000
 ALLOW, SKIP_IF_UNDELIVERED = "allow", "skip_if_undelivered"
 _INSTANT = {"type": ["string", "integer"], "description": "RFC 3339, or milliseconds since 1970."}
 _TEXT = {"type": ["string", "null"]}
@@ -27,11 +27,11 @@ class Content:
 
 
 def _cron(value: object) -> str:
-    return timetable.check_cron(fields.text(timetable.LONGEST_CRON)(value))
+    return timetable.check_cron(fields.text(timetable.MAX_CRON_LENGTH)(value))
 
 
 def _zone(value: object) -> str:
-    name: str = fields.text(timetable.LONGEST_ZONE)(value)
+    name: str = fields.text(timetable.MAX_ZONE_LENGTH)(value)
     timetable.check_zone(name)
     return name
 
@@ -43,15 +43,17 @@ def _item(schema: Mapping[str, Any], text: str) -> Field:
 TIMING: dict[str, Field] = {
     "description": settings.description,
     "cron": Field(
-        fields.nullable(Described(_cron, {"type": "string", "maxLength": timetable.LONGEST_CRON})),
+        fields.nullable(
+            Described(_cron, {"type": "string", "maxLength": timetable.MAX_CRON_LENGTH})
+        ),
         help="minute hour day month weekday, or six fields with seconds in front.",
     ),
     "every_ms": Field(
-        fields.nullable(fields.whole(timetable.SHORTEST_MS, timetable.LONGEST_MS)),
+        fields.nullable(fields.whole(timetable.MIN_INTERVAL_MS, timetable.MAX_MS)),
         help="Instead of cron: milliseconds from one occurrence to the next.",
     ),
     "timezone": Field(
-        Described(_zone, {"type": "string", "maxLength": timetable.LONGEST_ZONE}),
+        Described(_zone, {"type": "string", "maxLength": timetable.MAX_ZONE_LENGTH}),
         default="UTC",
         help="IANA name of the zone whose wall clock cron means.",
     ),
@@ -62,9 +64,7 @@ TIMING: dict[str, Field] = {
     "end_at": Field(
         fields.nullable(Described(times.instant, _INSTANT)), help="No occurrence after it."
     ),
-    "limit": Field(
-        fields.nullable(fields.whole(1, MOST_LIMIT)), help="Messages in its whole life."
-    ),
+    "limit": Field(fields.nullable(fields.whole(1, MAX_LIMIT)), help="Messages in its whole life."),
     "misfire": Field(
         fields.choice(misfires.FIRE_ONCE, misfires.FIRE_ALL, misfires.SKIP),
         default=misfires.FIRE_ONCE,
@@ -99,14 +99,14 @@ FIELDS = TIMING | CONTENT
 def clean(name: str, values: object) -> dict[str, Any]:
     """The fields, each read by itself; those of the message still as they were given.
 
-    Raises BadValues.
+    Raises InvalidValues.
     """
     if fault := names.slug(name):
-        raise BadValues([Fault("name", fault)])
+        raise InvalidValues([FieldError("name", fault)])
     cleaned = fields.clean(FIELDS, values, partial=False)
     if (cleaned["cron"] is None) == (cleaned["every_ms"] is None):
-        raise BadValues([Fault("cron", "Give either cron or every_ms.")])
+        raise InvalidValues([FieldError("cron", "Give either cron or every_ms.")])
     start_at, end_at = cleaned["start_at"], cleaned["end_at"]
     if start_at and end_at and end_at < start_at:
-        raise BadValues([Fault("end_at", "It would end before it starts.")])
+        raise InvalidValues([FieldError("end_at", "It would end before it starts.")])
     return cleaned

@@ -13,25 +13,25 @@ from urllib.parse import unquote
 import jsonschema_rs
 from jsonschema_rs import RegexOptions, ValidationError
 
-LONGEST_PATTERN = 500
+MAX_PATTERN_LENGTH = 500
 """Characters of a regular expression in a schema."""
 PATTERNS = RegexOptions(size_limit=1_000_000, dfa_size_limit=1_000_000)
 """Rust's regex crate, linear in the text, and how large a compiled pattern may get, in bytes."""
-DEEPEST = 64
+MAX_DEPTH = 64
 """Levels of arrays and objects in a body; a schema that refers to itself may allow fewer."""
-LEAST_LEVELS = 5
+MIN_LEVELS = 5
 """Levels for which a schema must not apply too many parts to a value."""
-MOST_PARTS = 10_000
+MAX_PARTS = 10_000
 """Parts of a schema that may apply to one value."""
-MOST_CHECKS = 5_000_000
+MAX_CHECKS = 5_000_000
 """Values of a body times the parts that may apply to each."""
-MOST_MATCHED = 20_000_000
+MAX_MATCHED = 20_000_000
 """Bytes of a body times the patterns that may apply to each value, by their weight."""
-MOST_EXPLAINED = 10_000
+MAX_EXPLAINED = 10_000
 """Checks of a body for which a fault is explained: that keeps the faults of every branch."""
 PER_WEIGHT = 16
 """Names in a part, or repetitions in a pattern, that cost as much as one more part or pattern."""
-_LONGEST_MESSAGE = 300
+_MAX_MESSAGE_LENGTH = 300
 _INAPPLICABLE = "The event type's schema cannot be applied; ask its owner to mend it."
 
 REPEATED = re.compile(r"(\)?)\{(\d+)(?:,(\d*))?\}")
@@ -81,7 +81,7 @@ def fault(checker: Checker, body: bytes) -> str | None:
         return _INAPPLICABLE
     containers = body.count(b"[") + body.count(b"{")
     checks = (containers + body.count(b",") + 1) * checker.parts
-    if checks > MOST_CHECKS or len(body) * checker.patterns > MOST_MATCHED:
+    if checks > MAX_CHECKS or len(body) * checker.patterns > MAX_MATCHED:
         return "The body is too large to be checked against its event type's schema."
     try:
         document = json.loads(body, parse_constant=_refuse)
@@ -89,7 +89,7 @@ def fault(checker: Checker, body: bytes) -> str | None:
             return f"The body is nested more than {checker.levels} levels deep."
         if checker.validator.is_valid(document):
             return None
-        if checks > MOST_EXPLAINED:
+        if checks > MAX_EXPLAINED:
             return "The body does not satisfy its event type's schema."
         checker.validator.validate(document)
     except ValidationError as error:
@@ -112,7 +112,7 @@ def _made(schema: Any) -> Checker:
     except ValidationError as error:
         raise ValueError(_said(error)) from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"The schema cannot be used: {str(error)[:_LONGEST_MESSAGE]}") from None
+        raise ValueError(f"The schema cannot be used: {str(error)[:_MAX_MESSAGE_LENGTH]}") from None
     return Checker(validator, *bounds)
 
 
@@ -153,20 +153,20 @@ class _Graph:
         """Levels of a body for which the costs are bounded; parts and patterns for one value."""
         parts = patterns = 0
         before: dict[int, tuple[int, int]] = {}
-        for level in range(DEEPEST + 1):
+        for level in range(MAX_DEPTH + 1):
             counts: dict[int, tuple[int, int]] = {}
             for key, part in self._parts.items():
                 counts[key] = self._cost(part, counts, before)
             found = counts[id(self._root)]
-            if max(found) > MOST_PARTS:
-                if level < LEAST_LEVELS:
+            if max(found) > MAX_PARTS:
+                if level < MIN_LEVELS:
                     raise ValueError("The schema applies too many of its parts to one value.")
                 return level - 1, parts, patterns
             parts, patterns = max(parts, found[0]), max(patterns, found[1])
             if not any(counts[key][0] for key in counts):
                 break
             before = counts
-        return DEEPEST, parts, patterns
+        return MAX_DEPTH, parts, patterns
 
     def _cost(
         self,
@@ -184,7 +184,7 @@ class _Graph:
                     max((before[one][kind] for one in group), default=0) for group in part.below
                 )
             here = part.factor * sum(counts[one][kind] for one in part.here)
-            both.append(min(inside + here, MOST_PARTS + 1))
+            both.append(min(inside + here, MAX_PARTS + 1))
         return both[0], both[1]
 
     def _visit(self, part: Any, above: set[int]) -> None:
@@ -205,8 +205,8 @@ class _Graph:
             sum(map(_weight, _patterns(part))),
         )
         self._left += [one for group in children for one in group]
-        if any(len(pattern) > LONGEST_PATTERN for pattern in _patterns(part)):
-            raise ValueError(f"A pattern has at most {LONGEST_PATTERN} characters.")
+        if any(len(pattern) > MAX_PATTERN_LENGTH for pattern in _patterns(part)):
+            raise ValueError(f"A pattern has at most {MAX_PATTERN_LENGTH} characters.")
 
     def _here(self, part: Any) -> list[Any]:
         """What a part applies to the same value."""
@@ -356,7 +356,7 @@ def _said(error: Any) -> str:
 
 def _short(error: Any) -> str:
     message = str(error.message)
-    return message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "..."
+    return message if len(message) <= _MAX_MESSAGE_LENGTH else message[:_MAX_MESSAGE_LENGTH] + "..."
 
 
 def _refuse(constant: str) -> object:

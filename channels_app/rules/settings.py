@@ -8,10 +8,10 @@ from channels_app.rules import backoff, fields, headers
 from channels_app.rules.correlation import correlation
 from channels_app.rules.fields import Described, Field
 
-MOST_WAITING = 2**53
+MAX_WAITING = 2**53
 """As much as every JSON parser reads exactly."""
-MOST_PER_SECOND = 100_000
-MOST_ATTEMPTS = 1000
+MAX_PER_SECOND = 100_000
+MAX_ATTEMPTS = 1000
 """As the maxReceiveCount of an SQS queue."""
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/(?:[a-z0-9!#$&^_.+-]{1,127}|\*)")
 
@@ -111,29 +111,29 @@ _ACKS = {
 ack = fields.nullable(Described(_ack, {"oneOf": [one.schema for one in _ACKS.values()]}))
 """How a consumer acknowledges later; null: its answer is the acknowledgement."""
 
-_SECONDS = {"type": "number", "minimum": 0, "maximum": backoff.LONGEST_DELAY_S}
+_SECONDS = {"type": "number", "minimum": 0, "maximum": backoff.MAX_DELAY_S}
 
 description = Field(fields.text(2000, lines=True), default="", help="For people.")
-_WAITING = fields.nullable(fields.whole(1, MOST_WAITING))
+_WAITING = fields.nullable(fields.whole(1, MAX_WAITING))
 max_waiting_messages = Field(_WAITING, help="Messages that may wait; more are refused (429).")
 max_waiting_bytes = Field(_WAITING, help="Bytes of the bodies that may wait.")
 rate_limit = fields.nullable(
     fields.nested(
         {
-            "per_second": Field(fields.number(0.001, MOST_PER_SECOND), required=True),
-            "burst": Field(fields.whole(1, MOST_PER_SECOND), default=1),
+            "per_second": Field(fields.number(0.001, MAX_PER_SECOND), required=True),
+            "burst": Field(fields.whole(1, MAX_PER_SECOND), default=1),
         },
         "RateLimit",
     )
 )
-max_attempts = fields.nullable(fields.whole(1, MOST_ATTEMPTS))
+max_attempts = fields.nullable(fields.whole(1, MAX_ATTEMPTS))
 """How many failures end a delivery; null: what holds otherwise."""
 retry_policy = Described(
     _retry_policy,
     {
         "oneOf": [
             {"title": "RetryPreset", "type": "string", "enum": list(backoff.PRESETS)},
-            {"type": "array", "items": _SECONDS, "minItems": 1, "maxItems": backoff.MOST_DELAYS},
+            {"type": "array", "items": _SECONDS, "minItems": 1, "maxItems": backoff.MAX_DELAYS},
             {
                 "title": "RetryBackoff",
                 "type": "object",
@@ -153,8 +153,8 @@ static_headers = Described(
     _static_headers,
     {
         "type": "object",
-        "maxProperties": headers.MOST_HEADERS,
-        "additionalProperties": {"type": "string", "maxLength": headers.LONGEST_VALUE},
+        "maxProperties": headers.MAX_HEADERS,
+        "additionalProperties": {"type": "string", "maxLength": headers.MAX_VALUE_LENGTH},
     },
 )
 """A consumer's own headers, which may carry credentials."""

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from channels_app.rules.fields import whole_number
 
 DAY_MS = 86_400_000
-LONGEST_DAYS = 10 * 366
-LONGEST_DELAY_MS = LONGEST_DAYS * DAY_MS
+MAX_DAYS = 10 * 366
+MAX_DELAY_MS = MAX_DAYS * DAY_MS
 """Ten years: what is meant to happen later than that is a mistake."""
 
 _RFC_3339 = re.compile(
@@ -32,7 +32,7 @@ def instant(value: object) -> datetime:
     return _from_ms(number)
 
 
-def soon(value: object, now: datetime, *, days: int = LONGEST_DAYS) -> datetime:
+def soon(value: object, now: datetime, *, days: int = MAX_DAYS) -> datetime:
     """When something is to happen, rounded up to a millisecond; at most ``days`` from ``now``.
 
     Raises ValueError.
@@ -47,7 +47,7 @@ def near(wanted: datetime, now: datetime, days: int) -> datetime:
     return wanted
 
 
-def delay_ms(value: object, *, days: int = LONGEST_DAYS) -> int:
+def delay_ms(value: object, *, days: int = MAX_DAYS) -> int:
     """A delay in whole milliseconds from 0 to so many days. Raises ValueError with a sentence."""
     text = isinstance(value, str) and _is_digits(value)
     number = int(str(value)) if text else whole_number(value)

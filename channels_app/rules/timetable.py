@@ -17,10 +17,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-SHORTEST_MS = 100
-LONGEST_MS = 366 * 86_400_000
-LONGEST_CRON = 200
-LONGEST_ZONE = 64
+MIN_INTERVAL_MS = 100
+MAX_MS = 366 * 86_400_000
+MAX_CRON_LENGTH = 200
+MAX_ZONE_LENGTH = 64
 _DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
 _TICK = timedelta(microseconds=1)
@@ -96,8 +96,8 @@ class Timetable:
 def check_cron(text: str) -> str:
     """The expression with single blanks between its fields. Raises ValueError with a sentence."""
     expression = " ".join(text.split())
-    if len(expression) > LONGEST_CRON:
-        raise ValueError(f"At most {LONGEST_CRON} characters are stored.")
+    if len(expression) > MAX_CRON_LENGTH:
+        raise ValueError(f"At most {MAX_CRON_LENGTH} characters are stored.")
     if len(expression.split(" ")) not in (5, 6) or not expression.isascii():
         raise ValueError(
             "Five fields are needed (minute hour day month weekday), or six with seconds in front."
@@ -114,7 +114,7 @@ def check_cron(text: str) -> str:
 def check_zone(name: str) -> tzinfo:
     """The time zone of that IANA name. Raises ValueError with a sentence."""
     # In small letters there are other files: the machine's own time, zones with leap seconds.
-    if len(name) <= LONGEST_ZONE and name.isascii() and name[:1].isupper():
+    if len(name) <= MAX_ZONE_LENGTH and name.isascii() and name[:1].isupper():
         try:
             return ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from django.db import connection, transaction
 
-from channels_app import clock, failpoints, metrics, quotas, sealing, transactions
-from channels_app.directory import ChannelView
+from channels_app import clock, data_encryption, failpoints, metrics, quotas, transactions
+from channels_app.config_cache import ChannelConfig
 from channels_app.group_commit import GroupCommit
 from channels_app.models import IdempotencyRecord, Message, MessageBody, new_id, raw
 from channels_app.rules import times
@@ -56,7 +56,7 @@ class Publication(NamedTuple):
     ordering_key: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
     producer_seq: int | None = None
-    """Its producer's number of it within the key; who accepts those in turn is api/turns.py."""
+    """The producer's number within the key; api/sequencing.py accepts them in sequence."""
 
 
 class Accepted(NamedTuple):
@@ -73,7 +73,7 @@ class Accepted(NamedTuple):
 class _Order(NamedTuple):
     """What one caller wants stored."""
 
-    channel: ChannelView
+    channel: ChannelConfig
     producer_id: int | None
     publications: Sequence[Publication]
 
@@ -88,7 +88,7 @@ class _Record(NamedTuple):
 
 
 def accept(
-    channel: ChannelView,
+    channel: ChannelConfig,
     producer_id: int | None,
     publications: Sequence[Publication],
     *,
@@ -134,7 +134,7 @@ def _left_out(
 
 
 def known(
-    channel: ChannelView, producer_id: int | None, publication: Publication
+    channel: ChannelConfig, producer_id: int | None, publication: Publication
 ) -> Accepted | None:
     """What its idempotency key stands for already; None for a key that is free, or none."""
     digest = _digest(_Order(channel, producer_id, [publication]), publication)
@@ -243,7 +243,7 @@ def _one(
         return _repeated(record, body_digest, now)
     message_id, due_at = new_id(), _due_at(publication, now)
     encrypt = order.channel.encrypt_bodies
-    data, key_id = sealing.seal_body(message_id, publication.body, encrypt=encrypt)
+    data, key_id = data_encryption.encrypt_body(message_id, publication.body, encrypt=encrypt)
     written.messages.append(_message(order, publication, message_id, now, due_at))
     written.bodies.append(((message_id,), (data, key_id)))
     if digest:
@@ -263,7 +263,7 @@ def _message(
         publication.ordering_key,
         publication.idempotency_key,
         publication.content_type,
-        sealing.store_headers(
+        data_encryption.store_headers(
             message_id, publication.headers, encrypt=order.channel.encrypt_bodies
         ),
         raw.text(now),

@@ -10,7 +10,7 @@ from channels_app.rules import invitations
 
 USELESS = "This invitation has been used, has ended or was taken back. Ask for a new one."
 
-MOST_ACCOUNTS = 3
+MAX_ACCOUNTS = 3
 """That one link makes: it is for one person, who may begin anew."""
 SIGNED_UP = "invitation.sign_up"
 
@@ -39,7 +39,7 @@ def lets_sign_up(token: str) -> bool:
     if invitation is None:
         return False
     made = AuditEntry.objects.filter(target=f"invitation:{invitation}", action=SIGNED_UP)
-    return made.count() < MOST_ACCOUNTS
+    return made.count() < MAX_ACCOUNTS
 
 
 def note_sign_up(token: str, *, actor: str) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from channels_app import clock, held, sealing, transactions
+from channels_app import clock, data_encryption, stored_config, transactions
 from channels_app.errors import BrokerError, Invalid, NotFound
 from channels_app.models import AuditEntry, Consumer, ConsumerSecret
 from channels_app.rules import secrets
 from channels_app.rules.encryption import Unreadable
-from channels_app.rules.fields import BadValues, Fault
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import FieldError, InvalidValues
+from channels_app.rules.write_result import WriteResult
 
 OVERLAP_S = 86_400
 """How long the secret that it replaces goes on signing beside it."""
@@ -27,7 +27,7 @@ class Adoption:
 
 def adopt(
     channel: str, client_id: str, text: str, *, actor: str, overlap_s: int = OVERLAP_S
-) -> Registered[Consumer]:
+) -> WriteResult[Consumer]:
     """Sign with ``text`` (``whsec_...``) from now on; nothing changes when it already does.
 
     What it replaces stops signing after ``overlap_s`` seconds (0: at once). Raises Invalid and
@@ -45,12 +45,12 @@ def read(text: str) -> bytes:
     try:
         return secrets.decode_secret(text)
     except ValueError as error:
-        raise Invalid.of(BadValues([Fault("secret", str(error))])) from None
+        raise Invalid.of(InvalidValues([FieldError("secret", str(error))])) from None
 
 
 def adopt_all(
     adoptions: Sequence[Adoption], *, actor: str, overlap_s: int = OVERLAP_S
-) -> list[Registered[Consumer] | BrokerError]:
+) -> list[WriteResult[Consumer] | BrokerError]:
     """``adopt`` for many consumers in a few statements; each is adopted or refused by itself.
 
     Each consumer appears once.
@@ -60,14 +60,14 @@ def adopt_all(
 
 def _adopt(
     adoptions: Sequence[Adoption], actor: str, overlap_s: int
-) -> list[Registered[Consumer] | BrokerError]:
-    consumers = held.consumers([(it.channel, it.client_id) for it in adoptions])
+) -> list[WriteResult[Consumer] | BrokerError]:
+    consumers = stored_config.consumers([(it.channel, it.client_id) for it in adoptions])
     current: dict[int, list[ConsumerSecret]] = {row.id: [] for row in consumers.values()}
     for row in ConsumerSecret.objects.filter(
         consumer__in=current, scheme=ConsumerSecret.Scheme.V1, expires_at=None
     ):
         current[row.consumer_id].append(row)
-    done: list[Registered[Consumer] | BrokerError] = []
+    done: list[WriteResult[Consumer] | BrokerError] = []
     changed: list[Consumer] = []
     made: list[ConsumerSecret] = []
     entries: list[AuditEntry] = []
@@ -79,7 +79,7 @@ def _adopt(
         except BrokerError as refused:
             done.append(refused)
             continue
-        done.append(Registered(consumer, changed=secret is not None))
+        done.append(WriteResult(consumer, changed=secret is not None))
         if secret is None:
             continue
         replaced += [row.id for row in current[consumer.id]]
@@ -112,12 +112,14 @@ def _sealed(
         raise NotFound("unknown_consumer", detail)
     if any(_opened(consumer, row) == adoption.secret for row in current[consumer.id]):
         return consumer, None
-    return consumer, sealing.chosen_secret(consumer, adoption.secret)
+    return consumer, data_encryption.chosen_secret(consumer, adoption.secret)
 
 
 def _opened(consumer: Consumer, row: ConsumerSecret) -> bytes | None:
     try:
-        return sealing.open_for_consumer(consumer.channel_id, consumer.client_id, bytes(row.sealed))
+        return data_encryption.decrypt_for_consumer(
+            consumer.channel_id, consumer.client_id, bytes(row.sealed)
+        )
     except Unreadable:
         return None
 

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 
-from channels_app import clock, sealing, transactions
-from channels_app.errors import Conflict, Invalid, NotFound, Refused, Stale
+from channels_app import clock, data_encryption, transactions
+from channels_app.errors import Conflict, Invalid, NotFound, PreconditionFailed, Refused
 from channels_app.models import ApiKey, AuditEntry, Channel, Producer, Team
 from channels_app.rules import fields, grants, keys, times
-from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Described, Fault, Field
+from channels_app.rules.fields import Described, Field, FieldError, InvalidValues
 from channels_app.rules.grants import Held
-from channels_app.rules.registered import Registered
+from channels_app.rules.preconditions import ALWAYS, Precondition
+from channels_app.rules.write_result import WriteResult
 
 DEFAULT_OVERLAP_S = 86_400
-LONGEST_OVERLAP_S = 30 * 86_400
-MOST_GRANTS = 200
+MAX_OVERLAP_S = 30 * 86_400
+MAX_GRANTS = 200
 
 
 def _expiry(value: object) -> datetime:
@@ -41,7 +41,7 @@ FIELDS: dict[str, Field] = {
         help="What the key may do; admin implies the others.",
     ),
     "channels": Field(
-        fields.listed(fields.slug, MOST_GRANTS),
+        fields.listed(fields.slug, MAX_GRANTS),
         default=[],
         help="Channels that it may use; a team's key without any, the external ones.",
     ),
@@ -60,7 +60,7 @@ FIELDS: dict[str, Field] = {
         help="Also create a key pair for AWS Signature Version 4, which SQS clients use.",
     ),
 }
-OVERLAP = {"overlap_s": Field(fields.whole(0, LONGEST_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
+OVERLAP = {"overlap_s": Field(fields.whole(0, MAX_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
 
 
 def create(
@@ -70,7 +70,7 @@ def create(
     producer: str | None = None,
     team: str | None = None,
     reason: str = "",
-) -> Registered[ApiKey]:
+) -> WriteResult[ApiKey]:
     """Create a key of a producer, of a team, or (of neither) of the installation.
 
     ``secrets`` holds its text, once, and with ``sigv4`` the access key id and the secret access key
@@ -84,7 +84,7 @@ def create(
 
 def create_within(
     team: str, values: Mapping[str, Any], *, actor: str, producer: str | None = None
-) -> Registered[ApiKey]:
+) -> WriteResult[ApiKey]:
     """As ``create``, for a team that gives what it has: to itself or to a producer of its own.
 
     The key ends with the rights that it is made of, also where a later instant was asked for.
@@ -96,7 +96,7 @@ def create_within(
     held, of_producer = _held(team, producer), producer is not None
     given = (wanted["scopes"], wanted["channels"])
     if fault := grants.excess(*given, of_producer=of_producer, held=held):
-        raise Invalid.of(BadValues([fault]))
+        raise Invalid.of(InvalidValues([fault]))
     _check(wanted, of_team=not of_producer)
     ends = (wanted["expires_at"], grants.end(*given, of_producer=of_producer, held=held))
     wanted["expires_at"] = min((end for end in ends if end), default=None)
@@ -117,9 +117,9 @@ def rotate(
     actor: str,
     producer: str | None = None,
     team: str | None = None,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[ApiKey]:
+) -> WriteResult[ApiKey]:
     """Create a key like this one, which expires ``overlap_s`` seconds from now (0: at once).
 
     With ``producer`` only that producer's key is found, with ``team`` only the team's and those of
@@ -129,7 +129,7 @@ def rotate(
     overlap_s = _clean(OVERLAP, values)["overlap_s"]
     mine = _keys(producer, team)
 
-    def work() -> Registered[ApiKey]:
+    def work() -> WriteResult[ApiKey]:
         old = _find(mine, key_id, condition)
         if team is not None and not grants.OPERATORS.isdisjoint(old.scopes):
             raise Refused("The key can do more than a team may give. Ask an operator to rotate it.")
@@ -144,9 +144,9 @@ def revoke(
     actor: str,
     producer: str | None = None,
     team: str | None = None,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[ApiKey]:
+) -> WriteResult[ApiKey]:
     """Make a key useless within a second in every process. Raises NotFound and Stale."""
     mine = _keys(producer, team)
     return transactions.run(lambda: _revoke(_find(mine, key_id, condition), actor, reason))
@@ -193,41 +193,43 @@ class Shown(NamedTuple):
 def _clean(known: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return fields.clean(known, values, partial=False)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
 
 
 def _check(wanted: dict[str, Any], *, of_team: bool) -> None:
     """Take the words for all channels out of the wish: a key without names says the same."""
     if not wanted["scopes"]:
-        raise Invalid.of(BadValues([Fault("scopes", "A key needs at least one scope.")]))
+        raise Invalid.of(InvalidValues([FieldError("scopes", "A key needs at least one scope.")]))
     granted, said = wanted["channels"], wanted.pop("all_channels")
     admin = "admin" in wanted["scopes"]
     if fault := _reach(granted, said=said, admin=admin, of_team=of_team):
-        raise Invalid.of(BadValues([fault]))
+        raise Invalid.of(InvalidValues([fault]))
     known = set(Channel.objects.filter(slug__in=granted).values_list("slug", flat=True))
     if lost := [slug for slug in granted if slug not in known]:
-        raise Invalid.of(BadValues([Fault("channels", f"There is no channel {lost[0]}.")]))
+        raise Invalid.of(InvalidValues([FieldError("channels", f"There is no channel {lost[0]}.")]))
 
 
-def _reach(granted: list[str], *, said: bool, admin: bool, of_team: bool) -> Fault | None:
+def _reach(granted: list[str], *, said: bool, admin: bool, of_team: bool) -> FieldError | None:
     """What is wrong with the channels: nobody gets all of them without asking for that."""
     if said and granted:
-        return Fault("all_channels", "Name channels, or ask for all of them, not both.")
+        return FieldError("all_channels", "Name channels, or ask for all of them, not both.")
     if said and of_team and not admin:
-        return Fault("all_channels", "A team's key reaches external channels, and those it names.")
+        return FieldError(
+            "all_channels", "A team's key reaches external channels, and those it names."
+        )
     if admin and not said:
         detail = "An admin key reaches every channel: name none, and ask for all of them."
-        return Fault("all_channels", detail)
+        return FieldError("all_channels", detail)
     if not (granted or said or of_team):
         detail = "Name the channels, or ask for all of them, also those made later."
-        return Fault("all_channels", detail)
+        return FieldError("all_channels", detail)
     return None
 
 
 def _create(
     wanted: Mapping[str, Any], actor: str, producer: str | None, team: str | None, reason: str
-) -> Registered[ApiKey]:
+) -> WriteResult[ApiKey]:
     owner = Producer.objects.filter(slug=producer).first() if producer is not None else None
     tenant = Team.objects.filter(slug=team).first() if team is not None else None
     if producer is not None and owner is None:
@@ -239,13 +241,13 @@ def _create(
     return _make(key, actor, "key.create", reason, sigv4=wanted["sigv4"])
 
 
-def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> Registered[ApiKey]:
+def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> WriteResult[ApiKey]:
     generated = keys.generate()
     key.key_id, key.digest = generated.key_id, generated.digest
     secrets: tuple[str, ...] = (generated.text,)
     if sigv4:
         secret = keys.generate_sigv4_secret()
-        key.sigv4_sealed = sealing.seal_sigv4(key.key_id, secret)
+        key.sigv4_sealed = data_encryption.encrypt_sigv4(key.key_id, secret)
         secrets += (keys.access_key_id(key.key_id), secret)
     key.save()
     owner = {
@@ -260,10 +262,10 @@ def _make(key: ApiKey, actor: str, action: str, reason: str, *, sigv4: bool) -> 
         reason=reason,
         after=describe(key) | owner,
     )
-    return Registered(key, created=True, changed=True, secrets=secrets)
+    return WriteResult(key, created=True, changed=True, secrets=secrets)
 
 
-def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> Registered[ApiKey]:
+def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> WriteResult[ApiKey]:
     now = clock.now()
     if old.revoked_at or (old.expires_at and old.expires_at <= now):
         raise Conflict("key_of_no_use", "The key is revoked or has expired; create a new one.")
@@ -298,9 +300,9 @@ def _rotate(old: ApiKey, overlap_s: int, actor: str, reason: str) -> Registered[
     return made
 
 
-def _revoke(key: ApiKey, actor: str, reason: str) -> Registered[ApiKey]:
+def _revoke(key: ApiKey, actor: str, reason: str) -> WriteResult[ApiKey]:
     if key.revoked_at:
-        return Registered(key)
+        return WriteResult(key)
     key.revoked_at = clock.now()
     key.save()
     AuditEntry.record(
@@ -312,15 +314,15 @@ def _revoke(key: ApiKey, actor: str, reason: str) -> Registered[ApiKey]:
         before={"revoked_at": None},
         after={"revoked_at": times.text(key.revoked_at)},
     )
-    return Registered(key, changed=True)
+    return WriteResult(key, changed=True)
 
 
-def _find(mine: QuerySet[ApiKey], key_id: str, condition: Condition) -> ApiKey:
+def _find(mine: QuerySet[ApiKey], key_id: str, condition: Precondition) -> ApiKey:
     key = mine.select_for_update().filter(key_id=key_id).first()
     if key is None:
         raise NotFound("unknown_key", f"There is no key {key_id}.")
     if not condition.holds(key.version):
-        raise Stale("stale_version", "The key has changed since; read it again.")
+        raise PreconditionFailed("stale_version", "The key has changed since; read it again.")
     return key
 
 

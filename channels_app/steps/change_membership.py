@@ -4,7 +4,7 @@ from channels_app import clock, transactions
 from channels_app.errors import Invalid, Refused
 from channels_app.models import AuditEntry, Invitation, Membership, Team
 from channels_app.rules import roles
-from channels_app.rules.fields import BadValues, Fault
+from channels_app.rules.fields import FieldError, InvalidValues
 
 LAST = "The team would have no owner. Make somebody else an owner first."
 
@@ -12,7 +12,9 @@ LAST = "The team would have no owner. Make somebody else an owner first."
 def set_role(team: str, membership_id: int, role: str, *, actor: str) -> Membership:
     """Give a member another role. Raises Invalid and Refused."""
     if role not in roles.ROLES:
-        raise Invalid.of(BadValues([Fault("role", f"Choose from {', '.join(roles.ROLES)}.")]))
+        raise Invalid.of(
+            InvalidValues([FieldError("role", f"Choose from {', '.join(roles.ROLES)}.")])
+        )
     return transactions.run(lambda: _set_role(team, membership_id, role, actor))
 
 

@@ -10,7 +10,7 @@ from channels_app import transactions
 from channels_app.errors import Invalid, Refused
 from channels_app.models import AuditEntry, Membership, Team
 from channels_app.rules import fields
-from channels_app.rules.fields import BadValues, Field
+from channels_app.rules.fields import Field, InvalidValues
 
 FIELDS: dict[str, Field] = {
     "slug": Field(fields.slug, required=True),
@@ -23,7 +23,7 @@ def found(values: Mapping[str, Any], *, founder: User, actor: str) -> Team:
     """Make the team. Raises Invalid, and Refused when the name is taken."""
     try:
         wanted = fields.clean(FIELDS, values, partial=False)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
     try:
         return transactions.run(lambda: _found(wanted, founder, actor))

@@ -11,13 +11,13 @@ from channels_app import clock, transactions
 from channels_app.errors import Invalid, Refused
 from channels_app.models import AuditEntry, Invitation, Team
 from channels_app.rules import fields, invitations, roles, times
-from channels_app.rules.fields import BadValues, Field
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import Field, InvalidValues
+from channels_app.rules.write_result import WriteResult
 
-MOST_OPEN = 100
+MAX_OPEN = 100
 """Invitations of one team that wait at one time."""
-MOST_OF_TEAM = 100
-MOST_OF_PERSON = 50
+MAX_OF_TEAM = 100
+MAX_OF_PERSON = 50
 """Made within a day: each may send mail to an address that never asked for it."""
 
 
@@ -46,14 +46,14 @@ FIELDS: dict[str, Field] = {
 
 def invite(
     team: str, values: Mapping[str, Any], *, actor: str, inviter: str
-) -> Registered[Invitation]:
+) -> WriteResult[Invitation]:
     """Make an invitation; ``secrets`` holds what the link ends in, once.
 
     Raises Invalid, and Refused when too many wait already or were made in the last day.
     """
     try:
         wanted = fields.clean(FIELDS, values, partial=False)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
     return transactions.run(lambda: _invite(team, wanted, actor, inviter))
 
@@ -65,18 +65,18 @@ def revoke(team: str, invitation_id: int, *, actor: str) -> None:
 
 def _invite(
     team_slug: str, wanted: dict[str, Any], actor: str, inviter: str
-) -> Registered[Invitation]:
+) -> WriteResult[Invitation]:
     team = Team.objects.select_for_update().get(slug=team_slug)
     now = clock.now()
     waiting = team.invitations.filter(accepted_at=None, revoked_at=None, expires_at__gt=now)
-    if waiting.count() >= MOST_OPEN:
-        raise Refused(f"{MOST_OPEN} invitations wait already; take some back first.")
+    if waiting.count() >= MAX_OPEN:
+        raise Refused(f"{MAX_OPEN} invitations wait already; take some back first.")
     made = Invitation.objects.filter(created_at__gt=now - timedelta(days=1))
-    if made.filter(team=team).count() >= MOST_OF_TEAM:
-        raise Refused(f"{MOST_OF_TEAM} invitations were made within a day; go on tomorrow.")
-    if made.filter(invited_by=inviter).count() >= MOST_OF_PERSON:
-        raise Refused(f"You made {MOST_OF_PERSON} invitations within a day; go on tomorrow.")
-    token = invitations.mint()
+    if made.filter(team=team).count() >= MAX_OF_TEAM:
+        raise Refused(f"{MAX_OF_TEAM} invitations were made within a day; go on tomorrow.")
+    if made.filter(invited_by=inviter).count() >= MAX_OF_PERSON:
+        raise Refused(f"You made {MAX_OF_PERSON} invitations within a day; go on tomorrow.")
+    token = invitations.generate()
     invitation = Invitation.objects.create(
         team=team,
         role=wanted["role"],
@@ -93,7 +93,7 @@ def _invite(
     }
     target = f"invitation:{invitation}"
     AuditEntry.record(actor, "invitation.create", target, team_id=team.pk, after=after)
-    return Registered(invitation, created=True, changed=True, secrets=(token,))
+    return WriteResult(invitation, created=True, changed=True, secrets=(token,))
 
 
 def _revoke(team_slug: str, invitation_id: int, actor: str) -> None:

@@ -12,7 +12,7 @@ from channels_app.models import AuditEntry
 
 REPEAT_S = 60.0
 """Who opens the same again within so many seconds is not noted again: programs poll."""
-MOST_KEPT = 10_000
+MAX_KEPT = 10_000
 """Openings that a process remembers for that."""
 
 _lock = threading.Lock()
@@ -35,7 +35,7 @@ def note(actor: str, target: str, *parts: str, team_id: int | None = None) -> No
     with _lock:
         _noted[key] = now
         _noted.move_to_end(key)
-        if len(_noted) > MOST_KEPT:
+        if len(_noted) > MAX_KEPT:
             _noted.popitem(last=False)
 
 

@@ -5,17 +5,17 @@ from typing import Any
 
 from channels_app import clock, transactions
 from channels_app.conf import conf
-from channels_app.errors import Invalid, NotFound, Stale
+from channels_app.errors import Invalid, NotFound, PreconditionFailed
 from channels_app.models import AuditEntry, Channel, Message
 from channels_app.rules import fields, keying, names, paths, settings
-from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Described, Fault, Field
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import Described, Field, FieldError, InvalidValues
+from channels_app.rules.preconditions import ALWAYS, Precondition
+from channels_app.rules.write_result import WriteResult
 
-MOST_DAYS = 3650
-MOST_WINDOW_MS = 5_000
+MAX_DAYS = 3650
+MAX_WINDOW_MS = 5_000
 """A request waits for so long, and holds a thread."""
-LONGEST_WINDOW_S = 31 * 86_400
+MAX_WINDOW_S = 31 * 86_400
 """Idempotency records are kept this long at most: one row per key (S0-70)."""
 
 
@@ -28,7 +28,7 @@ def _future_days(value: object) -> Any:
 
 
 def _days(of_what: str) -> Field:
-    return Field(fields.nullable(fields.whole(1, MOST_DAYS)), help=f"Days that {of_what} stay.")
+    return Field(fields.nullable(fields.whole(1, MAX_DAYS)), help=f"Days that {of_what} stay.")
 
 
 FIELDS: dict[str, Field] = {
@@ -55,13 +55,13 @@ FIELDS: dict[str, Field] = {
         "without a key share one. For consumers with ordering.",
     ),
     "ordering_key_path": Field(
-        fields.text(paths.LONGEST, check=keying.path_fault),
+        fields.text(paths.MAX_LENGTH, check=keying.path_fault),
         default="",
         help="Where in a JSON body the ordering key stands, like user.id or items[0].sku, when the "
         "publisher sends none.",
     ),
     "reorder_window_ms": Field(
-        fields.whole(0, MOST_WINDOW_MS),
+        fields.whole(0, MAX_WINDOW_MS),
         default=500,
         help="How long a message with a Hookstation-Producer-Seq waits for earlier numbers.",
     ),
@@ -89,7 +89,7 @@ FIELDS: dict[str, Field] = {
         help="Media types or ranges (text/*) that producers may send; none at all means any.",
     ),
     "idempotency_window_s": Field(
-        fields.nullable(fields.whole(1, LONGEST_WINDOW_S)),
+        fields.nullable(fields.whole(1, MAX_WINDOW_S)),
         help="Seconds that an Idempotency-Key is remembered.",
     ),
     "max_future_days": Field(
@@ -112,9 +112,9 @@ def put(
     values: Mapping[str, Any],
     *,
     actor: str,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[Channel]:
+) -> WriteResult[Channel]:
     """Create the channel or replace its settings; the same values twice change nothing.
 
     Raises Invalid and Stale.
@@ -127,9 +127,9 @@ def patch(
     values: Mapping[str, Any],
     *,
     actor: str,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[Channel]:
+) -> WriteResult[Channel]:
     """Change the given settings of an existing channel. Raises Invalid, NotFound and Stale."""
     return _register(slug, values, actor, condition, reason, partial=True)
 
@@ -143,16 +143,16 @@ def _register(
     slug: str,
     values: Mapping[str, Any],
     actor: str,
-    condition: Condition,
+    condition: Precondition,
     reason: str,
     *,
     partial: bool,
-) -> Registered[Channel]:
+) -> WriteResult[Channel]:
     if fault := names.slug(slug):
-        raise Invalid.of(BadValues([Fault("channel", fault)]))
+        raise Invalid.of(InvalidValues([FieldError("channel", fault)]))
     try:
         wanted = fields.clean(FIELDS, values, partial=partial)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
     # A rival that creates the same name first makes our insert collide: then it is a replacement.
     return transactions.run(
@@ -165,16 +165,16 @@ def _write(
     slug: str,
     wanted: dict[str, Any],
     actor: str,
-    condition: Condition,
+    condition: Precondition,
     reason: str,
     *,
     create: bool,
-) -> Registered[Channel]:
+) -> WriteResult[Channel]:
     found = Channel.objects.select_for_update().filter(slug=slug).first()
     if found is None and not create:
         raise NotFound("unknown_channel", f"There is no channel {slug}.")
     if not condition.holds(found.version if found else None):
-        raise Stale("stale_version", "The channel has changed since; read it again.")
+        raise PreconditionFailed("stale_version", "The channel has changed since; read it again.")
     channel = found or Channel(slug=slug)
     before = describe(channel) if found else None
     _check_kind(channel, wanted)
@@ -182,18 +182,18 @@ def _write(
         setattr(channel, name, value)
     after = describe(channel)
     if before == after:
-        return Registered(channel)
+        return WriteResult(channel)
     if before and (before["exposure"], channel.exposure) == ("internal", "external"):
         channel.exposed_at = clock.now()
     channel.save()
     action = "channel.update" if found else "channel.create"
     AuditEntry.record(actor, action, f"channel:{slug}", reason=reason, before=before, after=after)
-    return Registered(channel, created=found is None, changed=True)
+    return WriteResult(channel, created=found is None, changed=True)
 
 
 def _check_kind(channel: Channel, wanted: Mapping[str, Any]) -> None:
     """What was published stays fanned out as it was meant: audits and backfills rely on it."""
     is_other = wanted.get("kind", channel.kind) != channel.kind
     if is_other and channel.pk and Message.objects.filter(channel_id=channel.pk).exists():
-        fault = Fault("kind", f"The channel has messages and stays a {channel.kind}.")
-        raise Invalid.of(BadValues([fault]))
+        fault = FieldError("kind", f"The channel has messages and stays a {channel.kind}.")
+        raise Invalid.of(InvalidValues([fault]))

@@ -5,24 +5,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from channels_app import clock, inbound, sealing, transactions
+from channels_app import clock, data_encryption, inbound, transactions
 from channels_app.conf import MAX_TIMEOUT_MS, conf
-from channels_app.errors import BrokerError, Invalid, NotFound, Stale
+from channels_app.errors import BrokerError, Invalid, NotFound, PreconditionFailed
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret, Team
 from channels_app.models.base import BATCH_SIZE
 from channels_app.rules import addresses, fields, filters, headers, names, retries, settings
-from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.encryption import Unreadable
-from channels_app.rules.fields import MASK, BadValues, Fault, Field
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import MASK, Field, FieldError, InvalidValues
+from channels_app.rules.preconditions import ALWAYS, Precondition
 from channels_app.rules.tenants import OPERATOR, Tenant
+from channels_app.rules.write_result import WriteResult
 
 MayPublish: TypeAlias = Callable[[str], bool]
 """Whether who registers may publish on the channel of that name."""
 MIN_TIMEOUT_MS = 100
-MOST_IN_FLIGHT = 1000
-MOST_PUMPS = 16
-LONGEST_CHAIN = 5
+MAX_IN_FLIGHT = 1000
+MAX_PUMPS = 16
+MAX_CHAIN_LENGTH = 5
 """Dead-letter channels one behind the other (delivery/rules/dead_letters.MAX_HOPS)."""
 
 
@@ -41,7 +41,7 @@ FIELDS: dict[str, Field] = {
     ),
     "mode": Field(fields.choice("push", "pull"), default="push"),
     "url": Field(
-        fields.text(addresses.LONGEST_URL, check=_url),
+        fields.text(addresses.MAX_URL_LENGTH, check=_url),
         default="",
         help="Where deliveries are sent: https or http, public. A pull consumer has none.",
     ),
@@ -75,10 +75,10 @@ FIELDS: dict[str, Field] = {
     ),
     "rate_limit": Field(settings.rate_limit, help="Requests per second, and how many at once."),
     "max_in_flight": Field(
-        fields.nullable(fields.whole(1, MOST_IN_FLIGHT)), help="Requests open at the same time."
+        fields.nullable(fields.whole(1, MAX_IN_FLIGHT)), help="Requests open at the same time."
     ),
     "max_pumps": Field(
-        fields.whole(1, MOST_PUMPS),
+        fields.whole(1, MAX_PUMPS),
         default=1,
         help="Pumps that may send to it at the same time, where one is not fast enough.",
     ),
@@ -114,7 +114,7 @@ class _Order:
     values: dict[str, Any]
     actor: str
     tenant: Tenant
-    condition: Condition
+    condition: Precondition
     reason: str
     create: bool
     secret: bytes | None = field(default=None, repr=False)
@@ -129,10 +129,10 @@ def put(
     *,
     actor: str,
     tenant: Tenant = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
     may_publish: MayPublish | None = None,
-) -> Registered[Consumer]:
+) -> WriteResult[Consumer]:
     """Create or replace the consumer; the same values twice change nothing.
 
     A retired one comes back as if new, with a new secret and its history. ``secrets`` holds the
@@ -162,12 +162,12 @@ class Registration:
 
 def put_all(
     wanted: Iterable[Registration], *, actor: str
-) -> list[Registered[Consumer] | BrokerError]:
+) -> list[WriteResult[Consumer] | BrokerError]:
     """``put`` for many by an operator, in a few statements; each is written or refused by itself.
 
     Each consumer appears once.
     """
-    done: dict[int, Registered[Consumer] | BrokerError] = {}
+    done: dict[int, WriteResult[Consumer] | BrokerError] = {}
     orders: dict[int, _Order] = {}
     for place, one in enumerate(wanted):
         try:
@@ -192,10 +192,10 @@ def patch(
     *,
     actor: str,
     tenant: Tenant = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
     may_publish: MayPublish | None = None,
-) -> Registered[Consumer]:
+) -> WriteResult[Consumer]:
     """Change the given settings of an existing consumer; ``may_publish`` as for `put`.
 
     Raises Invalid, NotFound and Stale.
@@ -229,7 +229,7 @@ def _opened_headers(consumer: Consumer) -> dict[str, str]:
     sealed = bytes(consumer.headers_sealed)
     if not sealed:
         return {}
-    text = sealing.open_for_consumer(consumer.channel_id, consumer.client_id, sealed)
+    text = data_encryption.decrypt_for_consumer(consumer.channel_id, consumer.client_id, sealed)
     return dict(json.loads(text))
 
 
@@ -257,29 +257,29 @@ def _settings(consumer: Consumer) -> dict[str, Any]:
 
 def _clean(client_id: str, values: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
     if fault := names.slug(client_id):
-        raise Invalid.of(BadValues([Fault("client_id", fault)]))
+        raise Invalid.of(InvalidValues([FieldError("client_id", fault)]))
     try:
         return fields.clean(FIELDS, values, partial=partial)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
 
 
-def _run(order: _Order) -> Registered[Consumer]:
+def _run(order: _Order) -> WriteResult[Consumer]:
     (done,) = _run_all([order])
     if isinstance(done, BrokerError):
         raise done
     return done
 
 
-def _run_all(orders: Sequence[_Order]) -> list[Registered[Consumer] | BrokerError]:
+def _run_all(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError]:
     # A rival that creates the same name first makes our insert collide: then it is a replacement.
     return transactions.run(lambda: _write(orders), on_collision=lambda: None)
 
 
-def _write(orders: Sequence[_Order]) -> list[Registered[Consumer] | BrokerError]:
+def _write(orders: Sequence[_Order]) -> list[WriteResult[Consumer] | BrokerError]:
     """Write all that can be written, in a few statements; each consumer stands there once."""
     known = _Known(orders)
-    done: list[Registered[Consumer] | BrokerError] = []
+    done: list[WriteResult[Consumer] | BrokerError] = []
     written: list[_Written] = []
     for order in orders:
         try:
@@ -291,7 +291,7 @@ def _write(orders: Sequence[_Order]) -> list[Registered[Consumer] | BrokerError]
             written.append(change)
             done.append(change.registered)
         else:
-            done.append(Registered(change))
+            done.append(WriteResult(change))
     Consumer.save_all([change.registered.row for change in written])
     _drop_secrets(written)
     ConsumerSecret.objects.bulk_create([secret for change in written for secret in change.secrets])
@@ -333,7 +333,7 @@ class _Known:
 class _Written:
     """A consumer that is to be written, and its place in the audit log."""
 
-    registered: Registered[Consumer]
+    registered: WriteResult[Consumer]
     secrets: list[ConsumerSecret]
     entries: list[AuditEntry]
 
@@ -348,18 +348,18 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
     if stored is None and MASK in order.values.get("headers", {}).values():
         _opened_headers(consumer)  # says which key is missing: what is masked must be known
     _set(consumer, order, known)
-    moved = "ack" in order.values and inbound.seal(consumer, address)
+    moved = "ack" in order.values and inbound.encrypt(consumer, address)
     if "headers" in order.values:
         given = _unmask(order.values["headers"], stored or {})
     after = _settings(consumer) | {"headers": _masked(given)}
     if before == after and given == stored and not moved:
         return consumer
     if given is not None and (given != stored or not live):
-        _seal_headers(consumer, given)
+        _encrypt_headers(consumer, given)
     if not live:
         consumer.state, consumer.state_reason = Consumer.State.ACTIVE, ""
         consumer.state_changed_at = clock.now()
-    text, secrets = _minted(
+    text, secrets = _generated(
         consumer, order.secret, renew=not live, has_pair=consumer.id in known.with_pair
     )
     target = f"consumer:{order.channel}/{order.client_id}"
@@ -381,7 +381,7 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
             team_id=consumer.team_id,
             after={"overlap_s": 0},
         )
-    done = Registered(consumer, created=not live, changed=True, secrets=text)
+    done = WriteResult(consumer, created=not live, changed=True, secrets=text)
     return _Written(done, secrets, entries)
 
 
@@ -395,7 +395,7 @@ def _find(order: _Order, known: _Known) -> tuple[Consumer, bool]:
     if (found and not order.tenant.owns(found.team_id)) or not (live or order.create):
         raise NotFound("unknown_consumer", f"The channel has no consumer {order.client_id}.")
     if not order.condition.holds(found.version if found and live else None):
-        raise Stale("stale_version", "The consumer has changed since; read it again.")
+        raise PreconditionFailed("stale_version", "The consumer has changed since; read it again.")
     if found is None:
         found = Consumer(channel=channel, client_id=order.client_id)
         found.team_id = order.tenant.team_id
@@ -423,8 +423,8 @@ def _set_team(consumer: Consumer, slug: str | None, tenant: Tenant, known: _Know
     team = known.teams.get(slug)
     missing = slug is not None and team is None
     if missing or not tenant.owns(team.id if team else None):
-        fault = Fault("team", f"There is no team {slug} that this key may register for.")
-        raise Invalid.of(BadValues([fault]))
+        fault = FieldError("team", f"There is no team {slug} that this key may register for.")
+        raise Invalid.of(InvalidValues([fault]))
     consumer.team = team
 
 
@@ -439,14 +439,14 @@ def _set_dead_letter_channel(
         if target and not fault:
             fault = _chain_fault(consumer.channel_id, target)
         if fault:
-            raise Invalid.of(BadValues([Fault("dead_letter_channel", fault)]))
+            raise Invalid.of(InvalidValues([FieldError("dead_letter_channel", fault)]))
     consumer.dead_letter_channel = target
 
 
 def _chain_fault(channel_id: int, target: Channel) -> str:
     """What is wrong with ``target`` behind that channel; '' when it will do."""
     ends = {target.id}
-    for _ in range(LONGEST_CHAIN):
+    for _ in range(MAX_CHAIN_LENGTH):
         if channel_id in ends:
             return f"From {target.slug} dead letters lead back to this channel."
         behind = Consumer.objects.filter(channel_id__in=ends, dead_letter_channel__isnull=False)
@@ -454,16 +454,16 @@ def _chain_fault(channel_id: int, target: Channel) -> str:
         ends = {row.dead_letter_channel_id or 0 for row in behind.only("dead_letter_channel_id")}
         if not ends:
             return ""
-    return f"At most {LONGEST_CHAIN} dead-letter channels stand one behind the other."
+    return f"At most {MAX_CHAIN_LENGTH} dead-letter channels stand one behind the other."
 
 
 def _check_url(consumer: Consumer, values: Mapping[str, Any]) -> None:
     if consumer.mode == Consumer.Mode.PULL:
         if values.get("url"):
-            raise Invalid.of(BadValues([Fault("url", "A pull consumer has no address.")]))
+            raise Invalid.of(InvalidValues([FieldError("url", "A pull consumer has no address.")]))
         consumer.url = ""
     elif not consumer.url:
-        raise Invalid.of(BadValues([Fault("url", "A push consumer needs an address.")]))
+        raise Invalid.of(InvalidValues([FieldError("url", "A push consumer needs an address.")]))
 
 
 def _masked(given: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -474,32 +474,34 @@ def _unmask(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, st
     known = {headers.canonical(name): value for name, value in stored.items()}
     masked = [name for name, value in given.items() if value == MASK]
     if missing := [name for name in masked if headers.canonical(name) not in known]:
-        fault = Fault("headers", f"{MASK} keeps a stored value, and {missing[0]} has none.")
-        raise Invalid.of(BadValues([fault]))
+        fault = FieldError("headers", f"{MASK} keeps a stored value, and {missing[0]} has none.")
+        raise Invalid.of(InvalidValues([fault]))
     return {**given, **{name: known[headers.canonical(name)] for name in masked}}
 
 
-def _seal_headers(consumer: Consumer, given: Mapping[str, str]) -> None:
+def _encrypt_headers(consumer: Consumer, given: Mapping[str, str]) -> None:
     sealed = b""
     if given:
         plain = json.dumps(given).encode()
-        sealed, _ = sealing.seal_for_consumer(consumer.channel_id, consumer.client_id, plain)
+        sealed, _ = data_encryption.encrypt_for_consumer(
+            consumer.channel_id, consumer.client_id, plain
+        )
     consumer.headers_sealed = sealed
 
 
-def _minted(
+def _generated(
     consumer: Consumer, chosen: bytes | None, *, renew: bool, has_pair: bool
 ) -> tuple[tuple[str, ...], list[ConsumerSecret]]:
     """The secrets that are missing, to be written, and what of them its owner is told."""
     made: list[ConsumerSecret] = []
     shown: tuple[str, ...] = ()
     if renew and chosen:
-        made = [sealing.chosen_secret(consumer, chosen)]
+        made = [data_encryption.chosen_secret(consumer, chosen)]
     elif renew:
-        text, secret = sealing.new_secret(consumer)
+        text, secret = data_encryption.new_secret(consumer)
         shown, made = (text,), [secret]
     if _signs_v1a(consumer) and (renew or not has_pair):
-        made.append(sealing.new_key_pair(consumer))
+        made.append(data_encryption.new_key_pair(consumer))
     return shown, made
 
 

@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from channels_app import transactions
-from channels_app.errors import Forbidden, Invalid, NotFound, Stale
+from channels_app.errors import Forbidden, Invalid, NotFound, PreconditionFailed
 from channels_app.models import AuditEntry, Channel, EventType, Producer
 from channels_app.rules import fields, names, schemas, settings, tenants
-from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Described, Fault, Field
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import Described, Field, FieldError, InvalidValues
+from channels_app.rules.preconditions import ALWAYS, Precondition
 from channels_app.rules.tenants import Tenant
+from channels_app.rules.write_result import WriteResult
 
-MOST_SCHEMA_BYTES = 65_536
+MAX_SCHEMA_BYTES = 65_536
 
 
 def _schema(value: object) -> Any:
-    schemas.check(fields.json_value(MOST_SCHEMA_BYTES)(value))
+    schemas.check(fields.json_value(MAX_SCHEMA_BYTES)(value))
     return value
 
 
@@ -26,7 +26,7 @@ FIELDS: dict[str, Field] = {
         fields.nullable(Described(_schema, {"type": ["object", "boolean"]})),
         help="JSON Schema (2020-12 unless $schema says otherwise) that bodies must satisfy.",
     ),
-    "example": Field(fields.json_value(MOST_SCHEMA_BYTES), help="A body as it may look."),
+    "example": Field(fields.json_value(MAX_SCHEMA_BYTES), help="A body as it may look."),
     "deprecated": Field(fields.boolean, default=False, help="Still accepted, no longer advised."),
 }
 
@@ -59,9 +59,9 @@ def put(
     *,
     actor: str,
     writer: Writer = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[EventType]:
+) -> WriteResult[EventType]:
     """Create the event type or replace it; the same values twice change nothing.
 
     Raises Invalid, Forbidden for another owner's, NotFound (no such channel) and Stale.
@@ -76,9 +76,9 @@ def patch(
     *,
     actor: str,
     writer: Writer = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[EventType]:
+) -> WriteResult[EventType]:
     """Change the given fields of an existing event type.
 
     Raises Invalid, Forbidden for another owner's, NotFound and Stale.
@@ -92,7 +92,7 @@ def remove(
     *,
     actor: str,
     writer: Writer = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
 ) -> None:
     """Forget an event type; messages of that type are accepted unchecked from then on.
@@ -113,16 +113,16 @@ def _register(
     values: Mapping[str, Any],
     actor: str,
     writer: Writer,
-    condition: Condition,
+    condition: Precondition,
     reason: str,
     *,
     partial: bool,
-) -> Registered[EventType]:
+) -> WriteResult[EventType]:
     if fault := names.event_type(name):
-        raise Invalid.of(BadValues([Fault("name", fault)]))
+        raise Invalid.of(InvalidValues([FieldError("name", fault)]))
     try:
         wanted = fields.clean(FIELDS, values, partial=partial)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
     return transactions.run(
         lambda: _write(channel, name, wanted, actor, writer, condition, reason, create=not partial),
@@ -136,11 +136,11 @@ def _write(
     wanted: dict[str, Any],
     actor: str,
     writer: Writer,
-    condition: Condition,
+    condition: Precondition,
     reason: str,
     *,
     create: bool,
-) -> Registered[EventType]:
+) -> WriteResult[EventType]:
     channel, found = _find(channel_slug, name)
     if found is None and not create:
         raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
@@ -151,7 +151,7 @@ def _write(
         setattr(event_type, field, value)
     after = describe(event_type)
     if before == after:
-        return Registered(event_type)
+        return WriteResult(event_type)
     event_type.save()
     AuditEntry.record(
         actor,
@@ -161,11 +161,11 @@ def _write(
         before=before,
         after=after,
     )
-    return Registered(event_type, created=found is None, changed=True)
+    return WriteResult(event_type, created=found is None, changed=True)
 
 
 def _remove(
-    channel_slug: str, name: str, actor: str, writer: Writer, condition: Condition, reason: str
+    channel_slug: str, name: str, actor: str, writer: Writer, condition: Precondition, reason: str
 ) -> None:
     _, found = _find(channel_slug, name)
     if found is None:
@@ -190,9 +190,11 @@ def _find(channel_slug: str, name: str) -> tuple[Channel, EventType | None]:
     return channel, mine.first()
 
 
-def _check(condition: Condition, found: EventType | None, writer: Writer) -> None:
+def _check(condition: Precondition, found: EventType | None, writer: Writer) -> None:
     if found is not None and not writer.owns(found.producer):
         detail = "Another producer registered the event type: it decides about it, or an operator."
         raise Forbidden("not_the_owner", detail)
     if not condition.holds(found.version if found else None):
-        raise Stale("stale_version", "The event type has changed since; read it again.")
+        raise PreconditionFailed(
+            "stale_version", "The event type has changed since; read it again."
+        )

@@ -6,12 +6,12 @@ from typing import Any
 from django.db import IntegrityError
 
 from channels_app import transactions
-from channels_app.errors import Invalid, NotFound, Refused, Stale
+from channels_app.errors import Invalid, NotFound, PreconditionFailed, Refused
 from channels_app.models import AuditEntry, Producer, Team
 from channels_app.rules import fields, names, settings
-from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Fault, Field
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import Field, FieldError, InvalidValues
+from channels_app.rules.preconditions import ALWAYS, Precondition
+from channels_app.rules.write_result import WriteResult
 
 FIELDS: dict[str, Field] = {
     "description": settings.description,
@@ -29,7 +29,7 @@ FIELDS: dict[str, Field] = {
 }
 OF_TEAM = {name: FIELDS[name] for name in ("description", "default_priority")}
 """What a team decides by itself; the limits are what operators hold it to."""
-MOST_OF_TEAM = 100
+MAX_OF_TEAM = 100
 
 
 def put(
@@ -37,9 +37,9 @@ def put(
     values: Mapping[str, Any],
     *,
     actor: str,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[Producer]:
+) -> WriteResult[Producer]:
     """Create the producer or replace its settings; the same values twice change nothing.
 
     Raises Invalid and Stale.
@@ -52,23 +52,23 @@ def patch(
     values: Mapping[str, Any],
     *,
     actor: str,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[Producer]:
+) -> WriteResult[Producer]:
     """Change the given settings of an existing producer. Raises Invalid, NotFound and Stale."""
     return _register(slug, values, actor, condition, reason, partial=True)
 
 
 def make_within(
     team: str, name: str, values: Mapping[str, Any], *, actor: str
-) -> Registered[Producer]:
+) -> WriteResult[Producer]:
     """Make a producer of a team, called ``team.name``. It may do nothing until it has a key.
 
     Raises Invalid, NotFound, and Refused when the name is taken or when there are too many.
     """
     slug = f"{team}.{name}"
     if fault := names.slug(name) or names.slug(slug):
-        raise Invalid.of(BadValues([Fault("name", fault)]))
+        raise Invalid.of(InvalidValues([FieldError("name", fault)]))
     wanted = _clean(OF_TEAM, values, partial=False) | {"team": team}
     try:
         return transactions.run(lambda: _make(team, slug, wanted, actor))
@@ -83,15 +83,15 @@ def change_within(
     values: Mapping[str, Any],
     *,
     actor: str,
-    condition: Condition = ALWAYS,
-) -> Registered[Producer]:
+    condition: Precondition = ALWAYS,
+) -> WriteResult[Producer]:
     """As ``patch``, of a team's own producer and of what a team decides.
 
     Raises Invalid, NotFound and Stale.
     """
     wanted = _clean(OF_TEAM, values, partial=True)
 
-    def work() -> Registered[Producer]:
+    def work() -> WriteResult[Producer]:
         # Locked: it stays the team's until it is written.
         if not Producer.objects.select_for_update().filter(slug=slug, team__slug=team).first():
             raise _unknown(slug)
@@ -117,13 +117,13 @@ def _register(
     slug: str,
     values: Mapping[str, Any],
     actor: str,
-    condition: Condition,
+    condition: Precondition,
     reason: str,
     *,
     partial: bool,
-) -> Registered[Producer]:
+) -> WriteResult[Producer]:
     if fault := names.slug(slug):
-        raise Invalid.of(BadValues([Fault("producer", fault)]))
+        raise Invalid.of(InvalidValues([FieldError("producer", fault)]))
     wanted = _clean(FIELDS, values, partial=partial)
     return transactions.run(
         lambda: _write(slug, wanted, actor, condition, reason, create=not partial),
@@ -136,17 +136,17 @@ def _clean(
 ) -> dict[str, Any]:
     try:
         return fields.clean(known, values, partial=partial)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
 
 
-def _make(team: str, slug: str, wanted: dict[str, Any], actor: str) -> Registered[Producer]:
+def _make(team: str, slug: str, wanted: dict[str, Any], actor: str) -> WriteResult[Producer]:
     # Locked, so that two at once cannot both be the last one that fits.
     owner = Team.objects.select_for_update().filter(slug=team).first()
     if owner is None:
         raise NotFound("unknown_team", f"There is no team {team}.")
-    if owner.producers.count() >= MOST_OF_TEAM:
-        raise Refused(f"The team has {MOST_OF_TEAM} producers; ask an operator for more.")
+    if owner.producers.count() >= MAX_OF_TEAM:
+        raise Refused(f"The team has {MAX_OF_TEAM} producers; ask an operator for more.")
     if Producer.objects.filter(slug=slug).exists():
         raise _taken(slug)
     return _write(slug, wanted, actor, ALWAYS, "", create=True)
@@ -164,23 +164,23 @@ def _write(
     slug: str,
     wanted: dict[str, Any],
     actor: str,
-    condition: Condition,
+    condition: Precondition,
     reason: str,
     *,
     create: bool,
-) -> Registered[Producer]:
+) -> WriteResult[Producer]:
     found = Producer.objects.select_for_update().filter(slug=slug).first()
     if found is None and not create:
         raise _unknown(slug)
     if not condition.holds(found.version if found else None):
-        raise Stale("stale_version", "The producer has changed since; read it again.")
+        raise PreconditionFailed("stale_version", "The producer has changed since; read it again.")
     producer = found or Producer(slug=slug)
     before = describe(producer) if found else None
     former_team_id = producer.team_id
     _set(producer, dict(wanted))
     after = describe(producer)
     if before == after:
-        return Registered(producer)
+        return WriteResult(producer)
     producer.save()
     action = "producer.update" if found else "producer.create"
     AuditEntry.record(
@@ -193,7 +193,7 @@ def _write(
         before=before,
         after=after,
     )
-    return Registered(producer, created=found is None, changed=True)
+    return WriteResult(producer, created=found is None, changed=True)
 
 
 def _set(producer: Producer, values: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ def _set(producer: Producer, values: dict[str, Any]) -> None:
         slug = values.pop("team")
         team = Team.objects.filter(slug=slug).first() if slug else None
         if slug and team is None:
-            raise Invalid.of(BadValues([Fault("team", f"There is no team {slug}.")]))
+            raise Invalid.of(InvalidValues([FieldError("team", f"There is no team {slug}.")]))
         producer.team = team
     if "rate_limit" in values:
         rate = values.pop("rate_limit") or {"per_second": None, "burst": 100}
@@ -210,4 +210,4 @@ def _set(producer: Producer, values: dict[str, Any]) -> None:
         setattr(producer, name, value)
     if producer.default_priority > producer.max_priority:
         fault = "The default must not be above max_priority."
-        raise Invalid.of(BadValues([Fault("default_priority", fault)]))
+        raise Invalid.of(InvalidValues([FieldError("default_priority", fault)]))

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from channels_app import clock, failpoints, sealing, transactions
-from channels_app.errors import NotFound, Stale
+from channels_app import clock, data_encryption, failpoints, transactions
+from channels_app.errors import NotFound, PreconditionFailed
 from channels_app.models import AuditEntry, Channel, Producer, Schedule, ScheduleBody
 from channels_app.rules import times
-from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.encryption import Unreadable
+from channels_app.rules.preconditions import ALWAYS, Precondition
 from channels_app.rules.recurrence import TIMING, Content
-from channels_app.rules.registered import Registered
 from channels_app.rules.tenants import OPERATOR, Tenant
+from channels_app.rules.write_result import WriteResult
 
 T = TypeVar("T")
 State = Schedule.State
@@ -45,7 +45,7 @@ class Order:
     name: str
     actor: str
     owner: Owner = Owner()
-    condition: Condition = ALWAYS
+    condition: Precondition = ALWAYS
     reason: str = ""
 
     def record(
@@ -67,7 +67,7 @@ class Order:
         )
 
 
-def put(order: Order, cleaned: Mapping[str, Any], content: Content) -> Registered[Schedule]:
+def put(order: Order, cleaned: Mapping[str, Any], content: Content) -> WriteResult[Schedule]:
     """Create the schedule or replace its settings; the same values twice change nothing.
 
     ``cleaned`` is what rules/recurrence.py made of them. A pause stays. Raises NotFound (no such
@@ -78,13 +78,13 @@ def put(order: Order, cleaned: Mapping[str, Any], content: Content) -> Registere
 
 def patch(
     order: Order, renew: Callable[[Schedule], tuple[Mapping[str, Any], Content]]
-) -> Registered[Schedule]:
+) -> WriteResult[Schedule]:
     """Give an existing schedule the settings that ``renew`` makes of it while it is locked.
 
     Raises NotFound (somebody else's too), Stale, and what ``renew`` raises.
     """
 
-    def write() -> Registered[Schedule]:
+    def write() -> WriteResult[Schedule]:
         schedule = find(order)
         return _store(order, schedule, *renew(schedule))
 
@@ -102,12 +102,12 @@ def remove(order: Order) -> None:
     _run(delete)
 
 
-def pause(order: Order) -> Registered[Schedule]:
+def pause(order: Order) -> WriteResult[Schedule]:
     """Publish nothing until it is resumed. Raises NotFound and Stale."""
     return _run(lambda: _switch(order, State.PAUSED, "schedule.pause"))
 
 
-def resume(order: Order) -> Registered[Schedule]:
+def resume(order: Order) -> WriteResult[Schedule]:
     """Go on with the next occurrence from now; those of the pause do not happen.
 
     Raises NotFound and Stale.
@@ -124,13 +124,15 @@ def find(order: Order) -> Schedule:
     if schedule is None or not order.owner.owns(schedule):
         raise NotFound("unknown_schedule", f"The channel has no schedule {order.name}.")
     if not order.condition.holds(schedule.version):
-        raise Stale("stale_version", "The schedule has changed since; read it again.")
+        raise PreconditionFailed("stale_version", "The schedule has changed since; read it again.")
     return schedule
 
 
 def body_of(schedule: Schedule) -> bytes:
     """What it publishes. Raises rules.encryption.Unreadable."""
-    return sealing.open_schedule(schedule.pk, bytes(schedule.body.data), schedule.body.key_id)
+    return data_encryption.decrypt_schedule(
+        schedule.pk, bytes(schedule.body.data), schedule.body.key_id
+    )
 
 
 def describe(schedule: Schedule) -> dict[str, Any]:
@@ -166,14 +168,14 @@ def _run(work: Callable[[], T]) -> T:
     return done
 
 
-def _write(order: Order, cleaned: Mapping[str, Any], content: Content) -> Registered[Schedule]:
+def _write(order: Order, cleaned: Mapping[str, Any], content: Content) -> WriteResult[Schedule]:
     channel = Channel.objects.filter(slug=order.channel).first()
     if channel is None:
         raise NotFound("unknown_channel", f"There is no channel {order.channel}.")
     if Schedule.objects.filter(channel=channel, name=order.name).exists():
         return _store(order, find(order), cleaned, content)
     if not order.condition.holds(None):
-        raise Stale("stale_version", "There is no such schedule any more.")
+        raise PreconditionFailed("stale_version", "There is no such schedule any more.")
     schedule = Schedule(channel=channel, name=order.name, producer=order.owner.producer)
     if order.owner.producer is None:
         schedule.team_id = order.owner.tenant.team_id
@@ -182,21 +184,21 @@ def _write(order: Order, cleaned: Mapping[str, Any], content: Content) -> Regist
 
 def _store(
     order: Order, schedule: Schedule, cleaned: Mapping[str, Any], content: Content
-) -> Registered[Schedule]:
+) -> WriteResult[Schedule]:
     exists = schedule.pk is not None
     before = _audited(schedule) if exists else None
     rhythm = [getattr(schedule, part) for part in _RHYTHM]
     _set(schedule, cleaned, content)
     after = _audited(schedule, content.body)
     if before == after:
-        return Registered(schedule)
+        return WriteResult(schedule)
     if not exists or rhythm != [getattr(schedule, part) for part in _RHYTHM]:
         schedule.next_at = None
     _plan(schedule, clock.now())
     schedule.save()
     _keep_body(schedule, content.body, encrypt=schedule.channel.encrypt_bodies)
     order.record("schedule.update" if exists else "schedule.create", schedule, before, after)
-    return Registered(schedule, created=not exists, changed=True)
+    return WriteResult(schedule, created=not exists, changed=True)
 
 
 def _set(schedule: Schedule, cleaned: Mapping[str, Any], content: Content) -> None:
@@ -223,20 +225,20 @@ def _plan(schedule: Schedule, now: datetime) -> None:
     schedule.state = State.ACTIVE if schedule.next_at else State.ENDED
 
 
-def _switch(order: Order, wanted: Schedule.State, action: str) -> Registered[Schedule]:
+def _switch(order: Order, wanted: Schedule.State, action: str) -> WriteResult[Schedule]:
     schedule = find(order)
     before = {"state": schedule.state}
     if (schedule.state == State.PAUSED) == (wanted == State.PAUSED):
-        return Registered(schedule)
+        return WriteResult(schedule)
     schedule.state, schedule.next_at = wanted, None
     _plan(schedule, clock.now())
     schedule.save()
     order.record(action, schedule, before, {"state": schedule.state})
-    return Registered(schedule, changed=True)
+    return WriteResult(schedule, changed=True)
 
 
 def _keep_body(schedule: Schedule, body: bytes, *, encrypt: bool) -> None:
-    data, key_id = sealing.seal_schedule(schedule.pk, body, encrypt=encrypt)
+    data, key_id = data_encryption.encrypt_schedule(schedule.pk, body, encrypt=encrypt)
     schedule.body, _ = ScheduleBody.objects.update_or_create(
         schedule_id=schedule.pk, defaults={"data": data, "key_id": key_id}
     )

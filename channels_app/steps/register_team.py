@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from channels_app import transactions
-from channels_app.errors import Invalid, NotFound, Stale
+from channels_app.errors import Invalid, NotFound, PreconditionFailed
 from channels_app.models import AuditEntry, Team
 from channels_app.rules import fields, names, settings
-from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Fault, Field
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import Field, FieldError, InvalidValues
+from channels_app.rules.preconditions import ALWAYS, Precondition
+from channels_app.rules.write_result import WriteResult
 
 FIELDS: dict[str, Field] = {
     "name": Field(
@@ -27,8 +27,8 @@ def put(
     values: Mapping[str, Any],
     *,
     actor: str,
-    condition: Condition = ALWAYS,
-) -> Registered[Team]:
+    condition: Precondition = ALWAYS,
+) -> WriteResult[Team]:
     """Create the team or replace its settings; the same values twice change nothing.
 
     Raises Invalid and Stale.
@@ -41,8 +41,8 @@ def patch(
     values: Mapping[str, Any],
     *,
     actor: str,
-    condition: Condition = ALWAYS,
-) -> Registered[Team]:
+    condition: Precondition = ALWAYS,
+) -> WriteResult[Team]:
     """Change the given settings of an existing team. Raises Invalid, NotFound and Stale."""
     return _register(slug, values, actor, condition, partial=True)
 
@@ -53,13 +53,13 @@ def describe(team: Team) -> dict[str, Any]:
 
 
 def _register(
-    slug: str, values: Mapping[str, Any], actor: str, condition: Condition, *, partial: bool
-) -> Registered[Team]:
+    slug: str, values: Mapping[str, Any], actor: str, condition: Precondition, *, partial: bool
+) -> WriteResult[Team]:
     if fault := names.slug(slug):
-        raise Invalid.of(BadValues([Fault("team", fault)]))
+        raise Invalid.of(InvalidValues([FieldError("team", fault)]))
     try:
         wanted = fields.clean(FIELDS, values, partial=partial)
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
     return transactions.run(
         lambda: _write(slug, wanted, actor, condition, create=not partial),
@@ -68,20 +68,20 @@ def _register(
 
 
 def _write(
-    slug: str, wanted: dict[str, Any], actor: str, condition: Condition, *, create: bool
-) -> Registered[Team]:
+    slug: str, wanted: dict[str, Any], actor: str, condition: Precondition, *, create: bool
+) -> WriteResult[Team]:
     found = Team.objects.select_for_update().filter(slug=slug).first()
     if found is None and not create:
         raise NotFound("unknown_team", f"There is no team {slug}.")
     if not condition.holds(found.version if found else None):
-        raise Stale("stale_version", "The team has changed since; read it again.")
+        raise PreconditionFailed("stale_version", "The team has changed since; read it again.")
     team = found or Team(slug=slug, name=slug)
     before = describe(team) if found else None
     for name, value in wanted.items():
         setattr(team, name, value)
     after = describe(team)
     if before == after:
-        return Registered(team)
+        return WriteResult(team)
     team.save()
     AuditEntry.record(
         actor,
@@ -91,4 +91,4 @@ def _write(
         before=before,
         after=after,
     )
-    return Registered(team, created=found is None, changed=True)
+    return WriteResult(team, created=found is None, changed=True)

@@ -2,21 +2,21 @@
 
 from datetime import timedelta
 
-from channels_app import clock, held, sealing, transactions
+from channels_app import clock, data_encryption, stored_config, transactions
 from channels_app.errors import Invalid
 from channels_app.models import AuditEntry, Consumer, ConsumerSecret
 from channels_app.rules import fields
-from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.fields import BadValues, Field
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import Field, InvalidValues
+from channels_app.rules.preconditions import ALWAYS, Precondition
 from channels_app.rules.tenants import OPERATOR, Tenant
+from channels_app.rules.write_result import WriteResult
 
 DEFAULT_OVERLAP_S = 86_400
-LONGEST_OVERLAP_S = 30 * 86_400
-MOST_LIVE = 10
+MAX_OVERLAP_S = 30 * 86_400
+MAX_LIVE = 10
 """Signatures in one header: each live secret adds one."""
 
-FIELDS = {"overlap_s": Field(fields.whole(0, LONGEST_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
+FIELDS = {"overlap_s": Field(fields.whole(0, MAX_OVERLAP_S), default=DEFAULT_OVERLAP_S)}
 
 
 def rotate(
@@ -26,9 +26,9 @@ def rotate(
     *,
     actor: str,
     tenant: Tenant = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[Consumer]:
+) -> WriteResult[Consumer]:
     """Make a new secret; the current ones stop signing after ``overlap_s`` seconds (0: at once).
 
     A consumer that is signed for with Ed25519 gets a new pair as well. ``secrets`` holds the new
@@ -36,7 +36,7 @@ def rotate(
     """
     try:
         overlap_s = fields.clean(FIELDS, values, partial=False)["overlap_s"]
-    except BadValues as bad:
+    except InvalidValues as bad:
         raise Invalid.of(bad) from None
     return transactions.run(
         lambda: _rotate(channel, client_id, overlap_s, actor, tenant, condition, reason)
@@ -49,14 +49,14 @@ def _rotate(
     overlap_s: int,
     actor: str,
     tenant: Tenant,
-    condition: Condition,
+    condition: Precondition,
     reason: str,
-) -> Registered[Consumer]:
-    consumer = held.consumer(channel, client_id, tenant=tenant, condition=condition)
+) -> WriteResult[Consumer]:
+    consumer = stored_config.consumer(channel, client_id, tenant=tenant, condition=condition)
     _expire(consumer, overlap_s)
-    secret = sealing.mint_secret(consumer)
+    secret = data_encryption.generate_secret(consumer)
     if "v1a" in consumer.signing:
-        sealing.mint_key_pair(consumer)
+        data_encryption.generate_key_pair(consumer)
     # The secrets are part of what a consumer is: its version moves, and every process looks again.
     consumer.save()
     AuditEntry.record(
@@ -67,7 +67,7 @@ def _rotate(
         reason=reason,
         after={"overlap_s": overlap_s},
     )
-    return Registered(consumer, changed=True, secrets=(secret,))
+    return WriteResult(consumer, changed=True, secrets=(secret,))
 
 
 def _expire(consumer: Consumer, overlap_s: int) -> None:
@@ -78,4 +78,4 @@ def _expire(consumer: Consumer, overlap_s: int) -> None:
     consumer.secrets.filter(expires_at__gt=until).update(expires_at=until)
     for scheme in ConsumerSecret.Scheme.values:
         ids = consumer.secrets.filter(scheme=scheme).order_by("-id").values_list("id", flat=True)
-        ConsumerSecret.objects.filter(id__in=list(ids[MOST_LIVE - 1 :])).delete()
+        ConsumerSecret.objects.filter(id__in=list(ids[MAX_LIVE - 1 :])).delete()

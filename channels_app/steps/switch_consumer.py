@@ -1,14 +1,14 @@
 """Switch a consumer: pause, resume or retire it; its backlog and its history stay (S0-76)."""
 
-from channels_app import clock, held, transactions
+from channels_app import clock, stored_config, transactions
 from channels_app.errors import Conflict
 from channels_app.models import AuditEntry, Consumer
-from channels_app.rules.conditions import ALWAYS, Condition
-from channels_app.rules.registered import Registered
+from channels_app.rules.preconditions import ALWAYS, Precondition
 from channels_app.rules.tenants import OPERATOR, Tenant
+from channels_app.rules.write_result import WriteResult
 
 State = Consumer.State
-LONGEST_REASON = 200
+MAX_REASON_LENGTH = 200
 """What a consumer keeps of it; the page of a halted one shows it."""
 
 
@@ -18,9 +18,9 @@ def pause(
     *,
     actor: str,
     tenant: Tenant = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[Consumer]:
+) -> WriteResult[Consumer]:
     """Send it nothing until it is resumed; what arrives meanwhile waits.
 
     A disabled one stays disabled and is refused (Conflict). Raises NotFound and Stale too.
@@ -36,9 +36,9 @@ def resume(
     *,
     actor: str,
     tenant: Tenant = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[Consumer]:
+) -> WriteResult[Consumer]:
     """Send again what waits, after a pause or after the broker disabled it.
 
     Raises NotFound and Stale.
@@ -54,9 +54,9 @@ def retire(
     *,
     actor: str,
     tenant: Tenant = OPERATOR,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     reason: str = "",
-) -> Registered[Consumer]:
+) -> WriteResult[Consumer]:
     """Register it off: it gets nothing more and its history stays. Raises NotFound and Stale."""
     return transactions.run(
         lambda: _switch(channel, client_id, State.RETIRED, actor, tenant, condition, reason)
@@ -76,17 +76,17 @@ def _switch(
     state: State,
     actor: str,
     tenant: Tenant,
-    condition: Condition,
+    condition: Precondition,
     reason: str,
-) -> Registered[Consumer]:
-    consumer = held.consumer(channel, client_id, tenant=tenant, condition=condition)
+) -> WriteResult[Consumer]:
+    consumer = stored_config.consumer(channel, client_id, tenant=tenant, condition=condition)
     if state == consumer.state:
-        return Registered(consumer)
+        return WriteResult(consumer)
     if state == State.PAUSED and consumer.state == State.DISABLED:
         raise Conflict("consumer_disabled", "The consumer is disabled already; resume it first.")
     before = {"state": consumer.state, "state_reason": consumer.state_reason}
     consumer.state = state
-    consumer.state_reason = "" if state == State.ACTIVE else reason[:LONGEST_REASON]
+    consumer.state_reason = "" if state == State.ACTIVE else reason[:MAX_REASON_LENGTH]
     consumer.state_changed_at = clock.now()
     consumer.save()
     AuditEntry.record(
@@ -98,4 +98,4 @@ def _switch(
         before=before,
         after={"state": consumer.state, "state_reason": consumer.state_reason},
     )
-    return Registered(consumer, changed=True)
+    return WriteResult(consumer, changed=True)

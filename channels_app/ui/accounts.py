@@ -16,7 +16,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.urls import Resolver404, resolve, reverse
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.models import AuditEntry
 from channels_app.steps import accept_invitation
 
@@ -66,7 +66,7 @@ _LABELS = {
 _GOOD_ONES = "Ten characters at least; none of the common ones, and not like your name."
 
 
-class _InOurWords:
+class _PlainMessages:
     """A form of allauth with our labels, and without placeholders that say the same again."""
 
     fields: dict[str, Any]
@@ -80,43 +80,43 @@ class _InOurWords:
             self.fields["password1"].help_text = _GOOD_ONES
 
 
-class SignIn(_InOurWords, account_forms.LoginForm):
+class SignIn(_PlainMessages, account_forms.LoginForm):
     """The form behind the one door."""
 
 
-class SignUp(_InOurWords, account_forms.SignupForm):
+class SignUp(_PlainMessages, account_forms.SignupForm):
     """A new account."""
 
 
-class Address(_InOurWords, account_forms.AddEmailForm):
+class Address(_PlainMessages, account_forms.AddEmailForm):
     """Another e-mail address."""
 
 
-class Password(_InOurWords, account_forms.ChangePasswordForm):
+class Password(_PlainMessages, account_forms.ChangePasswordForm):
     """Another password."""
 
 
-class Forgotten(_InOurWords, account_forms.ResetPasswordForm):
+class Forgotten(_PlainMessages, account_forms.ResetPasswordForm):
     """Where the link for a new password goes."""
 
 
-class NewPassword(_InOurWords, account_forms.ResetPasswordKeyForm):
+class NewPassword(_PlainMessages, account_forms.ResetPasswordKeyForm):
     """The password of somebody who came by that link."""
 
 
-class Again(_InOurWords, account_forms.ReauthenticateForm):
+class Again(_PlainMessages, account_forms.ReauthenticateForm):
     """The password once more."""
 
 
-class Code(_InOurWords, mfa_forms.AuthenticateForm):
+class Code(_PlainMessages, mfa_forms.AuthenticateForm):
     """The second factor."""
 
 
-class CodeAgain(_InOurWords, mfa_forms.ReauthenticateForm):
+class CodeAgain(_PlainMessages, mfa_forms.ReauthenticateForm):
     """The second factor once more."""
 
 
-class FirstCode(_InOurWords, ActivateTOTPForm):
+class FirstCode(_PlainMessages, ActivateTOTPForm):
     """The proof that an app has the secret."""
 
 
@@ -134,11 +134,11 @@ class SecondFactors(DefaultMFAAdapter):
 
     def encrypt(self, text: str) -> str:
         """As it is stored."""
-        return sealing.seal_second_factor(text)
+        return data_encryption.encrypt_second_factor(text)
 
     def decrypt(self, encrypted_text: str) -> str:
         """What ``encrypt`` sealed."""
-        return sealing.open_second_factor(encrypted_text)
+        return data_encryption.decrypt_second_factor(encrypted_text)
 
 
 def _invitation(request: HttpRequest) -> str | None:

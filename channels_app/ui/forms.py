@@ -224,7 +224,7 @@ class TeamForm(forms.Form):
     name = forms.CharField(max_length=200, help_text="For people, such as Acme Accounting.")
     slug = forms.CharField(
         label="Short name",
-        max_length=names.LONGEST_SLUG,
+        max_length=names.MAX_SLUG_LENGTH,
         help_text="For addresses and programs, such as acme; it stays as it is. Lower-case "
         "letters, digits, dots, underscores and hyphens.",
     )
@@ -262,7 +262,7 @@ class ProducerForm(forms.Form):
 class NewProducerForm(ProducerForm):
     """A producer that is not there yet."""
 
-    name = forms.CharField(max_length=names.LONGEST_SLUG)
+    name = forms.CharField(max_length=names.MAX_SLUG_LENGTH)
     field_order = ("name", "description", "default_priority")
 
     def __init__(self, team: Team, *args: Any, **kwargs: Any) -> None:

@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 
 from channels_app.admin import base
 from channels_app.admin.base import display
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.rules import ids
 from delivery.models import Segment
 
@@ -53,7 +53,7 @@ class Day:
 
 
 @admin.register(Segment)
-class SegmentAdmin(Surrounded, base.BigList):
+class SegmentAdmin(WithPageContext, base.BigList):
     """The ledger, newest first; over it the days."""
 
     list_display = ("number", "kind", "day", "state_now", "rows", "size", "run", "exported")
@@ -74,7 +74,7 @@ class SegmentAdmin(Surrounded, base.BigList):
         *("dead_before", "planned", "exported", "verified", "pruned", "held"),
     )
 
-    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """What the lake has of each day."""
         return {"days": list(days()), "shown": DAYS, "lake": settings.ENVIRONMENT.lake}
 

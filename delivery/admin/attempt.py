@@ -10,7 +10,7 @@ from django.urls import reverse
 from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.choices import DropdownFilter, Since
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.rules import ids
 from channels_app.steps import note_opening
 from delivery.admin.timeline import timings
@@ -35,7 +35,7 @@ class OutcomeFilter(DropdownFilter):
 
 
 @admin.register(Attempt)
-class AttemptAdmin(Surrounded, base.BigList):
+class AttemptAdmin(WithPageContext, base.BigList):
     """Attempts, newest first."""
 
     id_prefix = ids.ATTEMPT
@@ -82,7 +82,7 @@ class AttemptAdmin(Surrounded, base.BigList):
         shown = ["error" if name == "said" else name for name in fields]
         return [name for name in shown if name not in ("answer", "answer_headers")]
 
-    def around_row(self, request: HttpRequest, row: Attempt) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Attempt) -> dict[str, Any]:
         """Nothing; who sees its answer is written down."""
         # One query for what decides about it and what the audit log names.
         prefetch_related_objects(

@@ -15,7 +15,7 @@ from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.admin.consumer import ConsumerAdmin
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.models import Consumer
 from delivery.admin import leases, queue
 from delivery.admin.lane import state_of
@@ -46,7 +46,7 @@ class CountedChangeList(ChangeList):
 
 
 @admin.register(Consumer)
-class WatchedConsumerAdmin(MoveActions, Surrounded, ConsumerAdmin):
+class WatchedConsumerAdmin(MoveActions, WithPageContext, ConsumerAdmin):
     """Consumers: what they are set to, and how they do. Those that pull are queues."""
 
     change_form_outer_before_template = "delivery/consumer.html"
@@ -67,7 +67,7 @@ class WatchedConsumerAdmin(MoveActions, Surrounded, ConsumerAdmin):
         """Its dead letters."""
         return _count(consumer, DeliveryState.DEAD)
 
-    def around_row(self, request: HttpRequest, row: Consumer) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Consumer) -> dict[str, Any]:
         """Its circuit, its counts and its leases."""
         health: ConsumerHealth | None = getattr(row, "health", None)
         return {

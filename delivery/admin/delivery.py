@@ -17,18 +17,18 @@ from django.views.decorators.http import require_POST
 from channels_app import clock
 from channels_app.admin import base, body
 from channels_app.admin.base import display
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.errors import BrokerError
 from channels_app.rules import curl, ids
 from channels_app.steps import note_opening
-from delivery.admin import again, causes, lane, leases, matching, waiting
+from delivery.admin import dead_letter_groups, lane, leases, matching, replay_button, waiting
 from delivery.admin.filters import FILTERS, Deliveries
 from delivery.admin.request import headers
-from delivery.admin.timeline import MOST_SHOWN, moments
+from delivery.admin.timeline import MAX_SHOWN, moments
 from delivery.models import Delivery
-from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED, DeliveryState, shown_state
-from delivery.runtime import wake
+from delivery.rules.principal import Principal
+from delivery.runtime import wakeups
 from delivery.steps import cancel, release, replay
 
 TONE = {
@@ -40,12 +40,12 @@ TONE = {
     DeliveryState.CANCELLED: "calm",
 }
 
-PAGES = {"matching": matching.page, "causes": causes.page}
+PAGES = {"matching": matching.page, "causes": dead_letter_groups.page}
 """Of the same table, by the last part of their address."""
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(Surrounded, base.BigList):
+class DeliveryAdmin(WithPageContext, base.BigList):
     """Deliveries: nobody edits them; people replay or cancel them."""
 
     id_prefix = ids.DELIVERY
@@ -116,7 +116,7 @@ class DeliveryAdmin(Surrounded, base.BigList):
         """Those who only look have none."""
         return super().get_actions(request) if self.has_operate_permission(request) else {}
 
-    def around_row(self, request: HttpRequest, row: Delivery) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Delivery) -> dict[str, Any]:
         """Its timeline and what can be done about it."""
         may = self.has_operate_permission(request)
         state = DeliveryState(row.state)
@@ -134,8 +134,8 @@ class DeliveryAdmin(Surrounded, base.BigList):
             "curl": self._curl(row, shown.data or b""),
             "curl_note": "Sends the same, but unsigned: a careful consumer refuses it.",
             "moments": moments(row, hidden=hidden),
-            "roundtrip": row.roundtrip(row.attempts.order_by("-number")[:MOST_SHOWN]),
-            "most_shown": MOST_SHOWN,
+            "roundtrip": row.roundtrip(row.attempts.order_by("-number")[:MAX_SHOWN]),
+            "most_shown": MAX_SHOWN,
             "may_replay": may and state in FINISHED,
             "may_cancel": may and state is DeliveryState.QUEUED,
             "may_release": may and leases.is_pulled(row),
@@ -171,7 +171,7 @@ class DeliveryAdmin(Surrounded, base.BigList):
         ]
         return [*pages, *of_messages, *own, *super().get_urls()]
 
-    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """What can be done about all of it."""
         return {"may_operate": self.has_operate_permission(request)}
 
@@ -191,7 +191,7 @@ class DeliveryAdmin(Surrounded, base.BigList):
         try:
             wanted = replay.parse({"ids": names, "states": sorted(FINISHED)})
             consumers = replay.consumers_of(wanted)
-            made = replay.create(wanted, consumers, self._asker(request), now=clock.now())
+            made = replay.create(wanted, consumers, self._principal(request), now=clock.now())
         except BrokerError as refused:
             messages.error(request, refused.detail)
             return
@@ -204,7 +204,7 @@ class DeliveryAdmin(Surrounded, base.BigList):
         done = 0
         for number in queryset.values_list("pk", flat=True):
             try:
-                cancel.cancel_one(number, self._asker(request), now=clock.now())
+                cancel.cancel_one(number, self._principal(request), now=clock.now())
                 done += 1
             except BrokerError as refused:
                 messages.error(request, f"{ids.to_public(ids.DELIVERY, number)}: {refused.detail}")
@@ -272,7 +272,7 @@ class DeliveryAdmin(Surrounded, base.BigList):
     @display(description="Replay")
     def again(self, delivery: Delivery) -> str:
         """A button that replays it at once."""
-        return again.button(delivery)
+        return replay_button.button(delivery)
 
     @display(description="Finished")
     def finished(self, delivery: Delivery) -> str:
@@ -286,9 +286,9 @@ class DeliveryAdmin(Surrounded, base.BigList):
         delivery = self.get_object(request, object_id)
         number = delivery.pk if delivery else 0
         with base.telling(request, f"{delivery} {done}"):
-            step(number, self._asker(request), now=clock.now())
+            step(number, self._principal(request), now=clock.now())
             if delivery:
-                wake.hurry([delivery.consumer_id])
+                wakeups.notify_pumps([delivery.consumer_id])
         return redirect(self._list_before(request) or self.page_of(number or object_id))
 
     def _curl(self, delivery: Delivery, data: bytes) -> str:
@@ -304,5 +304,5 @@ class DeliveryAdmin(Surrounded, base.BigList):
         is_list = urlsplit(before).path == reverse("admin:delivery_delivery_changelist")
         return before if own and is_list else ""
 
-    def _asker(self, request: HttpRequest) -> Asker:
-        return Asker(base.actor(request), request.POST.get("reason", "")[:500])
+    def _principal(self, request: HttpRequest) -> Principal:
+        return Principal(base.actor(request), request.POST.get("reason", "")[:500])

@@ -11,7 +11,7 @@ from channels_app.admin.changelist import IndexOrdered
 from channels_app.admin.choices import DropdownFilter, Since, first_id
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
-from delivery.admin.newest import MOST, Ended, newest
+from delivery.admin.newest import MAX_ROWS, Ended, newest
 from delivery.models import Delivery
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
@@ -82,7 +82,7 @@ class SinceFilter(_Held):
 class OutcomeFilter(_Held):
     """How the last attempt ended; there is no index, so it looks among what the others leave."""
 
-    title = f"outcome (of the newest {MOST:,})"
+    title = f"outcome (of the newest {MAX_ROWS:,})"
     parameter_name = "outcome"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -93,7 +93,7 @@ class OutcomeFilter(_Held):
 class StatusFilter(TextFilter):
     """What the last attempt was answered with; looked for as the outcome is."""
 
-    title = f"status code (of the newest {MOST:,})"
+    title = f"status code (of the newest {MAX_ROWS:,})"
     parameter_name = "status"
 
     def queryset(self, request: HttpRequest, queryset: Rows) -> Rows:
@@ -159,7 +159,7 @@ class Deliveries(IndexOrdered):
         chosen = Chosen.of(request, term)
         is_shown = request.method == "GET"
         first = max(0, self.page_num - 1) * self.list_per_page if is_shown else 0
-        keys = chosen.keys(min(MOST, first + self.list_per_page) if is_shown else MOST)
+        keys = chosen.keys(min(MAX_ROWS, first + self.list_per_page) if is_shown else MAX_ROWS)
         if keys is None:
             return rows.filter(pk__gte=chosen.since) if chosen.since else rows
         self.is_cut = is_shown

@@ -9,7 +9,7 @@ from delivery.models import PipelineRun
 register = Library()
 State = PipelineRun.State
 VIEW, OPERATE = "delivery.view_pipelinerun", "delivery.change_pipelinerun"
-LONGEST = 300
+MAX_LENGTH = 300
 """Characters of an error beside what a page is about; its run has all of it."""
 
 
@@ -26,7 +26,7 @@ def last_run(context: Context, job: str) -> dict[str, Any]:
         "run": run,
         "is_failed": is_failed,
         "is_open": run.state in (State.QUEUED, State.RUNNING),
-        "error": run.error.partition("\n")[0][:LONGEST],
+        "error": run.error.partition("\n")[0][:MAX_LENGTH],
         "done": runs.filter(state=State.FINISHED).first() if is_failed else None,
         "may_start": user.has_perm(OPERATE),
     }

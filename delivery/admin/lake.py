@@ -14,12 +14,12 @@ from django.utils.safestring import SafeString
 
 from channels_app.admin import base
 from channels_app.admin.base import display
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.models import Channel, Consumer, Message
 from channels_app.rules import ids
 from delivery.models import Attempt, Delivery, LakeAudit, LakeFinding
 from delivery.rules import lake
-from delivery.rules.accounting import way_out
+from delivery.rules.reconciliation import remedy
 
 PAGES: dict[str, Any] = {
     ids.MESSAGE: (Message, "admin:channels_app_message_change"),
@@ -40,7 +40,7 @@ class Card:
     title: str
     count: int = 0
     meaning: str = ""
-    way_out: str = ""
+    remedy: str = ""
     since: datetime | None = None
     until: datetime | None = None
     names: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Tick:
 
 
 @admin.register(LakeAudit)
-class LakeAuditAdmin(Surrounded, base.ReadOnly):
+class LakeAuditAdmin(WithPageContext, base.ReadOnly):
     """Newest first."""
 
     list_display = ("result", "from_", "to", "messages", "deliveries", "ended")
@@ -83,7 +83,7 @@ class LakeAuditAdmin(Surrounded, base.ReadOnly):
     )
     change_form_outer_after_template = "delivery/lake_audit.html"
 
-    def around_row(self, request: HttpRequest, row: LakeAudit) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: LakeAudit) -> dict[str, Any]:
         """Its ticks and findings."""
         return _shown(row)
 
@@ -208,8 +208,8 @@ def _card(row: LakeFinding, channel: str, consumer: str) -> Card:
     name = row.check_name.replace("_", " ")
     title = f"{name} in {where}" if where else name
     known = row.check_name not in (lake.DOUBLED, lake.UNASKED)
-    text = lake.MEANINGS[row.check_name].way_out
-    return Card(title, way_out=way_out(row.check_name, channel, consumer) if known else text)  # type: ignore[arg-type]  # a name
+    text = lake.MEANINGS[row.check_name].remedy
+    return Card(title, remedy=remedy(row.check_name, channel, consumer) if known else text)  # type: ignore[arg-type]  # a name
 
 
 def _link(cards_: Iterable[Card]) -> None:

@@ -13,15 +13,15 @@ from django.utils.text import Truncator
 from unfold.enums import ActionVariant
 
 from channels_app.admin import base
-from channels_app.admin.acting import Acting, resuming
 from channels_app.admin.base import action, dialog, display
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
+from channels_app.admin.row_actions import RowActions, resuming
 from channels_app.models import Consumer
 from channels_app.rules import ids
-from delivery.admin.stopping import of
+from delivery.admin.stop_action import of
 from delivery.models import Delivery, Lane, LaneWaiter
-from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id
+from delivery.rules.principal import Principal
 from delivery.steps import hot_keys, lanes, pace
 
 PARK = dialog(
@@ -70,7 +70,7 @@ def url_of(delivery: Delivery) -> str:
 
 
 @admin.register(Lane)
-class LaneAdmin(Surrounded, Acting, base.BigList):
+class LaneAdmin(WithPageContext, RowActions, base.BigList):
     """Keys of ordered consumers that have something open."""
 
     id_prefix = ids.LANE
@@ -88,7 +88,7 @@ class LaneAdmin(Surrounded, Acting, base.BigList):
     fields = (("key", "route"), ("state_now", "waiting"), ("head", "stands"), "most")
     readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands", "most")
 
-    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """What to do while there is none; which of them are hot."""
         return {"none": not Lane.objects.exists(), "hot": hot_keys.crowds()}
 
@@ -150,8 +150,8 @@ class LaneAdmin(Surrounded, Acting, base.BigList):
         """Pass over the head that was seen; another one is left alone."""
         head_id = form.cleaned_data["head"] or 0
 
-        def step(number: int, asker: Asker, *, now: datetime) -> object:
-            return lanes.skip(number, head_id, asker, now=now)
+        def step(number: int, principal: Principal, *, now: datetime) -> object:
+            return lanes.skip(number, head_id, principal, now=now)
 
         return self.carry_out(
             request, form, object_id, of(object_id, step), "The head is passed over."

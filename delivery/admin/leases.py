@@ -12,13 +12,13 @@ from django.urls import reverse
 from channels_app import clock
 from channels_app.admin import base
 from channels_app.admin.base import display
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from channels_app.models import Consumer
 from channels_app.models.hints import by_index
 from delivery.models import Delivery, PullWorker, PumpSlot
 from delivery.rules.lifecycle import DeliveryState
 
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 UNKNOWN = "a worker that is not known any more"
 
 
@@ -54,7 +54,7 @@ def holder(delivery: Delivery) -> str:
 def of_consumer(consumer: Consumer) -> Sequence[Held]:
     """Leases that are out, the newest deliveries first."""
     rows = by_index(Delivery.objects.filter(consumer=consumer), "delivery_list")
-    held = rows.filter(state=DeliveryState.IN_FLIGHT.value).order_by("-id")[:MOST_SHOWN]
+    held = rows.filter(state=DeliveryState.IN_FLIGHT.value).order_by("-id")[:MAX_SHOWN]
     now = clock.now()
     found = [(row, row.lease_owner or 0) for row in held if is_pulled(row)]
     workers = PullWorker.objects.in_bulk({owner for _, owner in found})
@@ -71,7 +71,7 @@ def of_consumer(consumer: Consumer) -> Sequence[Held]:
 
 
 @admin.register(PullWorker)
-class PullWorkerAdmin(Surrounded, base.ReadOnly):
+class PullWorkerAdmin(WithPageContext, base.ReadOnly):
     """Who receives for pull consumers; what each one holds stands on its consumer's page."""
 
     list_before_template = "delivery/workers_top.html"
@@ -83,7 +83,7 @@ class PullWorkerAdmin(Surrounded, base.ReadOnly):
     fields = (("name", "seen"), ("consumer", "channel"), "keys")
     readonly_fields = ("channel", "seen", "keys")
 
-    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """What to do while there is none."""
         return {"none": not PullWorker.objects.exists()}
 

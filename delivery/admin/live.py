@@ -11,8 +11,8 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
 from channels_app.admin import base
-from channels_app.admin.surroundings import Surrounded
-from delivery.admin.stopping import Stoppable
+from channels_app.admin.page_context import WithPageContext
+from delivery.admin.stop_action import Stoppable
 
 TEMPLATE = "delivery/live.html"
 
@@ -48,7 +48,7 @@ class AbstractPage(ABCMeta, MediaDefiningClass):
     """The class of pages that leave something to be told: without it none can be registered."""
 
 
-class LivePage(Surrounded, Stoppable, metaclass=AbstractPage):
+class LivePage(WithPageContext, Stoppable, metaclass=AbstractPage):
     """A page whose upper part keeps itself up to date until the row has come to its end."""
 
     change_form_outer_before_template = TEMPLATE
@@ -57,7 +57,7 @@ class LivePage(Surrounded, Stoppable, metaclass=AbstractPage):
     def live(self, row: Any) -> Live:
         """How far it is now."""
 
-    def around_row(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         """Its bar."""
         return self._shown(row)
 

@@ -22,9 +22,9 @@ from channels_app.errors import BrokerError
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids, times
 from delivery.models import Delivery
-from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED, DeliveryState
 from delivery.rules.outcome import Outcome
+from delivery.rules.principal import Principal
 from delivery.steps import replay
 from delivery.steps.replay import HIGHEST_STATUS, LOWEST_STATUS, Count, ReplayFilter
 
@@ -172,7 +172,7 @@ def _begin(request: HttpRequest, how: How) -> HttpResponse:
     made = replay.create(
         wanted,
         replay.consumers_of(wanted),
-        Asker(base.actor(request), how.cleaned_data["reason"]),
+        Principal(base.actor(request), how.cleaned_data["reason"]),
         now=clock.now(),
         rate_per_second=how.cleaned_data["rate_per_second"],
     )

@@ -13,11 +13,11 @@ from django.db import connection
 from delivery.models import Counter, Delivery
 from delivery.models.counter import MADE
 
-MOST = 1000
+MAX_ROWS = 1000
 """Rows that a filtered list leads through."""
 BUDGET = 50_000
 """Rows that all ranges together may read; many ranges read fewer rows each."""
-FEWEST = 100
+MIN_ROWS = 100
 RANGES = 200
 """Terms of one union; SQLite allows 500."""
 TERM = (
@@ -38,14 +38,14 @@ def newest(
     *,
     since: int = 0,
     ended: Ended | None = None,
-    most: int = MOST,
+    most: int = MAX_ROWS,
 ) -> list[int]:
     """Keys of the newest rows, falling. None means any consumer, any state; ``since`` is a key.
 
     No index serves ``ended``: it is looked for among the newest of what the others leave.
     """
     pairs = _pairs(consumer_ids, states)
-    depth = max(FEWEST, min(MOST, BUDGET // max(1, len(pairs))))
+    depth = max(MIN_ROWS, min(MAX_ROWS, BUDGET // max(1, len(pairs))))
     limit = min(most, depth)
     found: list[int] = []
     for start in range(0, len(pairs), RANGES):

@@ -12,7 +12,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from channels_app.steps.switch_consumer import LONGEST_REASON
+from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
 from delivery.rules.pipeline_jobs import DRY_RUN, Job, Kind, Option
 
 SURE = "sure"
@@ -49,7 +49,7 @@ class JobForm(forms.Form):
             )
         self.fields["reason"] = forms.CharField(
             required=False,
-            max_length=LONGEST_REASON,
+            max_length=MAX_REASON_LENGTH,
             widget=UnfoldAdminTextInputWidget,
             help_text="For the audit log.",
         )

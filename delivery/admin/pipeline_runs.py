@@ -18,10 +18,10 @@ from channels_app.errors import BrokerError
 from delivery.admin.live import Live, LivePage
 from delivery.admin.pipeline_forms import JobForm
 from delivery.admin.pipeline_jobs import duration, shown, standings, state, words
-from delivery.admin.stopping import button
+from delivery.admin.stop_action import button
 from delivery.models import PipelineRun
-from delivery.rules.asker import Asker
 from delivery.rules.pipeline_jobs import JOBS
+from delivery.rules.principal import Principal
 from delivery.runtime import pipeline
 from delivery.steps import pipeline_runs
 
@@ -55,7 +55,7 @@ class PipelineRunAdmin(LivePage, base.BigList):
     )
     open_states = (State.QUEUED, State.RUNNING)
 
-    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """How each job stands."""
         return {
             "jobs": standings(),
@@ -83,13 +83,13 @@ class PipelineRunAdmin(LivePage, base.BigList):
         form = JobForm(known, data, request.GET.dict(), _options_of(request.GET.get("again"), job))
         refused = ""
         if request.method == "POST" and form.is_valid():
-            asker = Asker(base.actor(request), form.cleaned_data["reason"])
+            principal = Principal(base.actor(request), form.cleaned_data["reason"])
             try:
-                run = pipeline_runs.ask(job, form.options(), asker, now=clock.now())
+                run = pipeline_runs.ask(job, form.options(), principal, now=clock.now())
             except BrokerError as error:
                 refused = error.detail
             else:
-                pipeline.nudge()
+                pipeline.wake_up()
                 return redirect(self.page_of(run.pk))
         context = self.admin_site.each_context(request) | {
             "title": f"Start {known.title.lower()}",

@@ -11,11 +11,11 @@ from channels_app.admin import base
 from channels_app.admin.base import action, dialog, display
 from delivery.admin.pipeline_jobs import is_on, period
 from delivery.models import PipelineLock, PipelineSchedule
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.steps import pipeline_runs
 
 Mode = PipelineSchedule.Mode
-LONGEST = 366 * 24 * 60
+MAX_MINUTES = 366 * 24 * 60
 """Minutes."""
 
 
@@ -29,7 +29,7 @@ class Rhythm(base.ReasonForm):
     every_minutes = forms.IntegerField(
         label="Every so many minutes",
         min_value=1,
-        max_value=LONGEST,
+        max_value=MAX_MINUTES,
         widget=UnfoldAdminIntegerFieldWidget,
     )
 
@@ -71,9 +71,9 @@ class PipelineScheduleAdmin(base.ReadOnly):
     def plan(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Say when it runs by itself."""
         values = form.cleaned_data
-        asker = Asker(base.actor(request), values["reason"])
+        principal = Principal(base.actor(request), values["reason"])
         with base.telling(request, "The rhythm is changed."):
-            pipeline_runs.plan(object_id, values["mode"], values["every_minutes"], asker)
+            pipeline_runs.plan(object_id, values["mode"], values["every_minutes"], principal)
         return base.leave_dialog(self.page_of(object_id))
 
     @display(description="Runs by itself")

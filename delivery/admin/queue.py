@@ -24,16 +24,16 @@ from unfold.widgets import (
 
 from channels_app import clock
 from channels_app.admin import base
-from channels_app.admin.acting import Acting
 from channels_app.admin.base import action, dialog
+from channels_app.admin.row_actions import RowActions
 from channels_app.errors import BrokerError
 from channels_app.models import Channel, Consumer
 from channels_app.models.hints import by_index
-from channels_app.steps.switch_consumer import LONGEST_REASON
+from channels_app.steps.switch_consumer import MAX_REASON_LENGTH
 from delivery.admin.live import Live
 from delivery.models import Counter, Delivery, MoveTask, Queue
-from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.principal import Principal
 from delivery.steps import queues
 
 MAY_MOVE = "delivery.change_movetask"
@@ -101,7 +101,7 @@ class MoveForm(forms.Form):
     )
     reason = forms.CharField(
         required=False,
-        max_length=LONGEST_REASON,
+        max_length=MAX_REASON_LENGTH,
         widget=UnfoldAdminTextInputWidget,
         help_text="For the audit log.",
     )
@@ -116,7 +116,7 @@ class MoveForm(forms.Form):
         )
 
 
-class MoveActions(Acting):
+class MoveActions(RowActions):
     """The part of a consumer's page about its queue; only a pull consumer has one."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -163,7 +163,7 @@ class MoveActions(Acting):
             request,
             form,
             object_id,
-            lambda actor, reason: queues.cancel_move(task, Asker(actor, reason)),
+            lambda actor, reason: queues.cancel_move(task, Principal(actor, reason)),
             "Nothing is moved any more.",
         )
 
@@ -181,7 +181,7 @@ class MoveActions(Acting):
             try:
                 queues.start_move(
                     consumer,
-                    Asker(base.actor(request), form.cleaned_data["reason"]),
+                    Principal(base.actor(request), form.cleaned_data["reason"]),
                     now=now,
                     to_move=waiting.to_move,
                     destination=form.cleaned_data["destination"],

@@ -12,7 +12,7 @@ from channels_app.admin.base import dialog, display
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
 from delivery.admin.live import Live, LivePage
-from delivery.admin.stopping import button
+from delivery.admin.stop_action import button
 from delivery.models import Replay
 from delivery.steps import replay
 

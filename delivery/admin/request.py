@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.models import Consumer, Message
 from channels_app.rules import ids
 from delivery.conf import conf
@@ -32,7 +32,7 @@ def headers(
             content_type=message.content_type,
             event_type=delivery.event_type,
             ordering_key=delivery.ordering_key,
-            forwarded=sealing.headers_of(message),
+            forwarded=data_encryption.headers_of(message),
         )
     )
     return [(name, value) for name, value in built if name.lower() not in NOT_KEPT]

@@ -12,7 +12,7 @@ from channels_app.admin.base import dialog, display
 from channels_app.models import Consumer
 from channels_app.rules import ids
 from delivery.admin.live import Live, LivePage
-from delivery.admin.stopping import button
+from delivery.admin.stop_action import button
 from delivery.models import PipelineRun, Restore, Restored, RestoredMessage
 from delivery.rules.pipeline_jobs import JOBS
 from delivery.steps import pipeline_runs

@@ -11,7 +11,7 @@ from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.admin.choices import ChoicesDropdownFilter
 from delivery.models import ConsumerHealth, Counter, PumpSlot, SweepRun
-from delivery.runtime.slots import STALE_S
+from delivery.runtime.registration import STALE_AFTER_S
 
 Circuit = ConsumerHealth.Circuit
 TONE = {Circuit.CLOSED: "good", Circuit.OPEN: "bad"}
@@ -40,7 +40,7 @@ class PumpSlotAdmin(base.ReadOnly):
     @display(description="State")
     def alive(self, slot: PumpSlot) -> str:
         """Whether it had a heartbeat lately."""
-        lives = slot.heartbeat_at >= clock.now() - timedelta(seconds=STALE_S)
+        lives = slot.heartbeat_at >= clock.now() - timedelta(seconds=STALE_AFTER_S)
         return base.label("alive", "good") if lives else base.label("gone", "bad")
 
     @display(description="Heartbeat")

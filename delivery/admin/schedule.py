@@ -11,13 +11,13 @@ from django.urls import URLPattern, path, reverse
 
 from channels_app import clock
 from channels_app.admin import base, body
-from channels_app.admin.acting import Acting, pausing, resuming
 from channels_app.admin.base import action, dialog, display
 from channels_app.admin.choices import ChoicesDropdownFilter, RelatedDropdownFilter
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
+from channels_app.admin.row_actions import RowActions, pausing, resuming
 from channels_app.api import recurring
 from channels_app.models import Schedule, ScheduleBody
-from channels_app.rules import firings, ids
+from channels_app.rules import ids, occurrence_log
 from channels_app.steps import note_opening, register_schedule
 from channels_app.steps.register_schedule import Order
 from delivery.admin.schedule_form import ScheduleForm, in_zone, preview
@@ -26,11 +26,11 @@ from delivery.runtime.recurring import run_now
 State = Schedule.State
 TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.ENDED: "calm"}
 RESULT_TONE = {
-    firings.FIRED: "good",
-    firings.RUN: "busy",
-    firings.MISSED: "wait",
-    firings.OVERLAPPED: "wait",
-    firings.REFUSED: "bad",
+    occurrence_log.FIRED: "good",
+    occurrence_log.RUN: "busy",
+    occurrence_log.MISSED: "wait",
+    occurrence_log.OVERLAPPED: "wait",
+    occurrence_log.REFUSED: "bad",
 }
 PAUSE = dialog(
     "Pause this schedule?",
@@ -50,7 +50,7 @@ CONTENT = ("body", "headers")
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(Surrounded, Acting, base.Stepped):
+class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
     """Recurring messages: made and changed by a form, paused, resumed and run by hand."""
 
     form = ScheduleForm
@@ -97,7 +97,7 @@ class ScheduleAdmin(Surrounded, Acting, base.Stepped):
         """As the steps name it."""
         return f"schedule:{obj.channel.slug}/{obj.name}"
 
-    def over_list(self, request: HttpRequest) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """What to do while there is none."""
         return {
             "none": not Schedule.objects.exists(),
@@ -105,7 +105,7 @@ class ScheduleAdmin(Surrounded, Acting, base.Stepped):
             "add_url": reverse("admin:channels_app_schedule_add"),
         }
 
-    def around_row(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         """The schedule in words, its next occurrences and its last ones."""
         if body.may_see(request, row.channel):
             target, team_id = self.audit_target(row), row.owner_team_id
@@ -236,13 +236,13 @@ class ScheduleBodyAdmin(base.ReadOnly):
         return f"{row.schedule.body_bytes:,} B"
 
     @display(description="Sealed by")
-    def sealed_by(self, row: ScheduleBody) -> str:
+    def encrypted_by(self, row: ScheduleBody) -> str:
         """The id of the encryption key."""
         return body.protection(row)
 
 
 def _shown(schedule: Schedule) -> dict[str, Any]:
-    shown, table = recurring.shown(schedule, clock.now()), schedule.timetable
+    shown, table = recurring.representation(schedule, clock.now()), schedule.timetable
     ahead = table.upcoming(clock.now(), len(shown["next"]))
     lines = [
         line

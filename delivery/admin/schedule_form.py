@@ -14,13 +14,13 @@ from channels_app.errors import Invalid
 from channels_app.models import Schedule
 from channels_app.rules import recurrence, times
 from channels_app.rules.encryption import Unreadable
-from channels_app.rules.fields import BadValues
-from channels_app.rules.registered import Registered
+from channels_app.rules.fields import InvalidValues
 from channels_app.rules.timetable import Timetable
+from channels_app.rules.write_result import WriteResult
 from channels_app.steps import register_schedule
 from channels_app.steps.register_schedule import Order, Owner
 
-MOST_SHOWN = 64 * 1024
+MAX_SHOWN = 64 * 1024
 """Bytes of a body that a form holds; a larger one is registered through the API."""
 
 
@@ -73,7 +73,7 @@ class ScheduleForm(ReasonedForm):
     def _show_body(self) -> None:
         try:
             body = register_schedule.body_of(self.instance)
-            if len(body) <= MOST_SHOWN:
+            if len(body) <= MAX_SHOWN:
                 self.initial["body"] = body.decode()
                 return
             reason = "It is too large for a form."
@@ -96,7 +96,7 @@ class ScheduleForm(ReasonedForm):
         values["body"] = _unix(self.cleaned_data.get("body") or "")
         return values
 
-    def write(self, actor: str) -> Registered[Schedule]:
+    def write(self, actor: str) -> WriteResult[Schedule]:
         """Create or change it, as the API would."""
         schedule = self.instance
         if "body" not in self.fields or self.fields["body"].disabled:
@@ -134,7 +134,7 @@ def preview(typed: QueryDict, now: datetime) -> dict[str, Any]:
             end_at=read["end_at"],
         )
         ahead = table.upcoming(now, recurring.SHOWN)
-    except BadValues as bad:
+    except InvalidValues as bad:
         return {"faults": bad.faults}
     return {"words": table.words(), "ahead": in_zone(table, ahead)}
 

@@ -8,12 +8,12 @@ from delivery.admin import request
 from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
 
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 """Attempts on the page; the newest are the ones that matter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimelineEvent:
     """One attempt, or the beginning, or what is to come."""
 
     tone: str
@@ -29,25 +29,25 @@ class Moment:
     """Status line, headers and the first bytes of the answer as text."""
 
 
-def moments(delivery: Delivery, *, hidden: str) -> Sequence[Moment]:
-    """From accepted to now; attempts beyond MOST_SHOWN are left out, oldest first.
+def moments(delivery: Delivery, *, hidden: str) -> Sequence[TimelineEvent]:
+    """From accepted to now; attempts beyond MAX_SHOWN are left out, oldest first.
 
     ``hidden`` says why headers and answers are not shown, which may repeat what was sent; '' shows
     them.
     """
-    newest = delivery.attempts.order_by("-number")[:MOST_SHOWN]
+    newest = delivery.attempts.order_by("-number")[:MAX_SHOWN]
     attempts = [_of(delivery, attempt, hidden=hidden) for attempt in reversed(newest)]
-    return [Moment("calm", "Accepted", delivery.accepted_at), *attempts, *_ahead(delivery)]
+    return [TimelineEvent("calm", "Accepted", delivery.accepted_at), *attempts, *_ahead(delivery)]
 
 
-def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> Moment:
+def _of(delivery: Delivery, attempt: Attempt, *, hidden: str) -> TimelineEvent:
     outcome, said = Outcome(attempt.outcome), attempt.answer
     excerpt, headers = said.body.decode("utf-8", errors="replace"), said.headers.strip()
     sent = request.text(delivery, delivery.message, delivery.consumer, attempt.started_at)
     if hidden:
         sent, headers = hidden, ""
         excerpt = hidden if excerpt else ""
-    return Moment(
+    return TimelineEvent(
         tone=outcome.tone,
         title=outcome.words,
         at=attempt.started_at,
@@ -70,13 +70,17 @@ def timings(attempt: Attempt) -> str:
     return ", ".join([*parts, f"total {attempt.total_ms} ms"])
 
 
-def _ahead(delivery: Delivery) -> list[Moment]:
+def _ahead(delivery: Delivery) -> list[TimelineEvent]:
     if delivery.due_at is None:
         return []
     if delivery.state == "in_flight":
-        return [Moment("wait", "In flight", delivery.due_at, "Its worker has until then.")]
+        return [TimelineEvent("wait", "In flight", delivery.due_at, "Its worker has until then.")]
     if delivery.state == "awaiting_ack":
-        return [Moment("wait", "Awaits its ack", delivery.due_at, "The consumer has until then.")]
+        return [
+            TimelineEvent("wait", "Awaits its ack", delivery.due_at, "The consumer has until then.")
+        ]
     if delivery.is_behind:
-        return [Moment("wait", "Next", None, "It waits for an earlier one of its ordering key.")]
-    return [Moment("wait", "Next", delivery.due_at, "Not sent before this instant.")]
+        return [
+            TimelineEvent("wait", "Next", None, "It waits for an earlier one of its ordering key.")
+        ]
+    return [TimelineEvent("wait", "Next", delivery.due_at, "Not sent before this instant.")]

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 from channels_app.admin import base
 from channels_app.admin.base import display
-from channels_app.admin.surroundings import Surrounded
+from channels_app.admin.page_context import WithPageContext
 from delivery.models import Traffic, TrafficMark
 from delivery.models.traffic import ALL
 from delivery.rules.latency import BOUNDS_MS, in_words, quantile_ms
@@ -25,7 +25,7 @@ class Bucket(NamedTuple):
 
 
 @admin.register(Traffic)
-class TrafficAdmin(Surrounded, base.BigList):
+class TrafficAdmin(WithPageContext, base.BigList):
     """What the charts are drawn from."""
 
     list_display = ("begins", "span_s", "whose", "accepted", "delivered", "failed", "dead")
@@ -43,7 +43,7 @@ class TrafficAdmin(Surrounded, base.BigList):
             return queryset, False
         return (queryset.filter(consumer_id=term) if term.isdecimal() else queryset.none()), False
 
-    def around_row(self, request: HttpRequest, row: Traffic) -> dict[str, Any]:
+    def row_context(self, request: HttpRequest, row: Traffic) -> dict[str, Any]:
         """Its latencies as a picture."""
         return {
             "quantiles": [

@@ -12,8 +12,8 @@ from channels_app.admin import base
 from channels_app.conf import conf
 from channels_app.rules import times
 from delivery.models import Delivery
-from delivery.rules.asker import Asker
-from delivery.runtime import wake
+from delivery.rules.principal import Principal
+from delivery.runtime import wakeups
 from delivery.steps import cancel, reschedule
 
 MAY = "channels_app.change_message"
@@ -36,9 +36,9 @@ def move(request: HttpRequest, object_id: int) -> HttpResponse:
         mark = "&" if "?" in page else "?"
         return redirect(f"{page}{mark}{urlencode({'due_at': typed})}")
     with base.telling(request, f"It is sent from {times.text(due_at)} on."):
-        reschedule.reschedule(object_id, _asker(request), now=now, due_at=due_at)
+        reschedule.reschedule(object_id, _principal(request), now=now, due_at=due_at)
         queued = Delivery.objects.filter(message_id=object_id, state="queued")
-        wake.hurry(queued.values_list("consumer_id", flat=True))
+        wakeups.notify_pumps(queued.values_list("consumer_id", flat=True))
     return redirect(page)
 
 
@@ -46,7 +46,7 @@ def take_back(request: HttpRequest, object_id: int) -> HttpResponse:
     """Send it to nobody any more who does not have it yet."""
     base.require(request.user.has_perm(MAY))
     with base.telling(request, "What waited of it is cancelled."):
-        cancel.cancel_message(object_id, _asker(request), now=clock.now())
+        cancel.cancel_message(object_id, _principal(request), now=clock.now())
     return redirect(_page(request, object_id))
 
 
@@ -57,5 +57,5 @@ def _page(request: HttpRequest, message_id: int) -> str:
     return reverse("admin:channels_app_message_change", args=[message_id])
 
 
-def _asker(request: HttpRequest) -> Asker:
-    return Asker(base.actor(request), request.POST.get("reason", "")[:500])
+def _principal(request: HttpRequest) -> Principal:
+    return Principal(base.actor(request), request.POST.get("reason", "")[:500])

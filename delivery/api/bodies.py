@@ -11,15 +11,15 @@ from channels_app.api.base import Sender, json_object
 from channels_app.conf import conf
 from channels_app.errors import Invalid
 from channels_app.rules import fields, ids, times
-from channels_app.rules.fields import BadValues, Field
-from delivery.rules.leases import LONGEST_TOKEN, LONGEST_WORKER
+from channels_app.rules.fields import Field, InvalidValues
+from delivery.rules.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH
 from delivery.steps import replay
 
-MOST_RECEIVED = 100
+MAX_RECEIVED = 100
 """Messages of one answer, and leases of one request."""
-LONGEST_WAIT_S = 20
-LONGEST_LEASE_S = 43_200
-LONGEST_DELAY_S = 86_400
+MAX_WAIT_S = 20
+MAX_LEASE_S = 43_200
+MAX_DELAY_S = 86_400
 LOWEST_RATE, HIGHEST_RATE = 0.001, 10_000.0
 
 _REASON = Field(fields.nullable(fields.text(500, lines=True)))
@@ -54,25 +54,25 @@ BACKFILL: dict[str, Field] = {
     "reason": _REASON,
 }
 _LEASES = Field(
-    fields.listed(fields.text(LONGEST_TOKEN), MOST_RECEIVED),
+    fields.listed(fields.text(MAX_TOKEN_LENGTH), MAX_RECEIVED),
     required=True,
     help="Leases as they were received, of any consumers.",
 )
 _DELAY = Field(
-    fields.nullable(fields.number(0, LONGEST_DELAY_S)), help="Seconds until it may be taken again."
+    fields.nullable(fields.number(0, MAX_DELAY_S)), help="Seconds until it may be taken again."
 )
 _LEASE = Field(
-    fields.nullable(fields.number(1, LONGEST_LEASE_S)), help="Seconds until a lease ends; 30."
+    fields.nullable(fields.number(1, MAX_LEASE_S)), help="Seconds until a lease ends; 30."
 )
 RECEIVE: dict[str, Field] = {
-    "max": Field(fields.nullable(fields.whole(1, MOST_RECEIVED)), help="Messages at most; 10."),
+    "max": Field(fields.nullable(fields.whole(1, MAX_RECEIVED)), help="Messages at most; 10."),
     "wait_s": Field(
-        fields.nullable(fields.number(0, LONGEST_WAIT_S)),
+        fields.nullable(fields.number(0, MAX_WAIT_S)),
         help="Seconds to wait for the first message; 0.",
     ),
     "lease_s": _LEASE,
     "worker_id": Field(
-        fields.nullable(fields.text(LONGEST_WORKER)),
+        fields.nullable(fields.text(MAX_WORKER_LENGTH)),
         help="Who receives, for people who look; the key's id unless you say.",
     ),
     "keys": Field(
@@ -138,8 +138,10 @@ def cleaned(body: object, known: Mapping[str, Field]) -> dict[str, Any]:
         # null is what serializers write for a field that was not set.
         values = {name: value for name, value in found.items() if value is not None}
         if missing := sorted(required - values.keys()):
-            raise BadValues([fields.Fault(name, "This field is required.") for name in missing])
-    except BadValues as bad:
+            raise InvalidValues(
+                [fields.FieldError(name, "This field is required.") for name in missing]
+            )
+    except InvalidValues as bad:
         raise Invalid.of(printable(bad)) from None
     return values
 
@@ -158,11 +160,13 @@ def move_of(values: dict[str, Any], now: datetime) -> dict[str, Any]:
     return values
 
 
-def printable(bad: BadValues) -> BadValues:
+def printable(bad: InvalidValues) -> InvalidValues:
     """The faults with names that every answer can carry: unknown ones are the caller's text."""
-    return BadValues(
+    return InvalidValues(
         [
-            fields.Fault(fault.field.encode("ascii", "backslashreplace").decode(), fault.detail)
+            fields.FieldError(
+                fault.field.encode("ascii", "backslashreplace").decode(), fault.detail
+            )
             for fault in bad.faults
         ]
     )

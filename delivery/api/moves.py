@@ -17,7 +17,7 @@ _MOVE: Schema = {
     "priority": PRIORITY,
     "due_at": said(WRITTEN_INSTANT, "An instant in the past means now. Not with delay_ms."),
     "delay_ms": said(
-        {"type": "integer", "minimum": 0, "maximum": times.LONGEST_DELAY_MS},
+        {"type": "integer", "minimum": 0, "maximum": times.MAX_DELAY_MS},
         "Milliseconds from now, by the broker's clock.",
     ),
 }

@@ -16,7 +16,7 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 from delivery.steps.replay.filters import instant, of_types
 
-LOOKS = (500, 1500)
+SCAN_ROWS = (500, 1500)
 """Rows of one range that each look of an answer covers; where it ends is read from the index alone.
 Most filters match much: a short look fills the page."""
 
@@ -49,7 +49,7 @@ class Deep(Page):
         """As Page.answer. ``ranges`` are served by an index in the order of ``id``."""
         found: list[Any] = []
         lookup, place, edge = self.lookup, self.place, None
-        for scan in LOOKS:
+        for scan in SCAN_ROWS:
             parts = [self._from(part, lookup, place) for part in ranges]
             edge = self._edge(parts, scan)
             found += self._matching(parts, wanted, edge, self.limit + 1 - len(found))

@@ -5,18 +5,18 @@ import codecs
 from datetime import datetime
 from typing import Any
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.conf import conf
-from channels_app.directory import ConsumerView
+from channels_app.config_cache import ConsumerConfig
 from channels_app.models import Consumer, Message
 from channels_app.rules import ids, times
 from delivery.models import Attempt, Delivery, Lane, Replay
 from delivery.rules.lifecycle import DeliveryState, shown_state
 from delivery.rules.roundtrip import Roundtrip
 from delivery.runtime.probe import Probed
-from delivery.runtime.receiving import Handed
+from delivery.runtime.receiving import ReceivedMessage
 from delivery.steps import replay
-from delivery.steps.send import Answer
+from delivery.steps.send import Response
 
 
 def message(row: Message, channel: str, now: datetime) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, An
     """One attempt with the beginning of its answer for who may open it, as it may repeat the body;
     which process made it is the operator's."""
     # A worker's words about a sealed message are part of the answer.
-    said = row.answer if may_open else sealing.Answer(row.error, "", b"")
+    said = row.answer if may_open else data_encryption.StoredResponse(row.error, "", b"")
     shown = {
         "id": ids.to_public(ids.ATTEMPT, row.id),
         "number": row.number,
@@ -162,7 +162,7 @@ def lane(row: Lane, consumer: Consumer, most_per_second: float | None) -> dict[s
 
 def probed(found: Probed) -> dict[str, Any]:
     """A sample and the consumer's answer."""
-    came: Answer = found.answer
+    came: Response = found.answer
     return {
         "webhook_id": found.webhook_id,
         "event_type": found.event_type,
@@ -179,9 +179,11 @@ def probed(found: Probed) -> dict[str, Any]:
     }
 
 
-def handed(one: Handed, view: ConsumerView, *, settled: bool) -> dict[str, Any]:
+def received_message(
+    one: ReceivedMessage, view: ConsumerConfig, *, settled: bool
+) -> dict[str, Any]:
     """A message in the hands of a pull consumer; what was settled at once has no lease."""
-    row, parcel = one.row, one.parcel
+    row, payload = one.row, one.payload
     message = ids.to_public(ids.MESSAGE, row.message_id)
     return {
         "id": message,
@@ -195,9 +197,9 @@ def handed(one: Handed, view: ConsumerView, *, settled: bool) -> dict[str, Any]:
         "ordering_key": row.ordering_key,
         "replay": row.replayed,
         "accepted_at": times.text(row.accepted_at),
-        "content_type": parcel.content_type,
-        "headers": parcel.headers,
-        **_body(parcel.body, message),
+        "content_type": payload.content_type,
+        "headers": payload.headers,
+        **_body(payload.body, message),
     }
 
 

@@ -9,40 +9,40 @@ A lane is locked first and looked at then: who adds one behind a head waits for 
 away, and the other way round.
 """
 
-from delivery.lanes.birth import born, in_turn
-from delivery.lanes.entering import Entered, Entrant, enter, enter_rows
+from delivery.lanes.entering import Entered, NewEntry, enter, enter_rows
 from delivery.lanes.expired import expired_behind
 from delivery.lanes.leaving import (
-    Leaver,
+    ClosingEntry,
     advance,
     block,
     ending,
+    is_stalled,
     leave,
     leave_rows,
     releasing,
-    stands_still,
 )
-from delivery.lanes.stepping_back import step_back
+from delivery.lanes.new_deliveries import in_turn, new_deliveries
+from delivery.lanes.step_back import step_back
 from delivery.lanes.tables import Locked, lock, parked
 
 __all__ = [
+    "ClosingEntry",
     "Entered",
-    "Entrant",
-    "Leaver",
     "Locked",
+    "NewEntry",
     "advance",
     "block",
-    "born",
     "ending",
     "enter",
     "enter_rows",
     "expired_behind",
     "in_turn",
+    "is_stalled",
     "leave",
     "leave_rows",
     "lock",
+    "new_deliveries",
     "parked",
     "releasing",
-    "stands_still",
     "step_back",
 ]

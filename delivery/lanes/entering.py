@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from channels_app import clock
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import raw
 from delivery.lanes.tables import DELIVERIES, LANES, NEVER, WAITERS, keyed, lengthen, lock
 from delivery.models import Lane, LaneWaiter
@@ -20,7 +20,7 @@ NEW = raw.Insert(
 WAITING = raw.Insert(LaneWaiter, numbers=("delivery_id", "lane_id", "place"), values=("due_at",))
 
 
-class Entrant(NamedTuple):
+class NewEntry(NamedTuple):
     """A delivery that is about to be open."""
 
     delivery_id: int
@@ -38,14 +38,14 @@ class Entered:
     statements: list[raw.Statement] = field(default_factory=list)
 
 
-def enter(entrants: Iterable[Entrant], now: datetime) -> Entered:
+def enter(entrants: Iterable[NewEntry], now: datetime) -> Entered:
     """Put deliveries at the end of their lanes, in the order in which they come.
 
     Who finds a lane empty is its head. A dead head that is queued again keeps its place. The
     caller executes the statements; where a rival makes the same lane they collide, whereupon the
     caller's transaction has to run once more.
     """
-    by_lane: dict[int, list[Entrant]] = {}
+    by_lane: dict[int, list[NewEntry]] = {}
     for entrant in entrants:
         key = lane_id(entrant.consumer_id, entrant.ordering_key)
         by_lane.setdefault(key, []).append(entrant)
@@ -77,10 +77,10 @@ def enter(entrants: Iterable[Entrant], now: datetime) -> Entered:
 
 def enter_rows(delivery_ids: Collection[int]) -> None:
     """The same for deliveries that have just been queued; waiters keep their instants."""
-    directory.refresh()
+    config_cache.refresh()
     rows = keyed(delivery_ids, "message_id, CAST(due_at AS CHAR)")
     rows.sort(key=lambda row: row[3])
-    entered = enter((Entrant(row[0], row[1], row[2], row[4]) for row in rows), clock.now())
+    entered = enter((NewEntry(row[0], row[1], row[2], row[4]) for row in rows), clock.now())
     if not entered.statements:
         return
     # Should a waiter of a former time have been left behind, its place is another one now.

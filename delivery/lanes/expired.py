@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import raw
 from delivery.lanes.tables import DELIVERIES, LANES, NEVER, WAITERS
 from delivery.rules.lanes import lane_id
 from delivery.rules.lifecycle import DeliveryState
 
-MOST = 500
+MAX_ROWS = 500
 """Deliveries behind heads that are looked at in one transaction."""
-MOST_LANES = 50
+MAX_LANES = 50
 """Of one look, so that each has a share worth the look."""
 
 
@@ -23,8 +23,8 @@ def expired_behind(
     ``heads`` are consumers and keys. What another one holds is passed over, and what stands
     farther behind is left to the next claim. The caller ends them and lets them leave.
     """
-    known = directory.ordered()
-    keys = sorted({lane_id(*head) for head in heads if head[1] and head[0] in known})[:MOST_LANES]
+    known = config_cache.ordered()
+    keys = sorted({lane_id(*head) for head in heads if head[1] and head[0] in known})[:MAX_LANES]
     if not keys:
         return []
     crowded = raw.read(
@@ -32,7 +32,7 @@ def expired_behind(
     )
     if not crowded:
         return []
-    share = MOST // len(crowded)
+    share = MAX_ROWS // len(crowded)
     waiting = raw.union(
         f"SELECT delivery_id FROM {WAITERS} WHERE lane_id = {key:d} "
         f"AND place > {place:d} ORDER BY place LIMIT {share:d}"

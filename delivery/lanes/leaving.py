@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from channels_app import failpoints
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import raw
 from delivery import metrics
 from delivery.lanes.tables import (
@@ -32,7 +32,7 @@ NEXT = f"""
 """One step into the index for each lane, whatever waits in it."""
 
 
-class Leaver(NamedTuple):
+class ClosingEntry(NamedTuple):
     """A delivery that is open no more."""
 
     delivery_id: int
@@ -41,7 +41,7 @@ class Leaver(NamedTuple):
     is_dead: bool = False
 
 
-def ending(leavers: Iterable[Leaver]) -> raw.Statement | None:
+def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
     """What ends the lanes where nobody waits behind these heads, without a look at them first.
 
     Its row count is that of the lanes that are no more; `leave` finds the others. Lanes of dead
@@ -62,7 +62,7 @@ def ending(leavers: Iterable[Leaver]) -> raw.Statement | None:
     )
 
 
-def leave(leavers: Iterable[Leaver], now: datetime, *, ended: int = 0) -> dict[int, datetime]:
+def leave(leavers: Iterable[ClosingEntry], now: datetime, *, ended: int = 0) -> dict[int, datetime]:
     """Take finished deliveries out of their lanes and let the next ones go.
 
     Of their lanes ``ended`` are no more already (`ending`). Returns when each consumer has
@@ -80,7 +80,7 @@ def leave(leavers: Iterable[Leaver], now: datetime, *, ended: int = 0) -> dict[i
     free = [lane for lane in lanes.values() if lane.head_id in by_id]
     if not free:
         return {}
-    stands = stands_still()
+    stands = is_stalled()
     dead = {one.delivery_id for one in by_id.values() if one.is_dead}
     blocked = [it.id for it in free if it.head_id in dead and it.consumer_id in stands]
     block(blocked, now)
@@ -91,15 +91,15 @@ def leave_rows(
     rows: Iterable[tuple[int, int]], now: datetime, *, dead: bool = False
 ) -> dict[int, datetime]:
     """The same for finished deliveries of which only id and consumer are at hand."""
-    directory.refresh()
-    known = directory.ordered()
+    config_cache.refresh()
+    known = config_cache.ordered()
     found = keyed([key for key, consumer_id in rows if consumer_id in known])
-    return leave((Leaver(row[0], row[1], row[2], dead) for row in found), now)
+    return leave((ClosingEntry(row[0], row[1], row[2], dead) for row in found), now)
 
 
-def stands_still() -> set[int]:
+def is_stalled() -> set[int]:
     """Consumers whose keys wait behind a dead delivery until a person decides (S3-14)."""
-    return {view.id for view in directory.ordered().values() if view.head_of_line == "block"}
+    return {view.id for view in config_cache.ordered().values() if view.head_of_line == "block"}
 
 
 def block(lanes: Sequence[int], now: datetime) -> None:

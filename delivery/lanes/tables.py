@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import raw
 from delivery.models import Delivery, Lane, LaneWaiter
 from delivery.rules.lanes import BEHIND, lane_id
@@ -37,7 +37,7 @@ def lock(lanes: Iterable[int]) -> dict[int, Locked]:
 
 def parked(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
     """Those of the keys (consumer, ordering key) that a person holds."""
-    known = directory.ordered()
+    known = config_cache.ordered()
     by_lane = {lane_id(*key): key for key in keys if key[1] and key[0] in known}
     if not by_lane:
         return set()
@@ -59,7 +59,7 @@ def lengthen(count: int, keys: Sequence[int], places: int | None = None) -> raw.
 
 def keyed(delivery_ids: Collection[int], more: str = "") -> list[tuple[Any, ...]]:
     """Id, consumer and key of those deliveries that belong into lanes."""
-    known = directory.ordered()
+    known = config_cache.ordered()
     if not known or not delivery_ids:
         return []
     columns = "id, consumer_id, ordering_key" + (f", {more}" if more else "")

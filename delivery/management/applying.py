@@ -11,7 +11,7 @@ from django.db.models import Model
 from channels_app.api import recurring
 from channels_app.errors import BrokerError, Invalid
 from channels_app.models import Channel, Consumer, EventType, Producer, Schedule, Team
-from channels_app.rules.registered import Registered
+from channels_app.rules.write_result import WriteResult
 from channels_app.snapshot import load_channels
 from channels_app.steps import (
     adopt_secret,
@@ -26,11 +26,11 @@ from delivery.management.declaration import Declaration, Entry, Problem
 
 _Key: TypeAlias = tuple[str, str]
 """Channel and client id."""
-_Put: TypeAlias = Callable[..., Registered[Any]]
+_Put: TypeAlias = Callable[..., WriteResult[Any]]
 """Registers an entry: takes the parts of its key, its values, and ``actor``."""
 
 HIDDEN = "(not shown)"
-AT_ONCE = 500
+BATCH_SIZE = 500
 """Entries of a table that are registered between two reports of progress."""
 
 
@@ -89,11 +89,11 @@ def apply(
 
 
 def _groups(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Entries of one table each, in order, up to `AT_ONCE`."""
+    """Entries of one table each, in order, up to `BATCH_SIZE`."""
     for _, alike in groupby(entries, key=lambda entry: entry.table.name):
         rest = list(alike)
-        for start in range(0, len(rest), AT_ONCE):
-            yield rest[start : start + AT_ONCE]
+        for start in range(0, len(rest), BATCH_SIZE):
+            yield rest[start : start + BATCH_SIZE]
 
 
 def _note(entry: Entry, outcome: Change | BrokerError, applied: Applied, refused: set[str]) -> None:
@@ -178,14 +178,14 @@ def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | B
 
 def _adopt_all(
     chosen: Mapping[_Key, bytes],
-    outcomes: Iterable[tuple[_Key, Registered[Consumer] | BrokerError]],
+    outcomes: Iterable[tuple[_Key, WriteResult[Consumer] | BrokerError]],
     actor: str,
-) -> dict[_Key, Registered[Consumer] | BrokerError]:
+) -> dict[_Key, WriteResult[Consumer] | BrokerError]:
     """Have the consumers that existed sign with the secrets that the file brings."""
     adoptions = [
         adopt_secret.Adoption(*key, chosen[key])
         for key, outcome in outcomes
-        if key in chosen and isinstance(outcome, Registered) and not outcome.created
+        if key in chosen and isinstance(outcome, WriteResult) and not outcome.created
     ]
     done = adopt_secret.adopt_all(adoptions, actor=actor)
     return {(it.channel, it.client_id): one for it, one in zip(adoptions, done, strict=True)}
@@ -193,9 +193,9 @@ def _adopt_all(
 
 def _change(
     entry: Entry,
-    registered: Registered[Any],
+    registered: WriteResult[Any],
     before: Mapping[str, Any],
-    adopted: Registered[Any] | None = None,
+    adopted: WriteResult[Any] | None = None,
 ) -> Change:
     """What a registration changed; ``before`` are the defaults for what it created."""
     kind = _KINDS[entry.table.name]
@@ -236,7 +236,7 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
 
     def put(
         channel: str, name: str, values: Mapping[str, Any], *, actor: str
-    ) -> Registered[Schedule]:
+    ) -> WriteResult[Schedule]:
         order = register_schedule.Order(channel, name, actor)
         return recurring.put_here(order, values, view=views.get(channel))
 

@@ -48,7 +48,7 @@ def refuse_wrong_keys() -> None:
     with suppress(DatabaseFailure):
         if refusal := keystore.refusal():
             raise Error(refusal)
-        keystore.sealer()  # the first start says which key that is
+        keystore.encrypting_key()  # the first start says which key that is
 
 
 class Command(BaseCommand):

@@ -21,8 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 from channels_app.rules.secrets import PUBLIC, decode_public_key, decode_secret
 from delivery.rules import signing
 
-LONGEST_BODY = 64 * 1024 * 1024
-LONGEST_PAUSE_S = 600.0
+MAX_BODY_LENGTH = 64 * 1024 * 1024
+MAX_PAUSE_S = 600.0
 REMEMBERED = 10_000
 """Messages whose tries are remembered for ``/recovering`` and for telling repeats; the oldest are
 forgotten first."""
@@ -191,11 +191,11 @@ class Handler(BaseHTTPRequestHandler):
         kind = path.strip("/").partition("/")[0]
         wanted = _number(query, "status", 500)
         if kind == "hang":
-            time.sleep(LONGEST_PAUSE_S)
+            time.sleep(MAX_PAUSE_S)
             self.close_connection = True
             return None
         if kind == "slow":
-            time.sleep(min(_number(query, "ms", 500) / 1000, LONGEST_PAUSE_S))
+            time.sleep(min(_number(query, "ms", 500) / 1000, MAX_PAUSE_S))
         if kind == "failing":
             types = {each for text in query.get("types", ()) for each in text.split(",")}
             is_meant = not types or self.headers.get("hookstation-event-type", "") in types
@@ -215,7 +215,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._answer(411, b"Content-Length is needed.\n")
             return None
-        if int(length) > LONGEST_BODY:
+        if int(length) > MAX_BODY_LENGTH:
             self.close_connection = True
             self._answer(413, b"Too large.\n")
             return None

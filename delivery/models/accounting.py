@@ -14,7 +14,7 @@ EVERY_CHANNEL = 0
 
 
 class AccountingReport(models.Model):
-    """What one audit that the broker ran by itself came to (runtime/auditor)."""
+    """What one audit that the broker ran by itself came to (runtime/reconciler)."""
 
     class Span(models.TextChoices):
         RECENT = "recent", "Recent"
@@ -34,7 +34,7 @@ class AccountingReport(models.Model):
     gap = models.PositiveBigIntegerField(default=0)
     """Rows that do not add up; 0 is well."""
     checks = models.JSONField(default=dict)
-    """The same by check (rules/accounting.Check)."""
+    """The same by check (rules/reconciliation.Check)."""
     findings = models.JSONField(default=list)
     """The first of them, with channel, consumer, number and some ids."""
 

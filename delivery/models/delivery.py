@@ -5,14 +5,14 @@ from datetime import datetime
 
 from django.db import models
 
-from channels_app import sealing
+from channels_app import data_encryption
+from channels_app.data_encryption import StoredResponse
 from channels_app.models.base import ExactCharField, TimeOrderedKey
 from channels_app.models.channel import Channel
 from channels_app.models.consumer import Consumer
 from channels_app.models.message import Message
 from channels_app.rules import ids
 from channels_app.rules.encryption import Unreadable
-from channels_app.sealing import Answer
 from delivery.rules import roundtrip
 from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
@@ -144,10 +144,12 @@ class Attempt(models.Model):
         return ids.to_public(ids.ATTEMPT, self.id)
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> StoredResponse:
         """What the consumer said, opened; an error that says why where it cannot be."""
-        stored = Answer(self.error, self.answer_headers, bytes(self.answer_excerpt))
+        stored = StoredResponse(self.error, self.answer_headers, bytes(self.answer_excerpt))
         try:
-            return sealing.open_answer(self.delivery_id, self.number, stored)
+            return data_encryption.decrypt_response(self.delivery_id, self.number, stored)
         except Unreadable as error:
-            return Answer(f"{self.error} The answer cannot be read: {error}".strip(), "", b"")
+            return StoredResponse(
+                f"{self.error} The answer cannot be read: {error}".strip(), "", b""
+            )

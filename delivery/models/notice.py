@@ -10,7 +10,7 @@ from django.db.models import F
 from channels_app.models.base import ExactCharField
 from channels_app.models.consumer import Consumer
 from channels_app.models.team import Team
-from delivery.rules.standing import Kind, State
+from delivery.rules.health_status import Kind, State
 
 STATES = [(state.value, state.value) for state in State]
 KINDS = [(kind.value, kind.value.replace("_", " ")) for kind in Kind]
@@ -93,7 +93,7 @@ class Notice(models.Model):
 
     class Meta:
         indexes = [
-            # runtime/notices: the few that are not published, or whose e-mail is due
+            # runtime/notifications: the few that are not published, or whose e-mail is due
             models.Index(fields=["published"], name="notice_published"),
             models.Index(fields=["mail_due_at"], name="notice_mail"),
         ]

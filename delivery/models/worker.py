@@ -8,7 +8,7 @@ from django.db import models
 from channels_app import clock
 from channels_app.models.base import ExactCharField
 from channels_app.models.consumer import Consumer
-from delivery.rules.leases import LONGEST_WORKER
+from delivery.rules.leases import MAX_WORKER_LENGTH
 
 ABSENT_AFTER = timedelta(minutes=1)
 """A worker asks more often, even one that waits in its call as long as it may."""
@@ -20,7 +20,7 @@ class PullWorker(models.Model):
     id = models.BigIntegerField(primary_key=True)
     """What `rules.leases.owner_of` makes of consumer and name: ``Delivery.lease_owner``."""
     consumer = models.ForeignKey(Consumer, models.CASCADE, related_name="workers")
-    name = ExactCharField(max_length=LONGEST_WORKER)
+    name = ExactCharField(max_length=MAX_WORKER_LENGTH)
     seen_at = models.DateTimeField()
     """When it last asked for messages, to within a few seconds."""
 

@@ -33,7 +33,7 @@ class Mode:
         return Transition(_S.AWAITING_ACK, _R.AWAITING_ACK, due_in=self.wait_s, charged=False)
 
 
-class Heard(StrEnum):
+class AckResult(StrEnum):
     """What a word was."""
 
     ON_TIME = "on_time"
@@ -79,17 +79,17 @@ _OPEN_ENDS = {_R.ACK_TIMEOUT, _R.INTERRUPTED, _R.LEASE_EXPIRED}
 or nobody was left to hear the answer."""
 
 
-def heard(state: DeliveryState, reason: Reason, *, ok: bool) -> Heard:
+def heard(state: DeliveryState, reason: Reason, *, ok: bool) -> AckResult:
     """What a word is that comes now."""
     if state is _S.AWAITING_ACK:
-        return Heard.ON_TIME
+        return AckResult.ON_TIME
     if state is _S.QUEUED and reason in _OPEN_ENDS and ok:
-        return Heard.ON_TIME  # it missed its time, and still spares the next try
+        return AckResult.ON_TIME  # it missed its time, and still spares the next try
     if state is _S.IN_FLIGHT:
-        return Heard.EARLY
+        return AckResult.EARLY
     if state is _S.DELIVERED and reason is _R.ACKNOWLEDGED:
-        return Heard.DOUBLE
-    return Heard.LATE
+        return AckResult.DOUBLE
+    return AckResult.LATE
 
 
 def confirmed() -> Transition:

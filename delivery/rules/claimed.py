@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 
-class Claimed(NamedTuple):
+class ClaimedDelivery(NamedTuple):
     """One delivery under a lease. A tuple: one is made for every attempt, at a fifth of the price
     of a frozen dataclass."""
 

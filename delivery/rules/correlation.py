@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from channels_app.rules import correlation, paths
 
-MOST_WORDS = 1000
+MAX_WORDS = 1000
 """Told about in one callback: as many as Meta sends."""
-LONGEST_ID = 500
+MAX_ID_LENGTH = 500
 """Characters of a provider's id; a longer one is none."""
 
 
-class Word(NamedTuple):
+class ProviderStatus(NamedTuple):
     """What a callback says about one message."""
 
     provider_id: str
@@ -46,21 +46,21 @@ def named(ack: Mapping[str, Any] | None, answer: bytes) -> str:
     return next((_id(it) for it in paths.found(setting["response_id"], value)), "")
 
 
-def words(setting: Mapping[str, Any], body: object) -> Iterator[Word]:
+def words(setting: Mapping[str, Any], body: object) -> Iterator[ProviderStatus]:
     """What a callback says, in its order; of statuses that mean neither nothing is said.
 
-    Raises ValueError when it tells about more than ``MOST_WORDS`` messages.
+    Raises ValueError when it tells about more than ``MAX_WORDS`` messages.
     """
     told = iter([body]) if setting["callback"] is None else paths.found(setting["callback"], body)
-    for one in islice(told, MOST_WORDS):
+    for one in islice(told, MAX_WORDS):
         provider_id = _first(setting["callback_id"], one)
         status = _first(setting["callback_status"], one)
         if provider_id and status in setting["accept"]:
-            yield Word(provider_id, ok=True)
+            yield ProviderStatus(provider_id, ok=True)
         elif provider_id and status in setting["fail"]:
-            yield Word(provider_id, ok=False)
+            yield ProviderStatus(provider_id, ok=False)
     if next(told, None) is not None:
-        raise ValueError(f"At most {MOST_WORDS} messages are told about in one callback.")
+        raise ValueError(f"At most {MAX_WORDS} messages are told about in one callback.")
 
 
 def _first(path: str, value: object) -> str:
@@ -71,5 +71,5 @@ def _id(value: object) -> str:
     # True is an int to Python.
     if isinstance(value, str | int) and not isinstance(value, bool):
         text = str(value)
-        return text if len(text) <= LONGEST_ID else ""
+        return text if len(text) <= MAX_ID_LENGTH else ""
     return ""

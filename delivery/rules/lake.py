@@ -1,6 +1,6 @@
 """Lake: what an audit of lake and tables together can find, and what a finding means."""
 
-from delivery.rules.accounting import EXPLANATIONS, Check, Explanation
+from delivery.rules.reconciliation import EXPLANATIONS, Check, Explanation
 
 DOUBLED, UNASKED = "doubled", "unasked"
 """What the tables' own constraints keep out of them, and files have none."""
@@ -28,4 +28,4 @@ MEANINGS: dict[str, Explanation] = {
         "Look at who wrote to the tables besides the broker, and ask the receiver to delete it.",
     ),
 }
-"""A finding reads: number, ``row`` or ``rows``, ``meaning``; then ``way_out``."""
+"""A finding reads: number, ``row`` or ``rows``, ``meaning``; then ``remedy``."""

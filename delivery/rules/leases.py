@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 PREFIX = "lse_"
-LONGEST_WORKER = 64
+MAX_WORKER_LENGTH = 64
 """Characters of a worker's name."""
-LONGEST_TOKEN = 1024
+MAX_TOKEN_LENGTH = 1024
 """Characters; a worker's name may have four bytes for each of its own, an ordering key has one."""
 _FIELDS = struct.Struct(">QQIIHQQ")
-_SEAL_BYTES = 16
+_SIGNATURE_BYTES = 16
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -39,24 +39,24 @@ class Lease(NamedTuple):
 
 
 def to_token(lease: Lease, key: bytes) -> str:
-    """The lease as its holder keeps it: ``lse_`` and base64url, up to ``LONGEST_TOKEN``."""
+    """The lease as its holder keeps it: ``lse_`` and base64url, up to ``MAX_TOKEN_LENGTH``."""
     *numbers, accepted_at, taken_at, worker, ordering_key = lease
     body = _FIELDS.pack(*numbers, _micros(accepted_at), _micros(taken_at))
     body += f"{worker}\0{ordering_key}".encode()
-    return PREFIX + base64.urlsafe_b64encode(body + _seal(body, key)).decode().rstrip("=")
+    return PREFIX + base64.urlsafe_b64encode(body + _sign_token(body, key)).decode().rstrip("=")
 
 
 def from_token(text: str, key: bytes) -> Lease | None:
     """The lease behind a token; None for anything that ``to_token`` did not write with this key."""
     digits = text.removeprefix(PREFIX)
-    if digits == text or not digits.isascii() or len(text) > LONGEST_TOKEN:
+    if digits == text or not digits.isascii() or len(text) > MAX_TOKEN_LENGTH:
         return None
     try:
         raw = base64.urlsafe_b64decode(digits + "=" * (-len(digits) % 4))
     except ValueError:
         return None
-    body, seal = raw[:-_SEAL_BYTES], raw[-_SEAL_BYTES:]
-    if len(body) < _FIELDS.size or not hmac.compare_digest(seal, _seal(body, key)):
+    body, encrypt = raw[:-_SIGNATURE_BYTES], raw[-_SIGNATURE_BYTES:]
+    if len(body) < _FIELDS.size or not hmac.compare_digest(encrypt, _sign_token(body, key)):
         return None
     *numbers, accepted_us, taken_us = _FIELDS.unpack_from(body)
     worker, _, ordering_key = body[_FIELDS.size :].decode().partition("\0")
@@ -70,9 +70,9 @@ def owner_of(consumer_id: int, worker: str) -> int:
     return -(int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 2) - 1
 
 
-def _seal(body: bytes, key: bytes) -> bytes:
+def _sign_token(body: bytes, key: bytes) -> bytes:
     # Keyed BLAKE2b is a MAC of its own (RFC 7693), at a third of the price of HMAC-SHA256.
-    return hashlib.blake2b(body, key=key, digest_size=_SEAL_BYTES).digest()
+    return hashlib.blake2b(body, key=key, digest_size=_SIGNATURE_BYTES).digest()
 
 
 def _micros(instant: datetime) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 RETRY_AFTER_CAP_S = 86_400.0
 """A consumer may ask for a pause of up to one day; a longer wish is cut to this."""
 
-_LONGEST_HTTP_DATE = 64
+_MAX_HTTP_DATE_LENGTH = 64
 
 
 class Outcome(StrEnum):
@@ -134,7 +134,7 @@ def parse_retry_after(value: str | None, now: datetime) -> float | None:
     ``now`` must be aware.
     """
     text = (value or "").strip()
-    if not text or len(text) > _LONGEST_HTTP_DATE or not text.isascii():
+    if not text or len(text) > _MAX_HTTP_DATE_LENGTH or not text.isascii():
         return None
     seconds = float(text) if text.isdecimal() else _seconds_until(text, now)
     return None if seconds is None else min(max(seconds, 0.0), RETRY_AFTER_CAP_S)

@@ -13,8 +13,8 @@ from django.db import connection
 
 from channels_app.conf import conf as site
 from delivery.conf import conf
-from delivery.runtime import slots
-from delivery.runtime.processes import LONGEST_PAUSE_S, Child
+from delivery.runtime import registration
+from delivery.runtime.processes import MAX_PAUSE_S, Child
 from delivery.runtime.web_watch import WebWatch
 
 DEFAULT_PORT = 8000
@@ -124,14 +124,14 @@ def worker() -> Child:
     return Child(
         name="worker",
         command=ours("worker", "--cluster", name),
-        is_alive=slots.Watch(name, conf().pumps),
+        is_alive=registration.Watch(name, conf().pumps),
         longest_pause_s=_longest_pause_s(),
     )
 
 
 def _longest_pause_s() -> float:
     """Short when a failpoint kills the broker on purpose (failpoints.py)."""
-    return 0.2 if site().failpoint else LONGEST_PAUSE_S
+    return 0.2 if site().failpoint else MAX_PAUSE_S
 
 
 def web_workers() -> int:

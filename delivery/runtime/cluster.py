@@ -1,4 +1,4 @@
-"""Cluster: the django-q2 cluster whose workers host the pumps and the steward.
+"""Cluster: the django-q2 cluster whose workers host the pumps and the maintenance process.
 
 A pump is started straight in a fresh worker rather than through django-q2's queue: that queue can
 be left locked for ever by a worker that was killed while it held the lock, and delivery must not
@@ -20,15 +20,15 @@ from django_q.signals import post_spawn
 from setproctitle import setproctitle
 
 from channels_app import clock, failpoints, transactions
-from channels_app.garbage import spare_what_is_loaded
+from channels_app.garbage import freeze_loaded_objects
 from delivery.conf import conf
 from delivery.models import PumpSlot
-from delivery.runtime import slots, sweeps, task_queue
-from delivery.runtime.clockwork import Clockwork
+from delivery.runtime import registration, sweeps, task_queue
 from delivery.runtime.pump import Pump
-from delivery.runtime.rounds import SOON_S
-from delivery.runtime.slots import Held, Replaced
-from delivery.runtime.wake import Listener
+from delivery.runtime.registration import PumpRegistration, Replaced
+from delivery.runtime.schedule_runner import ScheduleRunner
+from delivery.runtime.sweep_scheduler import SOON_S
+from delivery.runtime.wakeups import Listener
 from delivery.steps import release
 
 logger = logging.getLogger(__name__)
@@ -46,19 +46,19 @@ class BrokerCluster(Cluster):  # type: ignore[misc]  # it has no types
 
 
 def run(cluster_name: str | None = None) -> int:
-    """Host pumps, steward and scheduled tasks until SIGTERM; returns the exit code.
+    """Host pumps, maintenance process and scheduled tasks until SIGTERM; returns the exit code.
 
     ``cluster_name`` is how this start is called in PumpSlot.cluster.
     """
     global _cluster
     _cluster = cluster_name or uuid.uuid4().hex
-    transactions.limit_answers()
+    transactions.limit_answer_time()
     task_queue.ensure_schedules()
-    slots.note_task()
+    registration.note_task()
     sweeps.orphans()
     post_spawn.connect(_host, dispatch_uid="hookstation")
     os.register_at_fork(after_in_child=_die_with_parent)
-    spare_what_is_loaded()
+    freeze_loaded_objects()
     cluster = BrokerCluster()
     cluster.start()
     sentinel = cluster.sentinel
@@ -71,27 +71,27 @@ _cluster = ""
 
 
 def _host(**_: Any) -> None:
-    """In a fresh worker: be a pump or the steward when a place is free, else a plain worker."""
+    """In a fresh worker: become a pump or the maintenance process if a slot is free."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the cluster stops us, in order
     listener = Listener()
-    held = slots.acquire(_cluster, PumpSlot.Kind.PUMP, conf().pumps, listener.address)
+    held = registration.acquire(_cluster, PumpSlot.Kind.PUMP, conf().pumps, listener.address)
     if held is not None:
         _entitle(held)
         _pump(held, listener)
         return
     listener.close()
-    held = slots.acquire(_cluster, PumpSlot.Kind.STEWARD, 1)
+    held = registration.acquire(_cluster, PumpSlot.Kind.STEWARD, 1)
     if held is not None:
         _entitle(held)
-        _steward(held)
+        _maintenance(held)
 
 
-def _entitle(held: Held) -> None:
+def _entitle(held: PumpRegistration) -> None:
     """Say in the list of processes what this one is."""
     setproctitle(f"qcluster {_cluster} {held.kind}")
 
 
-def _pump(held: Held, listener: Listener) -> None:
+def _pump(held: PumpRegistration, listener: Listener) -> None:
     if held.predecessor is not None:
         failpoints.reach("after_takeover")
         released = release.release_owner(held.predecessor, now=clock.now(), slot=held.ordinal)
@@ -104,18 +104,18 @@ def _pump(held: Held, listener: Listener) -> None:
     _depart(held)
 
 
-def _steward(held: Held) -> None:
-    """Run the sweeps, each on its clock, and beside them the clockwork."""
-    clockwork = Clockwork(task_queue.stopping.wait)
-    clockwork.start()
+def _maintenance(held: PumpRegistration) -> None:
+    """Run the sweeps, each on its clock, and beside them the schedule runner."""
+    schedule_runner = ScheduleRunner(task_queue.stopping.wait)
+    schedule_runner.start()
     try:
         _sweep(held, time.monotonic() + conf().pump_minutes * 60)
     finally:
-        clockwork.stop()
+        schedule_runner.stop()
     _depart(held)
 
 
-def _sweep(held: Held, end: float) -> None:
+def _sweep(held: PumpRegistration, end: float) -> None:
     """Until told to stop, or ``end`` (monotonic)."""
     rounds, next_beat = sweeps.rounds(), 0.0
     while not task_queue.stopping.is_set() and time.monotonic() < end:
@@ -123,8 +123,8 @@ def _sweep(held: Held, end: float) -> None:
         try:
             # A little early when sweeps had to wake us anyway: waking up costs more than the beat.
             if time.monotonic() >= next_beat - SOON_S:
-                next_beat = time.monotonic() + slots.STEWARD_BEAT_S
-                if not slots.beat(held, 0):
+                next_beat = time.monotonic() + registration.STEWARD_BEAT_S
+                if not registration.beat(held, 0):
                     raise SystemExit(0)
             rounds.turn()
             rest_s = min(rounds.rest_s(), max(0.0, next_beat - time.monotonic()))
@@ -134,10 +134,10 @@ def _sweep(held: Held, end: float) -> None:
         task_queue.stopping.wait(rest_s)
 
 
-def _depart(held: Held) -> None:
+def _depart(held: PumpRegistration) -> None:
     """Leave the slot. A worker whose time is up ends, so that a fresh one takes its place."""
     try:
-        slots.leave(held)
+        registration.leave(held)
     except DatabaseFailure:
         logger.warning("the slot of %s is left to its heartbeat", held.worker)
     if not task_queue.stopping.is_set():

@@ -18,14 +18,14 @@ from django.db import Error as DatabaseFailure
 
 from channels_app.models import DirectoryVersion
 from delivery.conf import conf
-from delivery.runtime import slots
-from delivery.runtime.wake import bell
+from delivery.runtime import registration
+from delivery.runtime.wakeups import wakeup_sender
 
 logger = logging.getLogger(__name__)
 
 FENCE_S = 1.5
 """A pump begins requests for so long after its last look at the configuration: three beats."""
-FIRST_S, LONGEST_S = 0.002, 0.05
+FIRST_S, MAX_S = 0.002, 0.05
 """Between two looks at who follows; each is twice as long as the one before."""
 
 
@@ -55,7 +55,7 @@ def unconfirmed() -> Iterator[None]:
 
 
 def _behind(number: int) -> dict[int, datetime]:
-    found = slots.behind(number)
+    found = registration.behind(number)
     return {key: at for key, at in found.items() if _here.silent.get(key) != at}
 
 
@@ -71,10 +71,10 @@ def wait() -> None:
         if not (known := _behind(number)):
             return
         if conf().wake:
-            bell.changed()
+            wakeup_sender.changed()
         while (behind := _behind(number)) and (left := end - time.monotonic()) > 0:
             time.sleep(min(pause, left))
-            pause = min(2 * pause, LONGEST_S)
+            pause = min(2 * pause, MAX_S)
         # Nobody waits for the same silence twice: it begins nothing before its next beat, and looks
         # at the configuration then.
         _here.silent = {key: at for key, at in behind.items() if known.get(key) == at}

@@ -3,8 +3,8 @@
 import logging
 from datetime import timedelta
 
-from channels_app import clock, failpoints, sealing, transactions
-from channels_app.directory import directory
+from channels_app import clock, data_encryption, failpoints, transactions
+from channels_app.config_cache import config_cache
 from channels_app.errors import KeyUnavailable
 from channels_app.models import MessageBody, new_id, raw
 from channels_app.rules import ids
@@ -27,7 +27,7 @@ _DUE = f"SELECT delivery_id FROM {_TABLE} WHERE due_at <= %s ORDER BY due_at LIM
 
 def has_work() -> bool:
     """Whether any consumer has a dead-letter channel; asks no table."""
-    return bool(directory.dead_lettered())
+    return bool(config_cache.dead_lettered())
 
 
 def forward() -> int:
@@ -68,12 +68,12 @@ def _publish(row: Delivery) -> None:
     not published.
     """
     target, message = row.consumer.dead_letter_channel, row.message
-    view = directory.channel(target.slug) if target else None
+    view = config_cache.channel(target.slug) if target else None
     stored = MessageBody.objects.filter(message_id=message.id).first()
     if view is None or stored is None:
         return
-    body = sealing.open_body(message.id, bytes(stored.data), stored.key_id)
-    carried = sealing.open_headers(message.id, message.headers)
+    body = data_encryption.decrypt_body(message.id, bytes(stored.data), stored.key_id)
+    carried = data_encryption.decrypt_headers(message.id, message.headers)
     if hops(carried) >= MAX_HOPS:
         logger.warning("dead letter %s is not published: it came %d channels far", row, MAX_HOPS)
         return

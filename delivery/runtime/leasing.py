@@ -7,27 +7,27 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from channels_app import chance, clock, failpoints, keystore
-from channels_app.directory import ConsumerView, directory
+from channels_app import clock, failpoints, keystore, randomness
+from channels_app.config_cache import ConsumerConfig, config_cache
 from channels_app.group_commit import GroupCommit
 from delivery.rules import leases as rules
 from delivery.rules import lifecycle
 from delivery.rules.acks import confirmed
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import Transition
 from delivery.rules.outcome import Outcome
-from delivery.runtime.wake import hurry
+from delivery.runtime.wakeups import notify_pumps
 from delivery.steps import leases as steps
 from delivery.steps import settle
 from delivery.steps.settle import Result
 
 PURPOSE = b"leases"
 """Of the key that signs tokens."""
-MOST_SHARED = 200
+MAX_SHARED = 200
 """Leases of several callers that are ended in one transaction; one caller may bring more."""
 SOON_S = 1.0
-LONGEST = timedelta(hours=12)
+MAX_LEASE = timedelta(hours=12)
 """A lease ends so long after it was taken, however often it is extended."""
 
 
@@ -59,7 +59,7 @@ def end(
     time share a transaction.
     """
     now = clock.now()
-    views = directory.consumers({lease.consumer_id for lease in leases})
+    views = config_cache.consumers({lease.consumer_id for lease in leases})
     event_types = {} if outcome is Outcome.DELIVERED else _event_types(leases, views)
     results = []
     for lease in leases:
@@ -94,7 +94,7 @@ def extend(leases: Iterable[Lease], lease_ms: int) -> tuple[set[Lease], set[Leas
     """Let them end so long after now; those that do, and those that were held too long already."""
     now = clock.now()
     wanted = now + timedelta(milliseconds=lease_ms)
-    ends = {lease: min(wanted, lease.taken_at + LONGEST) for lease in leases}
+    ends = {lease: min(wanted, lease.taken_at + MAX_LEASE) for lease in leases}
     done = steps.extend({lease: at for lease, at in ends.items() if at > now})
     return done, {lease for lease, at in ends.items() if at <= now}
 
@@ -118,12 +118,12 @@ def _close(orders: Sequence[Sequence[Result]]) -> Sequence[set[_End]]:
     )
     due |= {it.claimed.consumer_id for it in closed if _is_due_soon(it.transition)}
     if due:
-        hurry(due)
+        notify_pumps(due)
     ends = {_End(it.claimed.id, it.claimed.attempt, it.outcome) for it in closed}
     return [ends] * len(orders)
 
 
-_together = GroupCommit(_close, most=MOST_SHARED, most_size=MOST_SHARED)
+_together = GroupCommit(_close, most=MAX_SHARED, most_size=MAX_SHARED)
 
 
 def _is_due_soon(transition: Transition) -> bool:
@@ -131,7 +131,7 @@ def _is_due_soon(transition: Transition) -> bool:
     return transition.due_in is not None and transition.due_in <= SOON_S
 
 
-def _event_types(leases: Iterable[Lease], views: Mapping[int, ConsumerView]) -> dict[int, str]:
+def _event_types(leases: Iterable[Lease], views: Mapping[int, ConsumerConfig]) -> dict[int, str]:
     """Event types by delivery, where they decide: tokens do not carry them."""
     asked = [
         lease.delivery_id
@@ -143,7 +143,7 @@ def _event_types(leases: Iterable[Lease], views: Mapping[int, ConsumerView]) -> 
 
 def _move(
     lease: Lease,
-    view: ConsumerView,
+    view: ConsumerConfig,
     outcome: Outcome,
     delay_s: float | None,
     *,
@@ -160,7 +160,7 @@ def _move(
         max_attempts=rule.max_attempts,
         policy=rule.policy,
         retry_after=None,
-        jitter=chance.jitter(),
+        jitter=randomness.jitter(),
         charges_leases=view.charges_leases,
         is_final=is_final,
     )
@@ -169,9 +169,9 @@ def _move(
     return move
 
 
-def _claimed(lease: Lease, now: datetime) -> Claimed:
+def _claimed(lease: Lease, now: datetime) -> ClaimedDelivery:
     """As much of the claim as settling asks for."""
-    return Claimed(
+    return ClaimedDelivery(
         id=lease.delivery_id,
         message_id=0,
         consumer_id=lease.consumer_id,

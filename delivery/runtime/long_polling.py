@@ -23,11 +23,11 @@ from django.db import Error as DatabaseFailure
 from django.db import connection
 
 from channels_app import clock
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from delivery import metrics
 from delivery.conf import conf
-from delivery.runtime.wake import FORGET_S, Listener, WaitingReceivers, bell
-from delivery.steps import horizon
+from delivery.runtime.wakeups import FORGET_S, Listener, WaitingReceivers, wakeup_sender
+from delivery.steps import due_times
 
 logger = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ class LongPolls:
         if len(told.message_ids) > MAX_TOLD:
             return False
         for address in self._elsewhere.of([told.channel_id]):
-            bell.take(address, told.channel_id, told.priority, told.message_ids)
+            wakeup_sender.take(address, told.channel_id, told.priority, told.message_ids)
             return True
         return False
 
@@ -295,7 +295,7 @@ class LongPolls:
         self.wake(hints.consumer_ids)
         for channel_id, priority, message_ids in hints.take:
             if not self.give(told := Told(channel_id, priority, message_ids)):
-                bell.accepted(*told)
+                wakeup_sender.accepted(*told)
         own = listener.socket.getsockname()[:2]
         self._elsewhere.note({at: ids for at, ids in hints.taking.items() if at != own})
         ticks = time.monotonic()
@@ -357,7 +357,7 @@ class LongPolls:
         """Ask once for all of them what is due, and what comes before the next time."""
         self._scanned_at = time.monotonic()
         self._scan_at = self._scanned_at + _scan_interval_s()
-        views = directory.consumers()
+        views = config_cache.consumers()
         gone = [key for key in waiting if key not in views or views[key].mode != "pull"]
         with self._lock:
             resumed = [
@@ -369,7 +369,7 @@ class LongPolls:
         _resume(resumed)
         # Of a halted one much may be due, and nobody may have it.
         able = [key for key in waiting if key in views and not views[key].halted]
-        now, due = clock.now(), horizon.next_due(able)
+        now, due = clock.now(), due_times.next_due(able)
         ticks = time.monotonic()
         later = {key: ticks + (at - now).total_seconds() for key, at in due.items() if at > now}
         self._timers = {key: at for key, at in later.items() if at <= self._scan_at}
@@ -388,11 +388,11 @@ class LongPolls:
                 self._registered.clear()
             self._registered |= dict.fromkeys(consumer_ids, ticks)
         try:
-            bell.waiting(self._listener, consumer_ids, asks=asks)
+            wakeup_sender.waiting(self._listener, consumer_ids, asks=asks)
             with self._lock:
                 taking = [key for key, one in self._taking.items() if self._queues[one].waiting]
             if taking:
-                bell.taking(self._listener, taking)
+                wakeup_sender.taking(self._listener, taking)
         except DatabaseFailure:
             return  # a hint: without it the query finds what comes
 
@@ -409,7 +409,7 @@ def on_message_accepted(
     told = Told(channel_id, priority, message_ids)
     try:
         if not (long_polls.give(told) or long_polls.give_elsewhere(told)):
-            bell.accepted(*told)
+            wakeup_sender.accepted(*told)
     except DatabaseFailure:
         return  # the message is stored; a hint is not worth an error to its producer
 

@@ -10,24 +10,24 @@ import time
 
 from channels_app.models import DirectoryVersion
 from delivery.conf import conf
-from delivery.runtime import slots
+from delivery.runtime import registration
+from delivery.runtime.assignment import Assignment
 from delivery.runtime.confirmation import FENCE_S
-from delivery.runtime.roster import Roster
-from delivery.runtime.slots import Held, Replaced
-from delivery.runtime.wake import bell
+from delivery.runtime.registration import PumpRegistration, Replaced
+from delivery.runtime.wakeups import wakeup_sender
 
 AWAY_S = 3.0
-"""Without a beat for so long others may have taken it for dead (slots.STALE_S): it joins again."""
-JOIN_LOOK_S = 0.02
+"""After so long without a heartbeat, others may have taken it for dead: it joins again."""
+JOIN_POLL_S = 0.02
 """Between two looks at whether all others know."""
 
 
 class Membership:
     """The place of the pump that holds a slot, seen by itself. Instants are `time.monotonic`."""
 
-    def __init__(self, held: Held, roster: Roster) -> None:
+    def __init__(self, held: PumpRegistration, assignment: Assignment) -> None:
         self._held = held
-        self._roster = roster
+        self._roster = assignment
         self._beaten_at = float("-inf")
         self._followed = 0
         self._is_behind = True
@@ -40,7 +40,7 @@ class Membership:
 
     @property
     def may_begin(self) -> bool:
-        """Whether requests may begin by what the roster knows now."""
+        """Whether requests may begin by what the assignment knows now."""
         return time.monotonic() < self.fence_at and not self._roster.is_behind()
 
     def beat(self, in_flight: int) -> bool:
@@ -50,7 +50,7 @@ class Membership:
         `confirm` says so. Raises slots.Replaced.
         """
         began = time.monotonic()
-        self.next_beat = began + slots.BEAT_S
+        self.next_beat = began + registration.BEAT_S
         self._show(in_flight)
         if began - self._beaten_at > AWAY_S:
             self.join()
@@ -69,19 +69,19 @@ class Membership:
 
     def join(self) -> None:
         """Let all others look who is here; alone, there is nobody to wait for."""
-        if all(slot.generation == self._held.generation for slot in slots.living()):
+        if all(slot.generation == self._held.generation for slot in registration.living()):
             return
         DirectoryVersion.bump()
         self._joining = DirectoryVersion.current()
         self._join_until = time.monotonic() + FENCE_S
         if conf().wake:
-            bell.changed()
+            wakeup_sender.changed()
 
     def owns(self) -> bool:
         """Whether all others know what is ours by now, so that we may take of it."""
         if self._joining is None:
             return True
-        unaware = slots.behind(self._joining).keys() - {self._held.generation}
+        unaware = registration.behind(self._joining).keys() - {self._held.generation}
         if unaware and time.monotonic() < self._join_until:
             return False
         self._joining = None
@@ -93,9 +93,9 @@ class Membership:
         ticks = time.monotonic()
         waits = [self.next_beat - ticks]
         if self._joining is not None:
-            waits.append(JOIN_LOOK_S)
+            waits.append(JOIN_POLL_S)
         return min(waits)
 
     def _show(self, in_flight: int) -> None:
-        if not slots.beat(self._held, in_flight, self._followed):
+        if not registration.beat(self._held, in_flight, self._followed):
             raise Replaced

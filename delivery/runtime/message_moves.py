@@ -5,15 +5,15 @@ from datetime import datetime, timedelta
 from django.db.models import QuerySet
 
 from channels_app import clock, failpoints, transactions
-from channels_app.directory import ChannelView, directory
+from channels_app.config_cache import ChannelConfig, config_cache
 from channels_app.models import Message, new_id
 from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 from delivery.models import Delivery, MoveTask
 from delivery.rules.dead_letters import PREFIX
 from delivery.rules.lifecycle import DeliveryState
-from delivery.steps import cancel, parcels
-from delivery.steps.parcels import Parcel
+from delivery.steps import cancel, payloads
+from delivery.steps.payloads import Payload
 
 BATCH_SIZE = 20
 """Bodies in memory at one time; each may be as large as MAX_BODY_BYTES."""
@@ -63,16 +63,16 @@ def _run() -> int:
         task.save()
         return 1
     messages = Message.objects.in_bulk([row.message_id for row in rows])
-    contents = parcels.load(messages)
+    contents = payloads.load(messages)
     moved: list[tuple[int, int]] = []
     for row in rows:
-        message, parcel = messages[row.message_id], contents[row.message_id]
-        target = _target(task, parcel)
-        if isinstance(target, str) or parcel.body is None:
+        message, payload = messages[row.message_id], contents[row.message_id]
+        target = _target(task, payload)
+        if isinstance(target, str) or payload.body is None:
             task.state = MoveTask.State.FAILED
             task.failure = target if isinstance(target, str) else UNREADABLE
             break
-        publication = _publication(message, parcel, parcel.body)
+        publication = _publication(message, payload, payload.body)
         accept.accept(target, message.producer_id, [publication], within_quota=False)
         moved.append((row.id, row.consumer_id))
     cancel.take_back(moved, now, SLOT)
@@ -90,26 +90,26 @@ def _is_being_fanned_out(task: MoveTask) -> bool:
     return new.filter(accepted_at__lte=task.started_at).exists()
 
 
-def _target(task: MoveTask, parcel: Parcel) -> ChannelView | str:
+def _target(task: MoveTask, payload: Payload) -> ChannelConfig | str:
     """Where the message goes, or why the task cannot go on."""
     if task.destination is not None:
-        return directory.channel(task.destination.slug) or UNKNOWN_SOURCE
-    slug = parcel.headers.get(f"{PREFIX}Channel", "")
-    channel = directory.channel(slug) if slug else None
+        return config_cache.channel(task.destination.slug) or UNKNOWN_SOURCE
+    slug = payload.headers.get(f"{PREFIX}Channel", "")
+    channel = config_cache.channel(slug) if slug else None
     if channel is None:
         return UNKNOWN_SOURCE
     # What is published there again would come to all of them.
     return channel if len(channel.consumers) == 1 else SHARED_SOURCE
 
 
-def _publication(message: Message, parcel: Parcel, body: bytes) -> Publication:
+def _publication(message: Message, payload: Payload, body: bytes) -> Publication:
     return Publication(
         body,
-        content_type=parcel.content_type,
+        content_type=payload.content_type,
         event_type=message.event_type,
         priority=message.priority,
         ordering_key=message.ordering_key,
         headers={
-            name: value for name, value in parcel.headers.items() if not name.startswith(PREFIX)
+            name: value for name, value in payload.headers.items() if not name.startswith(PREFIX)
         },
     )

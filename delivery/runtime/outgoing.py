@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import NamedTuple
 
 from channels_app.conf import conf as site
-from channels_app.directory import ConsumerView, Signer
+from channels_app.config_cache import ConsumerConfig, Signer
 from channels_app.rules import ids
 from delivery.conf import conf
 from delivery.rules import envelope, signing
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.steps import acknowledge
-from delivery.steps.parcels import Parcel
+from delivery.steps.payloads import Payload
 from delivery.steps.send import Call, Sender
 
 
@@ -26,14 +26,14 @@ def sender(max_connections: int) -> Sender:
     )
 
 
-class Stamp(NamedTuple):
+class DeliveryMetadata(NamedTuple):
     """What the broker's own headers say about one attempt."""
 
     message_id: str
     event_type: str
     priority: int
     attempt: int
-    """1 for the first try since the last replay (`Claimed.tries`)."""
+    """1 for the first try since the last replay (`ClaimedDelivery.tries`)."""
     accepted_at: datetime
     ordering_key: str = ""
     replay: bool = False
@@ -42,9 +42,9 @@ class Stamp(NamedTuple):
     """0 for a sample."""
 
 
-def stamp(claimed: Claimed) -> Stamp:
+def stamp(claimed: ClaimedDelivery) -> DeliveryMetadata:
     """The stamp of a claimed delivery."""
-    return Stamp(
+    return DeliveryMetadata(
         message_id=ids.to_public("msg", claimed.message_id),
         event_type=claimed.event_type,
         priority=claimed.priority,
@@ -57,10 +57,15 @@ def stamp(claimed: Claimed) -> Stamp:
 
 
 def call(
-    key: int, view: ConsumerView, signer: Signer, parcel: Parcel, mark: Stamp, now: datetime
+    key: int,
+    view: ConsumerConfig,
+    signer: Signer,
+    payload: Payload,
+    mark: DeliveryMetadata,
+    now: datetime,
 ) -> Call:
     """The signed request (standard-webhooks: the timestamp is this attempt's, the id is not)."""
-    assert parcel.body is not None
+    assert payload.body is not None
     timestamp = int(now.timestamp())
     return Call(
         key=key,
@@ -69,8 +74,8 @@ def call(
             envelope.Envelope(
                 message_id=mark.message_id,
                 timestamp=timestamp,
-                signature=_signatures(signer, mark.message_id, timestamp, parcel.body, now),
-                content_type=parcel.content_type,
+                signature=_signatures(signer, mark.message_id, timestamp, payload.body, now),
+                content_type=payload.content_type,
                 channel=view.channel_slug,
                 consumer=view.client_id,
                 event_type=mark.event_type,
@@ -83,17 +88,17 @@ def call(
                 replay=mark.replay,
                 test=mark.test,
                 user_agent=conf().user_agent,
-                forwarded=parcel.headers,
+                forwarded=payload.headers,
                 static=dict(signer.headers),
             )
         ),
-        body=parcel.body,
+        body=payload.body,
         timeout_ms=view.timeout_ms,
         connect_timeout_ms=min(conf().connect_timeout_ms, view.timeout_ms),
     )
 
 
-def _ack_url(view: ConsumerView, mark: Stamp) -> str:
+def _ack_url(view: ConsumerConfig, mark: DeliveryMetadata) -> str:
     if not (view.ack and view.ack["mode"] == "callback" and mark.delivery_id):
         return ""
     return f"{site().public_url}/acks/{acknowledge.token(mark.delivery_id)}"

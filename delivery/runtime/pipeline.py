@@ -36,7 +36,7 @@ PROBE = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({PACKAGE
 PROBE_S = 30
 
 
-def nudge() -> None:
+def wake_up() -> None:
     """Have a worker start what waits, now instead of within a minute."""
     task_queue.add(task_queue.PIPELINE)
 
@@ -108,7 +108,7 @@ def _watch(process: subprocess.Popen[bytes], run_id: int, path: Path) -> None:
     try:
         if code == BUSY:
             pipeline_runs.give_back(run_id)
-        elif pipeline_runs.ended(run_id, _last_words(code, path), now=clock.now()):
+        elif pipeline_runs.ended(run_id, _last_output(code, path), now=clock.now()):
             logger.warning("pipeline run %s ended with code %s, see %s", run_id, code, path)
         if code != BUSY:
             start()
@@ -119,7 +119,7 @@ def _watch(process: subprocess.Popen[bytes], run_id: int, path: Path) -> None:
         connections.close_all()
 
 
-def _last_words(code: int, path: Path) -> str:
+def _last_output(code: int, path: Path) -> str:
     """What can be said of a process that did not say it in its run's row."""
     if code < 0:
         return f"{pipeline_runs.GONE} It was killed by signal {-code}."

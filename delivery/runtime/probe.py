@@ -11,22 +11,22 @@ from typing import Any
 
 from channels_app import clock
 from channels_app.conf import conf
-from channels_app.directory import ChannelView, ConsumerView, Signer, directory
-from channels_app.errors import Busy, Conflict, KeyUnavailable
+from channels_app.config_cache import ChannelConfig, ConsumerConfig, Signer, config_cache
+from channels_app.errors import Conflict, KeyUnavailable, RateLimited
 from channels_app.models import EventType, new_id
 from channels_app.rules import backoff, filters, ids, names, times
 from channels_app.rules.encryption import Unreadable
 from delivery.runtime import outgoing
-from delivery.runtime.outgoing import Stamp
-from delivery.steps.parcels import Parcel
-from delivery.steps.send import Answer, Call
+from delivery.runtime.outgoing import DeliveryMetadata
+from delivery.steps.payloads import Payload
+from delivery.steps.send import Call, Response
 
 PREFIX = "msg_test"
 """Of the sample's ``webhook-id``: no real message has such an id."""
-LONGEST_MS = 30_000
+MAX_MS = 30_000
 """A person waits for it, and so does one of the web server's threads."""
 PRIORITY = 4
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 """In this process: the web server's other threads are there to accept messages."""
 BUSY = "Too many tries at once; try again in a moment."
 
@@ -38,20 +38,20 @@ class Probed:
     webhook_id: str
     event_type: str
     body: bytes
-    answer: Answer
+    answer: Response
 
 
-def probe(view: ConsumerView, *, team_id: int | None) -> Probed:
-    """Send a sample now, whether or not the consumer is paused; takes up to `LONGEST_MS`.
+def probe(view: ConsumerConfig, *, team_id: int | None) -> Probed:
+    """Send a sample now, whether or not the consumer is paused; takes up to `MAX_MS`.
 
     Neither limits nor circuit know of it, and nothing is stored. ``team_id`` is whose person or
     key asks. Raises Conflict for a pull consumer, and when its secrets are damaged; KeyUnavailable;
-    Busy when `AT_ONCE` others, or one of the same team, wait for an answer.
+    Busy when `MAX_CONCURRENT` others, or one of the same team, wait for an answer.
     """
     if not view.url:
         raise Conflict("not_push", "The consumer pulls: there is no address to send a sample to.")
     try:
-        signer = directory.signer(view.id)
+        signer = config_cache.signer(view.id)
     except KeyUnavailable:
         raise
     except Unreadable:
@@ -61,13 +61,13 @@ def probe(view: ConsumerView, *, team_id: int | None) -> Probed:
         return _probe(view, signer)
 
 
-def knock(url: str, channel: ChannelView, client_id: str, *, team_id: int | None) -> Probed:
+def knock(url: str, channel: ChannelConfig, client_id: str, *, team_id: int | None) -> Probed:
     """Send a sample to an address before it is registered, signed with a secret nobody knows.
 
     The address has passed rules/addresses.py; where its name leads is judged when the socket opens.
     Raises Busy as `probe` does.
     """
-    view = ConsumerView(
+    view = ConsumerConfig(
         id=0,
         client_id=client_id,
         channel_id=channel.id,
@@ -100,8 +100,8 @@ class _Turns:
         """One of the few turns. Raises Busy."""
         with self._lock:
             theirs = team_id is not None and team_id in self._waiting
-            if theirs or len(self._waiting) >= AT_ONCE:
-                raise Busy("too_many_tests", BUSY)
+            if theirs or len(self._waiting) >= MAX_CONCURRENT:
+                raise RateLimited("too_many_tests", BUSY)
             self._waiting.append(team_id)
         try:
             yield
@@ -113,10 +113,10 @@ class _Turns:
 _turns = _Turns()
 
 
-def _probe(view: ConsumerView, signer: Signer) -> Probed:
+def _probe(view: ConsumerConfig, signer: Signer) -> Probed:
     now = clock.now()
     event_type, body = sample(view, now)
-    mark = Stamp(
+    mark = DeliveryMetadata(
         message_id=ids.to_public(PREFIX, new_id()),
         event_type=event_type,
         priority=PRIORITY,
@@ -124,13 +124,13 @@ def _probe(view: ConsumerView, signer: Signer) -> Probed:
         accepted_at=now,
         test=True,
     )
-    hurried = replace(view, timeout_ms=min(view.timeout_ms, LONGEST_MS))
-    parcel = Parcel("application/json", {}, body, len(body))
-    answer = _send(outgoing.call(view.id, hurried, signer, parcel, mark, now))
+    hurried = replace(view, timeout_ms=min(view.timeout_ms, MAX_MS))
+    payload = Payload("application/json", {}, body, len(body))
+    answer = _send(outgoing.call(view.id, hurried, signer, payload, mark, now))
     return Probed(mark.message_id, event_type, body, answer)
 
 
-def sample(view: ConsumerView, now: datetime) -> tuple[str, bytes]:
+def sample(view: ConsumerConfig, now: datetime) -> tuple[str, bytes]:
     """An event type that the consumer asked for, and the type's own example or a made-up body."""
     described = EventType.objects.filter(channel_id=view.channel_id, example__isnull=False)
     for name in described.order_by("deprecated", "name").values_list("name", flat=True):
@@ -146,7 +146,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _send(call: Call) -> Answer:
+def _send(call: Call) -> Response:
     sender = outgoing.sender(max_connections=1)
     try:
         sender.start(call)

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from delivery.runtime import guardian
+from delivery.runtime import reaper
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 STEADY_S = 60.0
 """A process that ran this long is not failing in a row: its next pause is the first one again."""
 
-# The shell waits for a line before it becomes the command. The supervisor tells the guardian about
+# The shell waits for a line before it becomes the command. The supervisor tells the reaper about
 # the new process group first and then sends the line, so that at no instant a command runs that
 # nobody would clean up; when the supervisor dies in between, `read` fails and nothing starts.
-AIRLOCK = ("/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "sh")
+WAIT_FOR_GO = ("/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "sh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,12 @@ class Child:
     raises, nothing is known and nothing is done."""
     settle_s: float = 30.0
     """Seconds after a start before an answer of ``is_alive`` counts."""
-    longest_pause_s: float = LONGEST_PAUSE_S
+    longest_pause_s: float = MAX_PAUSE_S
     """Most seconds between a death and the next start."""
 
 
-class Guardian:
-    """Our end of the guardian process's pipe."""
+class Reaper:
+    """Our end of the reaper process's pipe."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -61,7 +61,7 @@ class Guardian:
         self._tell(f"-{group}\n")
 
     def ensure(self) -> None:
-        """Start another guardian when somebody killed this one."""
+        """Start another reaper when somebody killed this one."""
         if self._process.poll() is not None:
             logger.warning("the guardian process was gone; starting another")
             os.close(self._pipe)
@@ -70,16 +70,16 @@ class Guardian:
                 self._tell(f"+{group}\n")
 
     def close(self) -> None:
-        """End the guardian; whatever it still watches is killed."""
+        """End the reaper; whatever it still watches is killed."""
         os.close(self._pipe)
         self._process.wait()
 
     def _start(self) -> tuple[subprocess.Popen[bytes], int]:
         # Isolated and without site-packages: a quick start that no environment can spoil.
-        return _popen([sys.executable, "-I", "-S", guardian.__file__])
+        return _popen([sys.executable, "-I", "-S", reaper.__file__])
 
     def _tell(self, line: str) -> None:
-        # A guardian that has just died is replaced by ensure(), which repeats all groups.
+        # A reaper that has just died is replaced by ensure(), which repeats all groups.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, line.encode())
 
@@ -87,11 +87,11 @@ class Guardian:
 class Process:
     """A child's life: at most one process group at a time, and when the next may start."""
 
-    def __init__(self, child: Child, guardian: Guardian) -> None:
+    def __init__(self, child: Child, reaper: Reaper) -> None:
         self.child = child
         self.started_at = 0.0
         self.start_at = 0.0
-        self._guardian = guardian
+        self._reaper = reaper
         self._failures = 0
         self._popen: subprocess.Popen[bytes] | None = None
 
@@ -106,12 +106,12 @@ class Process:
         A machine out of processes or memory is a reason to try again later, not to give up.
         """
         try:
-            popen, pipe = _popen([*AIRLOCK, *self.child.command], self.child.folder)
+            popen, pipe = _popen([*WAIT_FOR_GO, *self.child.command], self.child.folder)
         except OSError as error:
             self._pause()
             logger.error("%s cannot be started: %s", self.child.name, error)
             return
-        self._guardian.watch(popen.pid)
+        self._reaper.watch(popen.pid)
         with contextlib.suppress(BrokenPipeError):
             os.write(pipe, b"go\n")
         os.close(pipe)
@@ -144,7 +144,7 @@ class Process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
 
-    def bury(self) -> int:
+    def reap(self) -> int:
         """Kill what the dead main process left behind and reap it.
 
         Returns the exit status (negative: the signal) and sets ``start_at``, with a pause that
@@ -155,7 +155,7 @@ class Process:
             raise ValueError(f"{self.child.name} does not run")
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(popen.pid, signal.SIGKILL)
-        self._guardian.forget(popen.pid)
+        self._reaper.forget(popen.pid)
         status = popen.wait()
         if time.monotonic() - self.started_at >= STEADY_S:
             self._failures = 0

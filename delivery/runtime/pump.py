@@ -12,25 +12,25 @@ from django.db import Error as DatabaseFailure
 from django.db import close_old_connections
 
 from channels_app import clock, failpoints
-from channels_app.directory import ConsumerView, Signer, directory
+from channels_app.config_cache import ConsumerConfig, Signer, config_cache
 from channels_app.rules.encryption import KeyMissing, Unreadable
 from delivery import lanes, metrics
 from delivery.conf import conf
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.outcome import Outcome
-from delivery.runtime import outgoing, recorder, slots
-from delivery.runtime.allotment import Allotment
-from delivery.runtime.hold import Hold, is_late
-from delivery.runtime.line import AHEAD, Line
+from delivery.runtime import outgoing, recorder, registration
+from delivery.runtime.assignment import Assignment
+from delivery.runtime.body_buffer import BodyBuffer, is_late
+from delivery.runtime.capacity import CapacityPlanner
+from delivery.runtime.consumer_queue import AHEAD, ConsumerQueue
 from delivery.runtime.membership import Membership
-from delivery.runtime.recorder import Recorder, patiently
-from delivery.runtime.roster import Roster
-from delivery.runtime.slots import Held
-from delivery.runtime.wake import Listener, WaitingReceivers, bell, pulls
-from delivery.steps import claim, dispatch, parcels, release
-from delivery.steps.dispatch import Dispatched
-from delivery.steps.parcels import Parcel
-from delivery.steps.send import Answer
+from delivery.runtime.recorder import Recorder, ignoring_outage
+from delivery.runtime.registration import PumpRegistration
+from delivery.runtime.wakeups import Listener, WaitingReceivers, pulls, wakeup_sender
+from delivery.steps import claim, fanout, payloads, release
+from delivery.steps.fanout import FanoutResult
+from delivery.steps.payloads import Payload
+from delivery.steps.send import Response
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ CHANGED = "Something changed before the attempt began. Nothing was sent."
 class Pump:
     """One pump: owns a share of the consumers and carries their deliveries."""
 
-    def __init__(self, held: Held, listener: Listener) -> None:
+    def __init__(self, held: PumpRegistration, listener: Listener) -> None:
         self.held = held
         self.listener = listener
         self.selector = selectors.DefaultSelector()
@@ -61,24 +61,26 @@ class Pump:
         # Connections for those on their way, and as many that are kept for consumers that pause.
         self.sender = outgoing.sender(max_connections=2 * conf().pump_in_flight)
         self.selector.register(self.sender, selectors.EVENT_READ)
-        self.roster = Roster(held.generation)
-        self.membership = Membership(held, self.roster)
-        self.allotment = Allotment(self.roster)
-        self.hold = Hold()
-        self.open: dict[int, tuple[Claimed, Line, ConsumerView, datetime, int]] = {}
+        self.assignment = Assignment(held.generation)
+        self.membership = Membership(held, self.assignment)
+        self.capacity_planner = CapacityPlanner(self.assignment)
+        self.hold = BodyBuffer()
+        self.open: dict[
+            int, tuple[ClaimedDelivery, ConsumerQueue, ConsumerConfig, datetime, int]
+        ] = {}
         """Attempts on their way, with the consumer as it was when they started, that instant and
         the bytes they carry. Not by delivery: one whose lease ended by a step of the clock may be
         taken again while its request is still open."""
         self.tickets = itertools.count(1)
-        self.claimed: list[tuple[Claimed, Line]] = []
+        self.claimed: list[tuple[ClaimedDelivery, ConsumerQueue]] = []
         """Leased and not sent yet."""
-        self.unopened: dict[str, list[Claimed]] = {}
+        self.unopened: dict[str, list[ClaimedDelivery]] = {}
         """Taken, and sealed with a key that this process lacks, by that key; to be given back."""
-        self.recorder = Recorder(held, self.roster)
+        self.recorder = Recorder(held, self.assignment)
         self.is_hushed = False
         """Whether it takes nothing because of its clock."""
         self.accepted_hint = True
-        self.told: dict[int, int] = {}
+        self.notified: dict[int, int] = {}
         """Messages of whose acceptance somebody told, with their priorities."""
         self.waiting = WaitingReceivers()
         self.least = 0
@@ -113,7 +115,7 @@ class Pump:
         if time.monotonic() >= self.membership.next_beat:
             self._beat()
         if time.monotonic() >= self.next_look and self.membership.owns():
-            self._look(now)
+            self._scan(now)
         self._send_claimed()
         self._send_urgent()
         # After the sending: consumers work while the database writes.
@@ -124,13 +126,13 @@ class Pump:
         self._wait(self._patience())
         self._take_answers()
 
-    def _look(self, now: datetime) -> None:
+    def _scan(self, now: datetime) -> None:
         """Fan out and take. Where much is found, rest as long as it took: then more is."""
         if self._is_adrift():
-            self.next_look = self.next_poll = time.monotonic() + slots.BEAT_S
+            self.next_look = self.next_poll = time.monotonic() + registration.BEAT_S
             return
         began = time.monotonic()
-        self.roster.recount()
+        self.assignment.recount()
         found = self._fan_out(now)
         self._send_urgent()
         found += self._take(now)
@@ -144,15 +146,15 @@ class Pump:
         Pumps of other hosts are given the consumers meanwhile.
         """
         offset_s = clock.drift_s()
-        adrift = slots.is_adrift(offset_s)
+        adrift = registration.is_adrift(offset_s)
         if adrift and not self.is_hushed:
             logger.error(
                 "pump takes nothing: this host's clock is %+.1f s from the database's", offset_s
             )
-            slots.hush(self.held)
+            registration.stop_claiming(self.held)
         elif self.is_hushed and not adrift:
             logger.warning("pump takes deliveries again: the clocks agree")
-            slots.unhush(self.held, self.listener.address)
+            registration.start_claiming(self.held, self.listener.address)
             self.membership.join()
             self.is_hushed = False
             return True  # not before those know that look after its consumers now
@@ -167,17 +169,17 @@ class Pump:
     def drain(self, seconds: float) -> None:
         """Wait for what is on its way, then give the rest back; the budgets are not charged."""
         end = time.monotonic() + seconds
-        patiently(lambda: slots.hush(self.held))
+        ignoring_outage(lambda: registration.stop_claiming(self.held))
         while self.open and (left := end - time.monotonic()) > 0:
             if time.monotonic() >= self.membership.next_beat:
-                patiently(self._beat)
+                ignoring_outage(self._beat)
             self._wait(min(left, 0.1))
-            patiently(self._record)
-        self._give_back(self.claimed, STOPPED)
+            ignoring_outage(self._record)
+        self._return_claims(self.claimed, STOPPED)
         self.claimed = []
         for ticket in self.sender.abort_all():
             self._finish(ticket, Outcome.INTERRUPTED, STOPPED)
-        patiently(self._record)
+        ignoring_outage(self._record)
 
     def close(self) -> None:
         """Free sockets; nothing may be open any more."""
@@ -190,16 +192,16 @@ class Pump:
         if self.membership.beat(len(self.open)):
             self.next_poll = 0.0
             self._recall()
-            self.roster.save()  # for those whom our former consumers moved to
+            self.assignment.save()  # for those whom our former consumers moved to
             self.membership.confirm(len(self.open))
 
     def _recall(self) -> None:
         """Give back what has not begun yet and may not begin any more, or not as it is."""
         rows = [row for row, _ in self.claimed] + [row for row, *_ in self.open.values()]
-        views = {key: self.roster.view(key) for key in {row.consumer_id for row in rows}}
+        views = {key: self.assignment.view(key) for key in {row.consumer_id for row in rows}}
         held = lanes.parked((row.consumer_id, row.ordering_key) for row in rows)
 
-        def may_go(row: Claimed) -> bool:
+        def may_go(row: ClaimedDelivery) -> bool:
             view = views[row.consumer_id]
             is_held = (row.consumer_id, row.ordering_key) in held
             return not (view is None or view.halted or is_held)
@@ -208,33 +210,37 @@ class Pump:
             row, _, view, *_ = self.open[ticket]
             return not may_go(row) or views[row.consumer_id] != view
 
-        mine = self.roster.lines
+        mine = self.assignment.queues
         gone = [it for it in self.claimed if it[0].consumer_id not in mine or not may_go(it[0])]
         if gone:
             self.claimed = [it for it in self.claimed if it not in gone]
-            self._give_back(gone, CHANGED)
+            self._return_claims(gone, CHANGED)
         for ticket in self.sender.recall(has_changed):
             self._finish(ticket, Outcome.INTERRUPTED, CHANGED)
 
-    def _give_back(self, claimed: Sequence[tuple[Claimed, Line]], error: str) -> None:
-        for row, line in claimed:
-            self._finish(self._begin(row, line), Outcome.INTERRUPTED, error)
+    def _return_claims(
+        self, claimed: Sequence[tuple[ClaimedDelivery, ConsumerQueue]], error: str
+    ) -> None:
+        for row, queue in claimed:
+            self._finish(self._begin(row, queue), Outcome.INTERRUPTED, error)
 
     def _fan_out(self, now: datetime) -> int:
         """Returns how many messages there were."""
         poll = time.monotonic() >= self.next_poll
-        if not (poll or self.accepted_hint) or not (limit := self.allotment.appetite(now)):
+        if not (poll or self.accepted_hint) or not (
+            limit := self.capacity_planner.fanout_limit(now)
+        ):
             return 0
         hinted, self.accepted_hint = self.accepted_hint, False
-        told, self.told = self.told, {}
-        taker = self.allotment.taker(self.held.generation, now, self._free)
+        notified, self.notified = self.notified, {}
+        taker = self.capacity_planner.taker(self.held.generation, now, self._free)
         self.fan_outs += 1
-        made = dispatch.dispatch(
+        made = fanout.fan_out(
             limit,
             self.held.ordinal,
             taker,
-            told,
-            parcels.asking,
+            notified,
+            payloads.select_payloads,
             oldest_first=self.fan_outs % FAN_OUT_GUARD == 0,
         )
         self._made(made, now)
@@ -246,30 +252,30 @@ class Pump:
             if late > conf().rational_delay_ms:
                 metrics.SWEPT.labels("message").inc(made.message_count)
         if poll:
-            self.next_poll = time.monotonic() + self.roster.discover(conf().poll_s)
+            self.next_poll = time.monotonic() + self.assignment.discover(conf().poll_s)
         return made.message_count
 
-    def _made(self, made: Dispatched, now: datetime) -> None:
+    def _made(self, made: FanoutResult, now: datetime) -> None:
         """Keep what was taken of a fan-out; note the rest, and tell those that serve it."""
         self._took(made.claimed, now)
         self.hold.stock(made.along, made.claimed)
-        if not made.due.keys() <= self.roster.lines.keys() and self.roster.is_behind():
+        if not made.due.keys() <= self.assignment.queues.keys() and self.assignment.is_behind():
             self._beat()  # who registered a moment ago does not wait for the next beat
         others = {
             key
             for key, due in made.due.items()
             for priority, due_at in due.items()
-            if not self.roster.expect(key, due_at, priority) or self.roster.is_shared(key)
+            if not self.assignment.expect(key, due_at, priority) or self.assignment.is_shared(key)
         }
         if others and conf().wake:
-            views = directory.consumers()
+            views = config_cache.consumers()
             pulling = {key for key in others if pulls(views.get(key))}
-            bell.due(others - pulling, but=self.held.generation)
+            wakeup_sender.due(others - pulling, but=self.held.generation)
             if pulling:
                 self._hear()  # who began to wait before these deliveries were made
                 soon = now + SOON
                 due = [key for key in pulling if min(made.due[key].values()) <= soon]
-                bell.receivers(self.waiting.of(due))
+                wakeup_sender.receivers(self.waiting.of(due))
 
     def _send_urgent(self) -> None:
         """Between two steps: send what was just accepted and is more urgent than what they handle.
@@ -278,45 +284,47 @@ class Pump:
         with the next fan-out, which knows priorities, too.
         """
         self._hear()
-        urgent = {key for key, level in self.told.items() if level > self.least}
+        urgent = {key for key, level in self.notified.items() if level > self.least}
         if not 0 < len(urgent) <= URGENT_AT_ONCE or self.is_hushed or not self.membership.owns():
             return
         for key in urgent:
-            del self.told[key]
+            del self.notified[key]
         now = clock.now()
-        taker = self.allotment.taker(self.held.generation, now, self._free, self.least + 1)
-        made = dispatch.dispatch(URGENT_AT_ONCE, self.held.ordinal, taker, urgent, parcels.asking)
+        taker = self.capacity_planner.taker(self.held.generation, now, self._free, self.least + 1)
+        made = fanout.fan_out(
+            URGENT_AT_ONCE, self.held.ordinal, taker, urgent, payloads.select_payloads
+        )
         self._made(made, now)
         self._send_claimed()
 
     def _take(self, now: datetime) -> int:
         """Returns how many deliveries were claimed."""
-        wants = self.allotment.wants(self.held.generation, now, self._free())
+        wants = self.capacity_planner.wants(self.held.generation, now, self._free())
         if not wants:
             return 0
         taken = claim.claim(
-            wants, now=now, slot=self.held.ordinal, ahead=AHEAD, most=self.allotment.batch
+            wants, now=now, slot=self.held.ordinal, ahead=AHEAD, most=self.capacity_planner.batch
         )
         metrics.SWEPT.labels("lease").inc(taken.rescued_count)
         counts = self._took(taken.rows, now)
         self.least = min((row.priority for row in taken.rows), default=self.least)
         self.hold.prepare(taken.rows, now)
         for want in wants:
-            line = self.roster.lines[want.consumer_id]
-            line.asked(counts[line.view.id], taken.left.get(line.view.id, {}), now)
-            self.roster.agenda.note(line)
-        self.roster.look_ahead(taken.drained, now)
+            queue = self.assignment.queues[want.consumer_id]
+            queue.asked(counts[queue.view.id], taken.left.get(queue.view.id, {}), now)
+            self.assignment.ready_consumers.note(queue)
+        self.assignment.look_ahead(taken.drained, now)
         return len(taken.rows)
 
-    def _took(self, rows: Sequence[Claimed], now: datetime) -> Tally[int]:
+    def _took(self, rows: Sequence[ClaimedDelivery], now: datetime) -> Tally[int]:
         """Keep what is leased to us now; how many of each consumer."""
         counts = Tally(row.consumer_id for row in rows)
         if rows:
-            self.allotment.saw({row.priority for row in rows})
-            lines = self.roster.lines
-            self.claimed += [(row, lines[row.consumer_id]) for row in rows]
+            self.capacity_planner.saw({row.priority for row in rows})
+            queues = self.assignment.queues
+            self.claimed += [(row, queues[row.consumer_id]) for row in rows]
             for consumer_id, count in counts.items():
-                lines[consumer_id].took(count, now)
+                queues[consumer_id].took(count, now)
         return counts
 
     def _send_claimed(self) -> None:
@@ -327,8 +335,11 @@ class Pump:
             return
         now = clock.now()
         loaded, waiting = self.hold.load(self.claimed, now)
-        lines = {row.consumer_id: line for row, line in self.claimed}
-        signers = {consumer_id: self.allotment.signer(line) for consumer_id, line in lines.items()}
+        queues = {row.consumer_id: queue for row, queue in self.claimed}
+        signers = {
+            consumer_id: self.capacity_planner.signer(queue)
+            for consumer_id, queue in queues.items()
+        }
         failpoints.reach("before_send")
         if not self.membership.may_begin:
             return  # something changed while bodies and secrets were read, or this process slept
@@ -336,19 +347,19 @@ class Pump:
         # From here on nothing asks the database: either all of them begin, or none has.
         self.claimed = waiting
         loaded.sort(key=lambda it: -it[0].priority)
-        for row, line, parcel in loaded:
+        for row, queue, payload in loaded:
             signer = signers[row.consumer_id]
-            if missing := _missing_key(signer, parcel):
-                self._leave(missing, row, line)
+            if missing := _missing_key(signer, payload):
+                self._leave(missing, row, queue)
                 continue
-            ticket = self._begin(row, line, parcel)
-            if is_late(row, line, now):
+            ticket = self._begin(row, queue, payload)
+            if is_late(row, queue, now):
                 # Too late to be sure that it is still ours at the end.
                 self._finish(ticket, Outcome.INTERRUPTED, STOPPED)
             elif isinstance(signer, Unreadable):
                 self._finish(ticket, Outcome.INTERRUPTED, str(signer))
             else:
-                self._send(ticket, signer, parcel, now)
+                self._send(ticket, signer, payload, now)
         self.sender.on_timer()  # on the wire before anything else
         failpoints.reach("after_send")
 
@@ -356,51 +367,53 @@ class Pump:
         """How many more requests may be open."""
         return conf().pump_in_flight - len(self.open) - len(self.claimed)
 
-    def _begin(self, row: Claimed, line: Line, parcel: Parcel | None = None) -> int:
-        ticket, size = next(self.tickets), parcel.size if parcel else 0
-        self.open[ticket] = (row, line, line.view, datetime.now(UTC), size)
-        line.began[ticket] = time.monotonic()
-        self.hold.put(line, size)
+    def _begin(
+        self, row: ClaimedDelivery, queue: ConsumerQueue, payload: Payload | None = None
+    ) -> int:
+        ticket, size = next(self.tickets), payload.size if payload else 0
+        self.open[ticket] = (row, queue, queue.view, datetime.now(UTC), size)
+        queue.began[ticket] = time.monotonic()
+        self.hold.put(queue, size)
         return ticket
 
-    def _send(self, ticket: int, signer: Signer, parcel: Parcel | None, now: datetime) -> None:
-        if parcel is None or parcel.body is None:
-            parcel = parcel or parcels.MISSING
-            self._finish(ticket, parcel.outcome, parcel.error)
+    def _send(self, ticket: int, signer: Signer, payload: Payload | None, now: datetime) -> None:
+        if payload is None or payload.body is None:
+            payload = payload or payloads.MISSING
+            self._finish(ticket, payload.outcome, payload.error)
             return
-        row, line, *_ = self.open[ticket]
+        row, queue, *_ = self.open[ticket]
         mark = outgoing.stamp(row)
-        self.sender.start(outgoing.call(ticket, line.view, signer, parcel, mark, now))
+        self.sender.start(outgoing.call(ticket, queue.view, signer, payload, mark, now))
 
     def _finish(self, ticket: int, outcome: Outcome, error: str) -> None:
         """Close an attempt that never reached the consumer."""
         self._close(recorder.unsent(ticket, outcome, error))
 
-    def _leave(self, key_id: str, row: Claimed, line: Line) -> None:
+    def _leave(self, key_id: str, row: ClaimedDelivery, queue: ConsumerQueue) -> None:
         """Leave a delivery to those that have the key; nothing was begun."""
         self.unopened.setdefault(key_id, []).append(row)
-        line.in_flight -= 1
-        self.roster.agenda.note(line)
+        queue.in_flight -= 1
+        self.assignment.ready_consumers.note(queue)
 
     def _leave_to_others(self) -> None:
         for key_id, rows in list(self.unopened.items()):
-            wait_s, now = self.roster.miss(key_id), clock.now()
+            wait_s, now = self.assignment.miss(key_id), clock.now()
             due_at = now + timedelta(seconds=wait_s)
             owner, slot = self.held.generation, self.held.ordinal
             count = release.give_back(rows, owner=owner, due_at=due_at, now=now, slot=slot)
             metrics.UNOPENED.inc(count)
             del self.unopened[key_id]
             for consumer_id in {row.consumer_id for row in rows}:
-                self.roster.expect(consumer_id, due_at)
+                self.assignment.expect(consumer_id, due_at)
             self.membership.next_beat = 0.0  # the others are to hear of it now
 
-    def _close(self, answer: Answer) -> None:
-        row, line, _, started_at, size = self.open.pop(answer.key)
-        line.in_flight -= 1
-        del line.began[answer.key]
-        self.hold.take(line, size)
-        self.recorder.note(row, line, started_at, answer)
-        self.roster.agenda.note(line)
+    def _close(self, answer: Response) -> None:
+        row, queue, _, started_at, size = self.open.pop(answer.key)
+        queue.in_flight -= 1
+        del queue.began[answer.key]
+        self.hold.take(queue, size)
+        self.recorder.note(row, queue, started_at, answer)
+        self.assignment.ready_consumers.note(queue)
 
     def _take_answers(self) -> None:
         for answer in self.sender.take():
@@ -417,13 +430,13 @@ class Pump:
         """Seconds until something is to be done without being told."""
         ticks = time.monotonic()
         waits = [self.next_poll - ticks, self.hold.seconds(clock.now()), self.membership.rest_s()]
-        if (recount_s := self.roster.recount_s) is not None:
+        if (recount_s := self.assignment.recount_s) is not None:
             waits.append(recount_s)
         if self.recorder.results:
             waits.append(self.recorder.due_at - ticks)
         if self.accepted_hint:
-            waits.append(max(self.next_look, self.allotment.full_until) - ticks)
-        elif (at := self.allotment.wake_at(self._free())) is not None:
+            waits.append(max(self.next_look, self.capacity_planner.full_until) - ticks)
+        elif (at := self.capacity_planner.wake_at(self._free())) is not None:
             waits.append(max(at - clock.now().timestamp(), self.next_look - ticks))
         return max(0.0, min(waits))
 
@@ -448,16 +461,16 @@ class Pump:
         self.accepted_hint = self.accepted_hint or hints.accepted
         if hints.waiting:
             self.waiting.note(hints.waiting)
-        self.told |= hints.message_ids
+        self.notified |= hints.message_ids
         if hints.changed:
             self.membership.next_beat = 0.0
         now = clock.now()
         for consumer_id in hints.consumer_ids:
-            self.roster.expect(consumer_id, now)
+            self.assignment.expect(consumer_id, now)
 
 
-def _missing_key(signer: Signer | Unreadable, parcel: Parcel | None) -> str:
-    """Id of a key that this process lacks to send the parcel; '' when it can, or nobody could."""
+def _missing_key(signer: Signer | Unreadable, payload: Payload | None) -> str:
+    """Id of a key that this process lacks to decrypt the payload; '' if it lacks none."""
     if isinstance(signer, KeyMissing):
         return signer.key_id
-    return parcel.missing_key if parcel else ""
+    return payload.missing_key if payload else ""

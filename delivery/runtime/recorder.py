@@ -9,23 +9,23 @@ from datetime import datetime
 from django.db import DataError, IntegrityError, close_old_connections
 from django.db import Error as DatabaseFailure
 
-from channels_app import chance, clock, failpoints
+from channels_app import clock, failpoints, randomness
 from delivery.conf import conf
 from delivery.rules import acks, correlation, lifecycle
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.outcome import Outcome
-from delivery.runtime.line import Line
-from delivery.runtime.roster import Roster
-from delivery.runtime.slots import Held
-from delivery.runtime.waits import Waits
-from delivery.runtime.wake import bell
+from delivery.runtime.ack_waits import Waits
+from delivery.runtime.assignment import Assignment
+from delivery.runtime.consumer_queue import ConsumerQueue
+from delivery.runtime.registration import PumpRegistration
+from delivery.runtime.wakeups import wakeup_sender
 from delivery.steps import settle
-from delivery.steps.send import Answer
+from delivery.steps.send import Response
 from delivery.steps.settle import Result
 
 logger = logging.getLogger(__name__)
 
-COMPANY_S = 0.01
+LINGER_S = 0.01
 """How long a result waits for others that are on their way, to be written together."""
 BATCH = 100
 """Results that wait no longer."""
@@ -34,24 +34,26 @@ BATCH = 100
 class Recorder:
     """Finished attempts of one pump that are not in the database yet."""
 
-    def __init__(self, held: Held, roster: Roster) -> None:
+    def __init__(self, held: PumpRegistration, assignment: Assignment) -> None:
         self._held = held
-        self._roster = roster
+        self._roster = assignment
         self._waits = Waits()
         self.results: list[Result] = []
         self.due_at = 0.0
         """When (`time.monotonic`) they want to be written, should any request still be open."""
 
-    def note(self, row: Claimed, line: Line, started_at: datetime, answer: Answer) -> None:
+    def note(
+        self, row: ClaimedDelivery, queue: ConsumerQueue, started_at: datetime, answer: Response
+    ) -> None:
         """Decide what follows from an answer and keep it for the next flush."""
         if not self.results:
-            self.due_at = time.monotonic() + COMPANY_S
+            self.due_at = time.monotonic() + LINGER_S
         elif len(self.results) >= BATCH:
             self.due_at = 0.0
         mode = None
-        if answer.outcome.is_success and line.view.ack:
-            mode = acks.mode_of(line.view.ack, self._waits.of(line.view))
-        rule = line.view.retry_for(row.event_type)
+        if answer.outcome.is_success and queue.view.ack:
+            mode = acks.mode_of(queue.view.ack, self._waits.of(queue.view))
+        rule = queue.view.retry_for(row.event_type)
         transition = (
             mode.answered
             if mode
@@ -62,7 +64,7 @@ class Recorder:
                 max_attempts=rule.max_attempts,
                 policy=rule.policy,
                 retry_after=answer.retry_after,
-                jitter=chance.jitter(),
+                jitter=randomness.jitter(),
                 is_final=answer.is_final,
             )
         )
@@ -84,11 +86,11 @@ class Recorder:
                 first_byte_ms=answer.first_byte_ms,
                 total_ms=answer.total_ms,
                 remote_address=answer.remote_address,
-                provider_id=correlation.named(line.view.ack, answer.excerpt) if mode else "",
-                seals=line.view.encrypt_bodies,
+                provider_id=correlation.named(queue.view.ack, answer.excerpt) if mode else "",
+                seals=queue.view.encrypt_bodies,
             )
         )
-        self._roster.learn(line, answer, transition.due_in, row.priority)
+        self._roster.learn(queue, answer, transition.due_in, row.priority)
 
     def flush(self) -> None:
         """Write everything; raises what the database raises, and then nothing is lost."""
@@ -123,10 +125,10 @@ class Recorder:
 
     def _expect(self, consumer_id: int, due_at: datetime) -> None:
         if not self._roster.expect(consumer_id, due_at) and conf().wake:
-            bell.due([consumer_id])
+            wakeup_sender.due([consumer_id])
 
 
-def patiently(work: Callable[[], object]) -> None:
+def ignoring_outage(work: Callable[[], object]) -> None:
     """While stopping: a database that is away leaves the rows to their leases."""
     try:
         work()
@@ -135,9 +137,9 @@ def patiently(work: Callable[[], object]) -> None:
         close_old_connections()
 
 
-def unsent(key: int, outcome: Outcome, error: str) -> Answer:
+def unsent(key: int, outcome: Outcome, error: str) -> Response:
     """The answer to an attempt that never reached the consumer."""
-    return Answer(
+    return Response(
         key=key,
         outcome=outcome,
         status=None,

@@ -9,11 +9,11 @@ from typing import Any
 from channels_app import clock, failpoints, quotas, transactions
 from channels_app.api import publishing, recurring
 from channels_app.api.problems import ApiProblem
-from channels_app.directory import ChannelView, directory
+from channels_app.config_cache import ChannelConfig, config_cache
 from channels_app.errors import Conflict, OverQuota, StorageFull
 from channels_app.models import Schedule, new_id
 from channels_app.quotas import Held
-from channels_app.rules import firings, ids, misfires
+from channels_app.rules import ids, misfires, occurrence_log
 from channels_app.rules.encryption import KeyMissing, Unreadable
 from channels_app.rules.misfires import Turn
 from channels_app.rules.recurrence import SKIP_IF_UNDELIVERED
@@ -21,12 +21,12 @@ from channels_app.steps import accept, register_schedule
 from channels_app.steps.accept import Accepted, Publication
 from channels_app.steps.register_schedule import Order
 from delivery import metrics
-from delivery.runtime import slots
-from delivery.steps import firing
+from delivery.runtime import registration
+from delivery.steps import occurrences
 
 logger = logging.getLogger(__name__)
 
-MOST = 100
+MAX_OCCURRENCES = 100
 """Schedules of one transaction: at nine o'clock many are due at once."""
 _missing: set[str] = set()
 """Keys whose absence the log has been told of."""
@@ -34,7 +34,7 @@ LATE = timedelta(seconds=5)
 """From here on a sweep fires what nobody else has."""
 
 
-class _Refused(Exception):
+class _Rejected(Exception):
     """Why an occurrence has no message, as a sentence."""
 
 
@@ -44,7 +44,7 @@ class _Round:
 
     schedule: Schedule
     turn: Turn
-    view: ChannelView | None = None
+    view: ChannelConfig | None = None
     publication: Publication | None = None
     result: str = ""
     detail: str = ""
@@ -57,14 +57,14 @@ class _Round:
         return self.turn.missed + (self.turn.occurrence is not None and self.message_id is None)
 
 
-def fire_due(*, due_before: datetime | None = None, most: int = MOST) -> int:
+def fire_due(*, due_before: datetime | None = None, most: int = MAX_OCCURRENCES) -> int:
     """Fire what is due now, or was before that instant, in one transaction; how many schedules.
 
     Raises what the database raises; then nothing was stored.
     """
     try:
         rounds = transactions.run(lambda: _fire(due_before, most), on_collision=new_id.reseed)
-    except firing.Lost:
+    except occurrences.Lost:
         # Somebody's pause or change was faster than our lock: what is due will be found again.
         logger.warning("a round of schedules was given up", exc_info=True)
         return 0
@@ -76,7 +76,7 @@ def fire_due(*, due_before: datetime | None = None, most: int = MOST) -> int:
 
 def fire_overdue() -> int:
     """The same for what is so late that nobody else can be at it; nothing is locked for a look."""
-    limit, next_at = clock.now() - LATE, firing.next_at()
+    limit, next_at = clock.now() - LATE, occurrences.next_at()
     return fire_due(due_before=limit) if next_at is not None and next_at <= limit else 0
 
 
@@ -90,7 +90,9 @@ def run_now(order: Order) -> dict[str, Any]:
 
 def _fire(due_before: datetime | None, most: int) -> list[_Round]:
     now = clock.now()
-    rounds = list(filter(None, (_judge(it, now) for it in firing.take(due_before or now, most))))
+    rounds = list(
+        filter(None, (_judge(it, now) for it in occurrences.take(due_before or now, most)))
+    )
     groups: dict[tuple[int, int | None], list[_Round]] = {}
     for one in rounds:
         if one.view is not None and one.publication is not None:
@@ -117,7 +119,7 @@ def _store(some: Sequence[_Round], producer_id: int | None) -> None:
         try:
             held = quotas.take(view, producer_id, [one.publication])
         except (OverQuota, StorageFull) as refused:
-            one.result, one.detail = firings.REFUSED, refused.detail
+            one.result, one.detail = occurrence_log.REFUSED, refused.detail
         else:
             taken.append((one, one.publication, held))
     if not taken:
@@ -143,60 +145,62 @@ def _judge(schedule: Schedule, now: datetime) -> _Round | None:
     except ValueError as error:
         # Its zone has gone with a release of the zones: it ends, and says why.
         turn = Turn(schedule.next_at, 0, None)
-        return _Round(schedule, turn, result=firings.REFUSED, detail=str(error))
+        return _Round(schedule, turn, result=occurrence_log.REFUSED, detail=str(error))
     one = _Round(schedule, turn)
     if turn.occurrence is None:
         return one
-    if schedule.overlap == SKIP_IF_UNDELIVERED and firing.is_undelivered(schedule):
-        one.result, one.detail = firings.OVERLAPPED, "The last message is not delivered yet."
+    if schedule.overlap == SKIP_IF_UNDELIVERED and occurrences.is_undelivered(schedule):
+        one.result, one.detail = occurrence_log.OVERLAPPED, "The last message is not delivered yet."
         return one
-    key = firings.key(schedule.name, turn.occurrence)
+    key = occurrence_log.key(schedule.name, turn.occurrence)
     try:
         one.view, one.publication = _publication(schedule, key, now)
     except KeyMissing as error:
         if error.key_id not in _missing:
             _missing.add(error.key_id)
-            logger.error(slots.MISSING, error.key_id)
-        if any(error.key_id in other.keys for other in slots.holders()):
+            logger.error(registration.MISSING, error.key_id)
+        if any(error.key_id in other.keys for other in registration.holders()):
             return None
         # It would stand before all others for ever.
-        one.result, one.detail = firings.REFUSED, str(error)
-    except _Refused as refused:
-        one.result, one.detail = firings.REFUSED, str(refused)
+        one.result, one.detail = occurrence_log.REFUSED, str(error)
+    except _Rejected as refused:
+        one.result, one.detail = occurrence_log.REFUSED, str(refused)
     return one
 
 
-def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelView, Publication]:
-    view, producer = directory.channel(schedule.channel.slug), schedule.producer
+def _publication(schedule: Schedule, key: str, now: datetime) -> tuple[ChannelConfig, Publication]:
+    view, producer = config_cache.channel(schedule.channel.slug), schedule.producer
     if view is None:
-        raise _Refused("Its channel is gone.")
+        raise _Rejected("Its channel is gone.")
     if producer is not None and producer.disabled:
-        raise _Refused("Its producer is disabled.")
+        raise _Rejected("Its producer is disabled.")
     try:
         return view, recurring.message(schedule, view, producer, key, now)
     except KeyMissing:
         raise
     except (ApiProblem, Unreadable) as refused:
-        raise _Refused(str(refused)) from None
+        raise _Rejected(str(refused)) from None
 
 
 def _note(one: _Round, accepted: Accepted) -> None:
     if accepted.conflict:
-        one.result, one.detail = firings.REFUSED, publishing.CONFLICT
+        one.result, one.detail = occurrence_log.REFUSED, publishing.CONFLICT
         return
-    one.result, one.message_id = firings.FIRED, accepted.message_id
+    one.result, one.message_id = occurrence_log.FIRED, accepted.message_id
 
 
 def _write_down(one: _Round, now: datetime) -> None:
     schedule, turn = one.schedule, one.turn
     if turn.missed:
         one.lines.append(
-            firings.line(firings.MISSED, now, occurrence_at=schedule.next_at, count=turn.missed)
+            occurrence_log.line(
+                occurrence_log.MISSED, now, occurrence_at=schedule.next_at, count=turn.missed
+            )
         )
     if turn.occurrence is not None:
         message = one.message_id and ids.to_public(ids.MESSAGE, one.message_id)
         one.lines.append(
-            firings.line(
+            occurrence_log.line(
                 one.result,
                 now,
                 occurrence_at=turn.occurrence,
@@ -204,7 +208,7 @@ def _write_down(one: _Round, now: datetime) -> None:
                 detail=one.detail,
             )
         )
-    firing.move(
+    occurrences.move(
         schedule,
         one.lines,
         next_at=turn.next_at,
@@ -216,22 +220,24 @@ def _write_down(one: _Round, now: datetime) -> None:
 def _run_now(order: Order) -> dict[str, Any]:
     schedule, now = register_schedule.find(order), clock.now()
     try:
-        view, publication = _publication(schedule, firings.run_key(order.name, new_id()), now)
-    except _Refused as refused:
+        view, publication = _publication(
+            schedule, occurrence_log.run_key(order.name, new_id()), now
+        )
+    except _Rejected as refused:
         raise Conflict("schedule_refused", str(refused)) from None
     (accepted,) = accept.accept(view, schedule.producer_id, [publication])
     shown = publishing.show(view, publication, accepted)
-    line = firings.line(firings.RUN, now, message=shown["id"], detail=order.actor)
-    firing.note_run(schedule, line, accepted.message_id)
+    line = occurrence_log.line(occurrence_log.RUN, now, message=shown["id"], detail=order.actor)
+    occurrences.note_run(schedule, line, accepted.message_id)
     order.record("schedule.run", schedule, None, {"message": shown["id"]})
-    metrics.OCCURRENCES.labels(firings.RUN).inc()
+    metrics.OCCURRENCES.labels(occurrence_log.RUN).inc()
     return shown
 
 
 def _count(rounds: Sequence[_Round]) -> None:
     for one in rounds:
         if one.turn.missed:
-            metrics.OCCURRENCES.labels(firings.MISSED).inc(one.turn.missed)
+            metrics.OCCURRENCES.labels(occurrence_log.MISSED).inc(one.turn.missed)
         if one.result:
             metrics.OCCURRENCES.labels(one.result).inc()
         if one.message_id is not None and one.turn.occurrence is not None:

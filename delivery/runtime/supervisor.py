@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from delivery.runtime.processes import Child, Guardian, Process, is_stopped
+from delivery.runtime.processes import Child, Process, Reaper, is_stopped
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 """Longest wait of the loop; signals and deaths of children end it at once."""
-STOPPED_LOOKS = 2
+MAX_STOPPED_CHECKS = 2
 """Looks in a row, a tick apart, at a stopped process before it is killed. Looks are counted and not
 seconds: when all of the broker was stopped and goes on, this process may be the first one."""
-NOES = 3
+MAX_FAILED_PROBES = 3
 """Answers in a row that say a child stands still before it is killed: one alone may only mean that
 the database came back this instant and the child has not yet been able to write."""
 
@@ -40,10 +40,10 @@ class Pulse(threading.Thread):
         self._stopped = threading.Event()
         self._noes: list[float] = []
 
-    def stood_still_after(self, instant: float) -> bool:
+    def stalled_after(self, instant: float) -> bool:
         """Whether all the last answers were no, to questions after ``instant`` (monotonic)."""
         noes = self._noes
-        return len(noes) >= NOES and noes[-NOES] > instant
+        return len(noes) >= MAX_FAILED_PROBES and noes[-MAX_FAILED_PROBES] > instant
 
     def run(self) -> None:
         """Ask until stopped."""
@@ -51,7 +51,9 @@ class Pulse(threading.Thread):
         while not self._stopped.wait(self._every_s):
             asked_at = time.monotonic()
             try:
-                self._noes = [] if self._is_alive() else [*self._noes[1 - NOES :], asked_at]
+                self._noes = (
+                    [] if self._is_alive() else [*self._noes[1 - MAX_FAILED_PROBES :], asked_at]
+                )
                 known = True
             except Exception:
                 # Not knowing is not a reason to kill: a database that is away would otherwise
@@ -73,7 +75,7 @@ class Supervisor:
     Each child has its own session, so that Ctrl-C in a terminal reaches the supervisor alone and
     every child is stopped in one way: SIGTERM to its main process, ``grace_s`` seconds, SIGKILL to
     its whole group. A second signal skips the rest of the wait. Should the supervisor itself be
-    killed, the guardian kills all groups (delivery/runtime/guardian.py).
+    killed, the reaper kills all groups (delivery/runtime/reaper.py).
     """
 
     def __init__(
@@ -97,26 +99,26 @@ class Supervisor:
     def run(self) -> None:
         """Block until told to stop. Only for the main thread, since it takes the signals."""
         with self._hearing_signals() as wakeup:
-            guardian = Guardian()
-            self._processes = [Process(child, guardian) for child in self._children]
+            reaper = Reaper()
+            self._processes = [Process(child, reaper) for child in self._children]
             self._start_pulses()
             try:
                 while not self._signals:
-                    guardian.ensure()
+                    reaper.ensure()
                     for process in self._processes:
-                        self._look_after(process)
+                        self._supervise(process)
                     self._kill_stopped()
                     self._wait(wakeup, self._until_next_start())
                 self._stop(wakeup)
             finally:
-                # Whatever brought us here, nothing stays: closing the guardian kills the rest.
+                # Whatever brought us here, nothing stays: closing the reaper kills the rest.
                 for pulse in self._pulses.values():
                     pulse.stop()
-                guardian.close()
+                reaper.close()
 
-    def _look_after(self, process: Process) -> None:
+    def _supervise(self, process: Process) -> None:
         if process.has_ended():
-            status = process.bury()
+            status = process.reap()
             pause_s = process.start_at - time.monotonic()
             name = process.child.name
             logger.error("%s ended (%s); starting it again in %.0f s", name, _say(status), pause_s)
@@ -128,7 +130,7 @@ class Supervisor:
     def _check_pulse(self, process: Process) -> None:
         pulse = self._pulses.get(process.child.name)
         settled_at = process.started_at + process.child.settle_s
-        if pulse and pulse.stood_still_after(settled_at):
+        if pulse and pulse.stalled_after(settled_at):
             logger.error("%s stands still; killing it to start afresh", process.child.name)
             process.kill()
 
@@ -143,7 +145,7 @@ class Supervisor:
         stopped = {pid for process in self._processes for pid in process.stopped()}
         self._stopped = {pid: self._stopped.get(pid, 0) + 1 for pid in stopped}
         for pid, looks in self._stopped.items():
-            if looks >= STOPPED_LOOKS and is_stopped(pid):
+            if looks >= MAX_STOPPED_CHECKS and is_stopped(pid):
                 logger.error("process %d is stopped; killing it to start another", pid)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -153,20 +155,20 @@ class Supervisor:
         deadline = time.monotonic() + self._grace_s
         for process in self._processes:
             process.ask_to_stop()
-        while self._bury_dead() and time.monotonic() < deadline and len(self._signals) == 1:
+        while self._reap_dead() and time.monotonic() < deadline and len(self._signals) == 1:
             self._wait(wakeup, deadline - time.monotonic())
         for process in self._processes:
             if process.is_running:
                 logger.error("%s did not stop in time; killing it", process.child.name)
                 process.kill()
-                process.bury()
+                process.reap()
         logger.info("stopped")
 
-    def _bury_dead(self) -> bool:
+    def _reap_dead(self) -> bool:
         """Bury who ended; True while somebody still runs."""
         for process in self._processes:
             if process.has_ended():
-                process.bury()
+                process.reap()
         return any(process.is_running for process in self._processes)
 
     def _start_pulses(self) -> None:

@@ -5,32 +5,32 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from channels_app import clock, failpoints
-from channels_app.steps import turns
+from channels_app.steps import sequence
 from delivery.conf import conf
 from delivery.runtime import (
-    audits,
     dead_letters,
     message_moves,
-    notices,
+    notifications,
+    reconciliations,
     recurring,
-    slots,
+    registration,
     task_queue,
 )
-from delivery.runtime.rounds import Rounds, Sweep
-from delivery.runtime.wake import hurry
+from delivery.runtime.sweep_scheduler import Sweep, SweepScheduler
+from delivery.runtime.wakeups import notify_pumps
 from delivery.steps import (
     acknowledge,
     archived,
     cancel,
     correlate,
-    dispatch,
+    counter_repair,
+    fanout,
     hot_keys,
     lanes,
     leases,
     pipeline_runs,
     quotas,
     reassign,
-    recount,
     release,
     replay,
     retention,
@@ -39,8 +39,8 @@ from delivery.steps import (
 from delivery.steps.replay import restore
 
 BATCH = 500
-BELT_S = 30.0
-"""How long the second belt works before it leaves the rest to the next time."""
+FALLBACK_INTERVAL_S = 30.0
+"""How long the fallback run works before it leaves the rest to the next time."""
 AUDIT_PAUSE_S = 0.9
 """Between two tenths of a second of an audit: it is in no hurry."""
 QUOTA_PAUSE_S = 1.9
@@ -52,21 +52,21 @@ SLOT = 15
 def orphans() -> int:
     """Give back at once what pumps held that no longer live."""
     released = 0
-    for slot in slots.mourner.dead():
-        if slots.bury(slot):
+    for slot in registration.dead_pump_reaper.dead():
+        if registration.reap(slot):
             failpoints.reach("after_burial")
             released += release.release_owner(slot.generation, now=clock.now(), slot=SLOT)
     return released
 
 
-def undispatched() -> int:
+def not_fanned_out() -> int:
     """Fan out messages that no pump took: the same step as the fast path (S0-33)."""
     before = clock.now() - timedelta(milliseconds=conf().rational_delay_ms)
-    return dispatch.dispatch_late(BATCH, SLOT, accepted_before=before).message_count
+    return fanout.fan_out_late(BATCH, SLOT, accepted_before=before).message_count
 
 
 def overdue() -> int:
-    """Fire schedules that no clockwork did: the same step as the fast path."""
+    """Fire schedules that no schedule runner did: the same step as the fast path."""
     return recurring.fire_overdue()
 
 
@@ -80,7 +80,7 @@ def reassigned() -> Iterator[int]:
     """Give to others what waits for queues' consumers that are away."""
     if reassign.is_needed():
         for given in reassign.reassign(clock.now(), SLOT):
-            hurry(given)
+            notify_pumps(given)
             yield given.total()
 
 
@@ -119,7 +119,7 @@ def _once(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
 
 def old_rows() -> Iterator[int]:
     """Delete what is past its retention; where there is a lake, what is in it."""
-    yield from retention.forget_replays(clock.now())
+    yield from retention.delete_replays(clock.now())
     if not conf().lake:
         yield from retention.prune(clock.now(), SLOT)
 
@@ -143,58 +143,61 @@ def _until_none(work: Callable[[], int]) -> Callable[[], Iterator[int]]:
 
 
 SWEEPS = (
-    Sweep("orphans", 1.0, _once(orphans), has_work=lambda: bool(slots.mourner.dead())),
+    Sweep(
+        "orphans", 1.0, _once(orphans), has_work=lambda: bool(registration.dead_pump_reaper.dead())
+    ),
     Sweep("replays", 0.5, _replays, idle_s=1.0, has_work=replay.is_any_open),
     Sweep("restores", 0.5, _restores, idle_s=1.0, has_work=restore.is_any_open),
     Sweep("schedules", 1.0, _until_none(overdue), idle_s=5.0),
-    Sweep("undispatched", 5.0, _until_none(undispatched)),
+    Sweep("undispatched", 5.0, _until_none(not_fanned_out)),
     Sweep("lapsed", 5.0, _once(lapsed)),
     Sweep("reassigned", 2.0, reassigned, idle_s=5.0, has_work=reassign.is_needed),
     Sweep("retired", 5.0, retired),
-    Sweep("lanes", 5.0, lambda: lanes.mend(clock.now()), idle_s=15.0),
+    Sweep("lanes", 5.0, lambda: lanes.repair(clock.now()), idle_s=15.0),
     Sweep("hot keys", 15.0, lambda: hot_keys.look(clock.now())),
     Sweep("quotas", 1.0, _waiting.run, pause_s=QUOTA_PAUSE_S, has_work=_waiting.has_work),
-    Sweep("notices", 5.0, notices.sweep),
+    Sweep("notices", 5.0, notifications.sweep),
     Sweep("dead letters", 0.5, _until_none(dead_letters.forward), has_work=dead_letters.has_work),
     Sweep("message moves", 0.5, _until_none(message_moves.run), has_work=message_moves.has_work),
     Sweep("early acks", 600.0, _once(lambda: acknowledge.forget(clock.now()))),
     Sweep("correlations", 60.0, lambda: correlate.forget(clock.now())),
-    Sweep("idempotency", 60.0, lambda: retention.forget_keys(clock.now())),
+    Sweep("idempotency", 60.0, lambda: retention.delete_idempotency_keys(clock.now())),
     Sweep("retention", 300.0, old_rows),
     Sweep("archived", 5.0, archived_rows, idle_s=60.0),
     Sweep("old restores", 3600.0, restore.forget),
-    Sweep("old notices", 3600.0, lambda: retention.forget_notices(clock.now())),
-    Sweep("sessions", 3600.0, lambda: retention.forget_sessions(clock.now())),
+    Sweep("old notices", 3600.0, lambda: retention.delete_notifications(clock.now())),
+    Sweep("sessions", 3600.0, lambda: retention.delete_sessions(clock.now())),
     Sweep("old tasks", 3600.0, _once(lambda: task_queue.forget(clock.now()))),
     Sweep("other schedules", 30.0, _once(task_queue.stop_other_schedules)),
-    Sweep("tries", 60.0, _once(lambda: retention.forget_tries(clock.now()))),
-    Sweep("counters", 60.0, _once(recount.mend)),
+    Sweep("tries", 60.0, _once(lambda: retention.delete_sign_in_attempts(clock.now()))),
+    Sweep("counters", 60.0, _once(counter_repair.repair)),
     Sweep("traffic", 15.0, lambda: traffic.fold(clock.now())),
     Sweep("old traffic", 3600.0, _once(lambda: traffic.forget(clock.now()))),
-    Sweep("sequences", 3600.0, lambda: turns.forget(clock.now())),
-    Sweep("old workers", 3600.0, _until_none(lambda: leases.forget_workers(clock.now()))),
-    Sweep("pipeline", 15.0, _once(lambda: pipeline_runs.bury(clock.now()))),
+    Sweep("sequences", 3600.0, lambda: sequence.forget(clock.now())),
+    Sweep("old workers", 3600.0, _until_none(lambda: leases.delete_workers(clock.now()))),
+    Sweep("pipeline", 15.0, _once(lambda: pipeline_runs.reap(clock.now()))),
     Sweep("old runs", 3600.0, lambda: pipeline_runs.forget(clock.now())),
 )
 
 
 AUDITS = (
-    Sweep("audit", 60.0, audits.recent, pause_s=AUDIT_PAUSE_S),
-    Sweep("audit of everything", 60.0, audits.everything, pause_s=AUDIT_PAUSE_S),
-    Sweep("old audits", 3600.0, _once(lambda: audits.forget(clock.now()))),
+    Sweep("audit", 60.0, reconciliations.recent, pause_s=AUDIT_PAUSE_S),
+    Sweep("audit of everything", 60.0, reconciliations.everything, pause_s=AUDIT_PAUSE_S),
+    Sweep("old audits", 3600.0, _once(lambda: reconciliations.forget(clock.now()))),
 )
-"""They look and mend nothing: the second belt, which has no time, leaves them to the steward."""
+"""They repair nothing: the fallback run, which has no time, leaves them to the maintenance
+process."""
 
 
-def rounds() -> Rounds:
-    """The steward's way to run them all, turn by turn."""
-    return Rounds((*SWEEPS, *AUDITS))
+def rounds() -> SweepScheduler:
+    """The maintenance process's way to run them all, turn by turn."""
+    return SweepScheduler((*SWEEPS, *AUDITS))
 
 
 def run_due() -> int:
-    """The second belt: every sweep that is due and that nobody else runs; returns how many."""
-    end = time.monotonic() + BELT_S
-    mine = Rounds(SWEEPS)
+    """The fallback run: every sweep that is due and that nobody else runs; returns how many."""
+    end = time.monotonic() + FALLBACK_INTERVAL_S
+    mine = SweepScheduler(SWEEPS)
     began = mine.turn()
     while mine.is_busy and time.monotonic() < end:
         began += mine.turn()

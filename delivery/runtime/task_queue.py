@@ -38,7 +38,7 @@ REGISTERED = frozenset({SWEEP, MAIL, PIPELINE})
 SCHEDULES = {"hookstation sweeps": (SWEEP, 1), "hookstation pipeline": (PIPELINE, 1)}
 """Name: (task, minutes between runs)."""
 
-LOOKED_AT = 100
+SCAN_ROWS = 100
 """Queued rows that ``is_queued`` reads."""
 
 FAILURES_KEPT = timedelta(days=30)
@@ -107,7 +107,7 @@ def add(name: str) -> None:
 
 def is_queued(name: str) -> bool:
     """Whether a task waits or is at work: its row goes when it has ended."""
-    return any(task_of(row.payload) == name for row in OrmQ.objects.order_by("id")[:LOOKED_AT])
+    return any(task_of(row.payload) == name for row in OrmQ.objects.order_by("id")[:SCAN_ROWS])
 
 
 def task_of(payload: str) -> str:

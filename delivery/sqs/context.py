@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from channels_app.api.authentication import Caller
-from channels_app.directory import ChannelView
-from delivery.rules.asker import Asker
+from channels_app.config_cache import ChannelConfig
+from delivery.rules.principal import Principal
 from delivery.sqs import errors, queues
 from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import ACCOUNT, QueueView
@@ -28,7 +28,7 @@ class Context:
     """As the request was signed for; resource names repeat it."""
     base_url: str
     """The address that the caller used, without a path."""
-    postpone: Callable[[], ResultLater] | None = None
+    defer: Callable[[], ResultLater] | None = None
     """Postpones the answer, where the server can answer later."""
 
     def authorize(self, *scopes: str) -> None:
@@ -38,7 +38,7 @@ class Context:
         if self.caller.producer is not None and self.caller.producer.disabled:
             raise SqsError("AccessDenied", "The producer is disabled.")
 
-    def sees(self, channel: ChannelView) -> bool:
+    def sees(self, channel: ChannelConfig) -> bool:
         """Whether the key may use the channel."""
         return self.caller.sees(channel.slug, channel.exposure)
 
@@ -70,10 +70,10 @@ class Context:
         """A queue's address."""
         return f"{self.base_url}/{ACCOUNT}/{name}"
 
-    def asker(self, reason: str) -> Asker:
+    def principal(self, reason: str) -> Principal:
         """The caller, for the audit log."""
         producer = self.caller.producer
-        return Asker(
+        return Principal(
             actor=self.caller.actor,
             reason=reason,
             producer_id=producer.id if producer else None,

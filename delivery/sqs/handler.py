@@ -29,7 +29,7 @@ _QUEUE = re.compile(r"/[0-9]{12}/[A-Za-z0-9._-]{1,100}")
 log = logging.getLogger(__name__)
 
 
-class Answer(NamedTuple):
+class HandlerResponse(NamedTuple):
     """What goes out."""
 
     status: int
@@ -39,9 +39,9 @@ class Answer(NamedTuple):
     """Whether the request's body was read, so that the connection can go on."""
 
 
-AnswerLater: TypeAlias = Callable[[Answer, Callable[[], object]], bool]
-"""As `channels_app.api.short.AnswerLater`."""
-Postpone: TypeAlias = Callable[[], AnswerLater]
+DeferResponse: TypeAlias = Callable[[HandlerResponse, Callable[[], object]], bool]
+"""As `channels_app.api.fast_path.DeferResponse`."""
+Defer: TypeAlias = Callable[[], DeferResponse]
 
 
 class _Signer(NamedTuple):
@@ -66,17 +66,17 @@ def is_meant(meta: Mapping[str, Any]) -> bool:
     return meta["REQUEST_METHOD"] == "POST" or "X-Amz-Signature=" in meta.get("QUERY_STRING", "")
 
 
-def answer(meta: Mapping[str, Any], postpone: Postpone | None = None) -> Answer:
+def answer(meta: Mapping[str, Any], defer: Defer | None = None) -> HandlerResponse:
     """The answer to the request with this WSGI environment. Raises nothing.
 
-    With ``postpone`` a call that waits for messages is answered later, and what this returns is
+    With ``defer`` a call that waits for messages is answered later, and what this returns is
     not sent.
     """
     request_id = str(uuid.uuid4())
     origin.current.set(origin.of("sqs", meta))
     body: list[bytes] = []
     try:
-        call, result = _call(meta, body, postpone, request_id)
+        call, result = _call(meta, body, defer, request_id)
         done = _done(call, result, request_id)
     except Exception as failure:
         done = _refused(failure, meta, request_id)
@@ -85,13 +85,13 @@ def answer(meta: Mapping[str, Any], postpone: Postpone | None = None) -> Answer:
     return done._replace(is_read=bool(body))
 
 
-def _done(call: protocol.Call, result: dict[str, Any], request_id: str) -> Answer:
+def _done(call: protocol.Call, result: dict[str, Any], request_id: str) -> HandlerResponse:
     kind = protocol.JSON if call.is_json else protocol.XML
     headers = [("Content-Type", kind), ("x-amzn-RequestId", request_id)]
-    return Answer(200, headers, protocol.write(call, result, request_id), is_read=True)
+    return HandlerResponse(200, headers, protocol.write(call, result, request_id), is_read=True)
 
 
-def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> Answer:
+def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> HandlerResponse:
     error, as_json = _refusal(failure), protocol.is_json(meta)
     headers = [
         ("Content-Type", protocol.JSON if as_json else protocol.XML),
@@ -102,11 +102,11 @@ def _refused(failure: Exception, meta: Mapping[str, Any], request_id: str) -> An
         headers.append(("x-amzn-query-error", f"{error.kind.query_code};{who}"))
     status = error.json_status if as_json else error.kind.status
     text = protocol.write_error(error, as_json=as_json, request_id=request_id)
-    return Answer(status, headers, text, is_read=True)
+    return HandlerResponse(status, headers, text, is_read=True)
 
 
 def _call(
-    meta: Mapping[str, Any], read: list[bytes], postpone: Postpone | None, request_id: str
+    meta: Mapping[str, Any], read: list[bytes], defer: Defer | None, request_id: str
 ) -> tuple[protocol.Call, dict[str, Any]]:
     signed = signature.read(meta)
     known = authentication.sigv4_secret(signed.key_id)
@@ -123,18 +123,18 @@ def _call(
     if operation is None:
         detail = f"The action {call.operation[:100]} is not valid for this endpoint."
         raise SqsError("InvalidAction", detail)
-    later = postpone and _postponing(postpone, call, meta, request_id)
+    later = defer and _deferring(defer, call, meta, request_id)
     context = Context(caller, signed.region, _base_url(meta), later)
     return call, operation(context, call.parameters)
 
 
-def _postponing(
-    postpone: Postpone, call: protocol.Call, meta: Mapping[str, Any], request_id: str
+def _deferring(
+    defer: Defer, call: protocol.Call, meta: Mapping[str, Any], request_id: str
 ) -> Callable[[], ResultLater]:
     """Postpones the answer to a call, and then takes its result, or what keeps from making it."""
 
     def begin() -> ResultLater:
-        answer_later = postpone()
+        answer_later = defer()
 
         def answer(make: Callable[[], dict[str, Any]], confirm: Callable[[], object]) -> bool:
             try:

@@ -8,9 +8,9 @@ from typing import Any
 from django.db.models import Q
 
 from channels_app import clock, transactions
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import AuditEntry, Message
-from channels_app.rules.conditions import ALWAYS
+from channels_app.rules.preconditions import ALWAYS
 from channels_app.steps import register_channel, register_consumer, switch_consumer
 from delivery.models import Delivery, Queue
 from delivery.rules.leases import Lease
@@ -190,7 +190,7 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
     is_fifo, slug = name.endswith(queues.FIFO), queues.slug_of(name)
     _check_redrive(context, name, given, is_fifo)
     actor, tenant = context.caller.actor, context.caller.tenant
-    if directory.channel(slug) is None:
+    if config_cache.channel(slug) is None:
         context.authorize("admin")
         values: dict[str, Any] = {"kind": "queue", **_of_channel(given)}
         if is_fifo:
@@ -297,7 +297,7 @@ def _counts(queue: QueueView) -> dict[str, str]:
 
 def _purge(context: Context, queue: QueueView) -> None:
     """Cancel what waits, what is held, and what was accepted and is not fanned out yet."""
-    asker, now = context.asker("PurgeQueue"), clock.now()
+    principal, now = context.principal("PurgeQueue"), clock.now()
     consumer_id = queue.consumer.id
     fresh = Message.objects.filter(channel_id=queue.channel.id, state=Message.State.ACCEPTED)
     if len(queue.channel.consumers) > 1:
@@ -305,7 +305,7 @@ def _purge(context: Context, queue: QueueView) -> None:
     while keys := list(
         fresh.filter(accepted_at__lte=now).values_list("id", flat=True)[:PURGE_ROWS]
     ):
-        cancel.cancel_messages(dict.fromkeys(keys, ALWAYS), asker, now=now)
+        cancel.cancel_messages(dict.fromkeys(keys, ALWAYS), principal, now=now)
     count = 0
     while cancelled := cancel.cancel_waiting(consumer_id, now=now, limit=PURGE_ROWS):
         count += cancelled
@@ -318,11 +318,11 @@ def _purge(context: Context, queue: QueueView) -> None:
         count += len(leasing.end([_lease_of(row) for row in rows], Outcome.EXPIRED))
     transactions.run(
         lambda: AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "queue.purge",
             f"consumer:{queue.channel.slug}/{queue.consumer.client_id}",
             team_id=queue.consumer.team_id,
-            reason=asker.reason,
+            reason=principal.reason,
             after={"cancelled": count},
         )
     )

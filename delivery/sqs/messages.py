@@ -23,19 +23,19 @@ from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing, receiving
-from delivery.runtime.receiving import Deliver, Handed, Wish
+from delivery.runtime.receiving import Deliver, ReceivedMessage, ReceiveRequest
 from delivery.sqs import attributes, errors, queues
 from delivery.sqs.context import Context
 from delivery.sqs.errors import SqsError
 from delivery.sqs.queues import (
-    LONGEST_DELAY_S,
+    MAX_DELAY_S,
     MAX_LEASE_S,
     MAX_SIZE,
     MAX_WAIT_S,
     QueueView,
     name_of_url,
 )
-from delivery.steps import parcels
+from delivery.steps import payloads
 
 MAX_BATCH = 10
 Parameters = dict[str, Any]
@@ -84,7 +84,7 @@ def receive(context: Context, parameters: Parameters) -> Result:
     attempt = parameters.get("ReceiveRequestAttemptId")
     if attempt is not None and not queue.is_fifo:
         raise SqsError("InvalidParameterValue", _NOT_HERE)
-    wish = Wish(
+    wish = ReceiveRequest(
         most=limit,
         lease_ms=lease_s * 1000,
         worker=_worker(context, attempt),
@@ -97,11 +97,15 @@ def receive(context: Context, parameters: Parameters) -> Result:
     ]
     chosen = _names(parameters, "MessageAttributeNames")
 
-    def show(handed: Sequence[Handed]) -> Result:
-        if not handed:
+    def show(received_message: Sequence[ReceivedMessage]) -> Result:
+        if not received_message:
             return {}
-        known = _Known(handed, wanted)
-        return {"Messages": [_show(one, queue, known, chosen, context.region) for one in handed]}
+        known = _Known(received_message, wanted)
+        return {
+            "Messages": [
+                _show(one, queue, known, chosen, context.region) for one in received_message
+            ]
+        }
 
     return show(_wait(context, queue, wish, float(wait_s), show))
 
@@ -209,7 +213,7 @@ def _delay(queue: QueueView, given: Mapping[str, Any]) -> int:
     default = queue.number("DelaySeconds")
     if queue.is_fifo and given.get("DelaySeconds") not in {None, 0}:
         raise errors.invalid("DelaySeconds", given["DelaySeconds"], _NOT_HERE)
-    return default if queue.is_fifo else _number(given, "DelaySeconds", default, 0, LONGEST_DELAY_S)
+    return default if queue.is_fifo else _number(given, "DelaySeconds", default, 0, MAX_DELAY_S)
 
 
 def _keys(queue: QueueView, given: Mapping[str, Any], body: bytes) -> tuple[str | None, str | None]:
@@ -260,28 +264,30 @@ def _store(context: Context, queue: QueueView, messages: Sequence[_Prepared]) ->
 def _wait(
     context: Context,
     queue: QueueView,
-    wish: Wish,
+    wish: ReceiveRequest,
     wait_s: float,
-    show: Callable[[Sequence[Handed]], Result],
-) -> list[Handed]:
+    show: Callable[[Sequence[ReceivedMessage]], Result],
+) -> list[ReceivedMessage]:
     """What is due for the queue within ``wait_s`` seconds; of a postponed call nothing."""
-    postpone = context.postpone
+    defer = context.defer
 
     def begin() -> Deliver:
-        assert postpone is not None
-        answer_later = postpone()
-        return lambda handed, confirm: answer_later(lambda: show(handed), confirm)
+        assert defer is not None
+        answer_later = defer()
+        return lambda received_message, confirm: answer_later(
+            lambda: show(received_message), confirm
+        )
 
-    handed = receiving.receive_patiently(
+    received_message = receiving.receive_ignoring_outage(
         queue.consumer,
         wish,
         wait_s,
         owner=context.caller.owner,
-        postpone=begin if postpone else None,
+        defer=begin if defer else None,
     )
-    if handed is None:
+    if received_message is None:
         raise SqsError("ServiceUnavailable", "Too many calls wait for messages already.")
-    return handed
+    return received_message
 
 
 def _worker(context: Context, attempt: object) -> str:
@@ -296,7 +302,7 @@ def _worker(context: Context, attempt: object) -> str:
 class _Known:
     """What the system attributes of received messages need, asked for once for all of them."""
 
-    def __init__(self, handed: Sequence[Handed], wanted: Sequence[str]) -> None:
+    def __init__(self, received_message: Sequence[ReceivedMessage], wanted: Sequence[str]) -> None:
         self.wanted = set(wanted)
         self.all = "All" in self.wanted
         self.senders: dict[int, tuple[str, str]] = {}
@@ -304,10 +310,10 @@ class _Known:
         self.first: dict[int, datetime] = {}
         """When a delivery was first received; without those received for the first time."""
         if self.asks("MessageDeduplicationId") or self.asks("SenderId"):
-            rows = Message.objects.filter(id__in=[one.row.message_id for one in handed])
+            rows = Message.objects.filter(id__in=[one.row.message_id for one in received_message])
             found = rows.values_list("id", "idempotency_key", "producer__slug")
             self.senders = {id_: (key, slug or "") for id_, key, slug in found}
-        again = [one.row.id for one in handed if one.row.attempt > 1]
+        again = [one.row.id for one in received_message if one.row.attempt > 1]
         if again and self.asks("ApproximateFirstReceiveTimestamp"):
             attempts = Attempt.objects.filter(delivery_id__in=again).values_list("delivery_id")
             self.first = dict(attempts.annotate(first=Min("started_at")))
@@ -318,14 +324,14 @@ class _Known:
 
 
 def _show(
-    one: Handed, queue: QueueView, known: _Known, chosen: Sequence[str], region: str
+    one: ReceivedMessage, queue: QueueView, known: _Known, chosen: Sequence[str], region: str
 ) -> Result:
-    parcel = one.parcel
-    body = parcel.body
+    payload = one.payload
+    body = payload.body
     if body is None:
         # Ten of the largest are more than an answer of the REST API holds.
-        body = parcels.load([one.row.message_id])[one.row.message_id].body or b""
-    kept = attributes.of_message(parcel.headers, one.row.event_type, parcel.content_type)
+        body = payloads.load([one.row.message_id])[one.row.message_id].body or b""
+    kept = attributes.of_message(payload.headers, one.row.event_type, payload.content_type)
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -345,14 +351,14 @@ def _show(
     return shown
 
 
-def _died_in(one: Handed, region: str) -> str:
+def _died_in(one: ReceivedMessage, region: str) -> str:
     """The queue whose dead-letter queue this is, if it was there that the message died."""
-    channel = one.parcel.headers.get(f"{PREFIX}Channel", "")
-    name = queues.name_of(channel, one.parcel.headers.get(f"{PREFIX}Consumer", ""))
+    channel = one.payload.headers.get(f"{PREFIX}Channel", "")
+    name = queues.name_of(channel, one.payload.headers.get(f"{PREFIX}Consumer", ""))
     return queues.arn_of(name, region) if name else ""
 
 
-def _system(one: Handed, queue: QueueView, known: _Known, region: str) -> dict[str, str]:
+def _system(one: ReceivedMessage, queue: QueueView, known: _Known, region: str) -> dict[str, str]:
     row = one.row
     key, sender = known.senders.get(row.message_id, ("", ""))
     found = {
@@ -360,10 +366,10 @@ def _system(one: Handed, queue: QueueView, known: _Known, region: str) -> dict[s
         "SentTimestamp": _millis(row.accepted_at),
         "ApproximateReceiveCount": str(row.tries),
         "ApproximateFirstReceiveTimestamp": _millis(known.first.get(row.id) or _taken_at(one)),
-        "AWSTraceHeader": one.parcel.headers.get(attributes.TRACE, ""),
+        "AWSTraceHeader": one.payload.headers.get(attributes.TRACE, ""),
         "MessageGroupId": row.ordering_key,
     }
-    if f"{PREFIX}Channel" in one.parcel.headers:
+    if f"{PREFIX}Channel" in one.payload.headers:
         found["DeadLetterQueueSourceArn"] = _died_in(one, region)
     if queue.is_fifo:
         found["MessageDeduplicationId"] = key.removeprefix(_scope(queue, row.ordering_key))
@@ -371,7 +377,7 @@ def _system(one: Handed, queue: QueueView, known: _Known, region: str) -> dict[s
     return {name: value for name, value in found.items() if value and known.asks(name)}
 
 
-def _taken_at(one: Handed) -> datetime:
+def _taken_at(one: ReceivedMessage) -> datetime:
     lease = leasing.lease_of(one.token)
     return lease.taken_at if lease else clock.now()
 

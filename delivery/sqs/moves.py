@@ -3,7 +3,7 @@
 from typing import Any
 
 from channels_app import clock
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.errors import Refused
 from channels_app.models import Channel, Consumer
 from channels_app.rules import ids
@@ -38,7 +38,7 @@ def start(context: Context, parameters: Parameters) -> Result:
     try:
         task = steps.start_move(
             Consumer.objects.select_related("channel").get(id=queue.consumer.id),
-            context.asker("StartMessageMoveTask"),
+            context.principal("StartMessageMoveTask"),
             now=clock.now(),
             to_move=waiting.to_move,
             destination=destination,
@@ -64,7 +64,7 @@ def cancel(context: Context, parameters: Parameters) -> Result:
         raise _no_task()
     context.named(_name(task), "replay")
     try:
-        done = steps.cancel_move(task.id, context.asker("CancelMessageMoveTask"))
+        done = steps.cancel_move(task.id, context.principal("CancelMessageMoveTask"))
     except Refused as refused:
         raise SqsError("UnsupportedOperation", refused.detail) from None
     return {"ApproximateNumberOfMessagesMoved": done.moved_count}
@@ -121,7 +121,7 @@ def _target_arn(task: MoveTask, region: str) -> str:
     """Where to, as it was said; of a task that the console started, the channel's queue."""
     if task.destination_arn or task.destination is None:
         return task.destination_arn
-    channel = directory.channel(task.destination.slug)
+    channel = config_cache.channel(task.destination.slug)
     consumer = queues.pull_consumer(channel) if channel else None
     slug = task.destination.slug
     name = queues.name_of(slug, consumer.client_id) if consumer else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from channels_app.directory import ChannelView, ConsumerView, directory
+from channels_app.config_cache import ChannelConfig, ConsumerConfig, config_cache
 from channels_app.models import Consumer
 from channels_app.rules import names
 from delivery.models import Queue
@@ -33,7 +33,7 @@ MAX_LEASE_S = 43_200
 MAX_WAIT_S = 20
 MAX_RECEIVES = 1000
 MAX_SOURCES = 10
-LONGEST_DELAY_S = 3660 * 86_400
+MAX_DELAY_S = 3660 * 86_400
 """The service stops at 900. A channel may allow less (``max_future_days``)."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 _ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:[0-9]*:([A-Za-z0-9_.-]+)")
@@ -50,7 +50,7 @@ class Number(NamedTuple):
 NUMBERS = {
     "VisibilityTimeout": Number(30, 0, MAX_LEASE_S),
     "MessageRetentionPeriod": Number(345_600, 60, 1_209_600),
-    "DelaySeconds": Number(0, 0, LONGEST_DELAY_S),
+    "DelaySeconds": Number(0, 0, MAX_DELAY_S),
     "ReceiveMessageWaitTimeSeconds": Number(0, 0, MAX_WAIT_S),
     "MaximumMessageSize": Number(MAX_SIZE, 1024, MAX_SIZE),
     "KmsDataKeyReusePeriodSeconds": Number(300, 60, 86_400),
@@ -88,8 +88,8 @@ class QueueView:
     """One queue with everything that an operation needs of it."""
 
     name: str
-    channel: ChannelView
-    consumer: ConsumerView
+    channel: ChannelConfig
+    consumer: ConsumerConfig
     row: Queue | None
     """None for a channel with a pull consumer that nobody made a queue of through the door."""
 
@@ -130,7 +130,7 @@ class _Rows:
 
     def read(self) -> tuple[dict[str, Queue], dict[int, Queue]]:
         """By name, and by the id of their consumer."""
-        number = directory.refresh()
+        number = config_cache.refresh()
         with self._lock:
             if number != self._number:
                 rows = list(Queue.objects.select_related("consumer__channel"))
@@ -146,12 +146,12 @@ _rows = _Rows()
 def find(name: str) -> QueueView:
     """The queue of that name. Raises SqsError."""
     row = _rows.read()[0].get(name)
-    channel = directory.channel(row.consumer.channel.slug if row else slug_of(name))
+    channel = config_cache.channel(row.consumer.channel.slug if row else slug_of(name))
     if channel is None:
         raise errors.no_queue()
     row = row or _rows.read()[0].get(name)  # made on another host a moment ago
     if row is not None:
-        consumer = directory.consumers([row.consumer_id]).get(row.consumer_id)
+        consumer = config_cache.consumers([row.consumer_id]).get(row.consumer_id)
     else:
         consumer = pull_consumer(channel) if channel.slug == name else None
     if consumer is None or consumer.mode != Consumer.Mode.PULL:
@@ -163,7 +163,7 @@ def every() -> Iterable[QueueView]:
     """All queues, by name."""
     _, by_consumer = _rows.read()
     found = []
-    for channel in directory.channels():
+    for channel in config_cache.channels():
         rows = [
             (by_consumer[consumer.id], consumer)
             for consumer in channel.consumers
@@ -175,7 +175,7 @@ def every() -> Iterable[QueueView]:
     return sorted(found, key=lambda queue: queue.name)
 
 
-def pull_consumer(channel: ChannelView) -> ConsumerView | None:
+def pull_consumer(channel: ChannelConfig) -> ConsumerConfig | None:
     """The one for which a channel is received: ``sqs``, or the only one that pulls."""
     pulling = [it for it in channel.consumers if it.mode == Consumer.Mode.PULL]
     named = [it for it in pulling if it.client_id == CLIENT_ID]
@@ -184,7 +184,7 @@ def pull_consumer(channel: ChannelView) -> ConsumerView | None:
 
 def name_of(channel: str, client_id: str) -> str | None:
     """The queue that this consumer of this channel is; None for one that is none."""
-    consumer = directory.consumer(channel, client_id)
+    consumer = config_cache.consumer(channel, client_id)
     if consumer is None or consumer.mode != Consumer.Mode.PULL:
         return None
     row = _rows.read()[1].get(consumer.id)

@@ -13,19 +13,19 @@ from channels_app.errors import NotFound
 from channels_app.rules import ids
 from delivery import acks, dead_letters, lanes, metrics
 from delivery.models import Counter, Delivery, EarlyAck
-from delivery.rules.acks import Heard, confirmed, heard
+from delivery.rules.acks import AckResult, confirmed, heard
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
 
 PURPOSE = b"acknowledgement addresses"
 """Of the key that signs tokens."""
-KEPT = timedelta(hours=1)
+RETENTION = timedelta(hours=1)
 """How long a word is kept that nothing followed."""
 
 
 class Answered(NamedTuple):
     """What became of a word."""
 
-    heard: Heard
+    heard: AckResult
     delivery: Delivery
     due: dict[int, datetime]
     """When ordered consumers have something due by that."""
@@ -52,8 +52,8 @@ def opened(text: str) -> int:
 
 
 def _signature(name: str, key: bytes) -> str:
-    seal = hmac.digest(key, name.encode("utf-8", "replace"), "sha256")
-    return base64.urlsafe_b64encode(seal).decode().rstrip("=")
+    encrypt = hmac.digest(key, name.encode("utf-8", "replace"), "sha256")
+    return base64.urlsafe_b64encode(encrypt).decode().rstrip("=")
 
 
 def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> Answered:
@@ -66,12 +66,12 @@ def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> 
     return answered
 
 
-def prolong(delivery_id: int, *, now: datetime) -> Answered:
+def extend_wait(delivery_id: int, *, now: datetime) -> Answered:
     """Begin the wait for a word anew: the consumer is at work (S4-26). Raises NotFound.
 
     It begins with the answer to our own request: before that there is nothing to prolong.
     """
-    answered = transactions.run(lambda: _prolong(delivery_id, now))
+    answered = transactions.run(lambda: _extend_wait(delivery_id, now))
     if answered is None:
         raise _foreign()
     failpoints.reach("after_ack")
@@ -80,7 +80,7 @@ def prolong(delivery_id: int, *, now: datetime) -> Answered:
 
 def forget(now: datetime) -> int:
     """Delete words that came early and that no attempt followed; returns how many."""
-    old = EarlyAck.objects.filter(said_at__lt=now - KEPT)
+    old = EarlyAck.objects.filter(said_at__lt=now - RETENTION)
     # While nobody runs, attempts stay open: their words decide what becomes of them.
     held = Delivery.objects.filter(id=OuterRef("pk"), state=DeliveryState.IN_FLIGHT.value)
     return old.exclude(Exists(held)).delete()[0]
@@ -97,23 +97,23 @@ def _write(number: int, ok: bool, now: datetime, slot: int) -> Answered | None:
         return None
     word = heard(DeliveryState(row.state), Reason(row.reason), ok=ok)
     due: dict[int, datetime] = {}
-    if word is Heard.EARLY:
+    if word is AckResult.EARLY:
         _, is_new = EarlyAck.objects.get_or_create(
             delivery_id=row.id, defaults={"ok": ok, "said_at": now}
         )
-        word = word if is_new else Heard.DOUBLE
-    elif word is Heard.ON_TIME:
+        word = word if is_new else AckResult.DOUBLE
+    elif word is AckResult.ON_TIME:
         due = _follow(row, ok, now, slot)
     failpoints.reach("in_ack")
     return Answered(word, row, due)
 
 
-def _prolong(number: int, now: datetime) -> Answered | None:
+def _extend_wait(number: int, now: datetime) -> Answered | None:
     row = Delivery.objects.select_for_update().filter(id=number).first()
     if row is None:
         return None
     word = heard(DeliveryState(row.state), Reason(row.reason), ok=False)
-    if word is Heard.ON_TIME:
+    if word is AckResult.ON_TIME:
         row.due_at = max(row.due_at or now, now + acks.wait_of(row.consumer_id))
         row.version += 1
         row.save(update_fields=["due_at", "version"])

@@ -42,7 +42,7 @@ class _Differs(Exception):
     """The rows are not what the archive has."""
 
 
-class _SomebodyReads(Exception):
+class _ReadersActive(Exception):
     """A run that reads lake and tables together began."""
 
 
@@ -63,13 +63,13 @@ def prune(slot: int) -> Iterator[int]:
     It rests while a job reads lake and tables together: a row must not move from one to the other
     between two of its questions.
     """
-    while not _somebody_reads():
+    while not _readers_active():
         segment_id = _next()
         if segment_id is None:
             return
         try:
             yield _step(segment_id, slot)
-        except _SomebodyReads:
+        except _ReadersActive:
             return
 
 
@@ -91,7 +91,7 @@ def _step(segment_id: int, slot: int) -> int:
 
 
 def _delete_part(segment_id: int, slot: int) -> int:
-    """The next part, or the segment's end. Raises _Differs, and _SomebodyReads."""
+    """The next part, or the segment's end. Raises _Differs, and _ReadersActive."""
     segment = _locked(segment_id)
     part = _part(segment) if segment else None
     if segment is None or part is None:
@@ -102,8 +102,8 @@ def _delete_part(segment_id: int, slot: int) -> int:
         _delete_messages(segment, part)
     _advance(segment, part, part.rows)
     # Looked at last: who began while rows were locked must find them as they were.
-    if _somebody_reads():
-        raise _SomebodyReads
+    if _readers_active():
+        raise _ReadersActive
     return part.rows
 
 
@@ -152,13 +152,13 @@ def _end(segment: Segment) -> None:
 
 
 def _delete_deliveries(segment: Segment, part: _Part, slot: int) -> None:
-    ripe = _ripe(segment, _finished)
+    eligible = _eligible(segment, _finished)
     rows = Delivery.objects.filter(
-        ripe, id__gte=max(segment.low, segment.cursor + 1), id__lte=part.last
+        eligible, id__gte=max(segment.low, segment.cursor + 1), id__lte=part.last
     )
     keys = list(rows.order_by("id").values_list("id", flat=True)[: part.rows + 1])
     # Looked at again under their locks: a replay may have queued some of them meanwhile.
-    rows = Delivery.objects.filter(ripe, id__in=keys).order_by("id").select_for_update()
+    rows = Delivery.objects.filter(eligible, id__in=keys).order_by("id").select_for_update()
     found = list(
         rows.values_list("id", "version", "consumer_id", "state", "channel_id", "message_id")
     )
@@ -192,16 +192,20 @@ def _delete_messages(segment: Segment, part: _Part) -> None:
     unwanted = ~Exists(Delivery.objects.filter(message_id=OuterRef("id")))
     # What a replay brought back is in the lake, and goes another way (steps/replay).
     here_alone = ~Exists(RestoredMessage.objects.filter(message_id=OuterRef("id")))
-    ripe = _ripe(segment, _accepted) & ~Q(state=Message.State.ACCEPTED)
+    eligible = _eligible(segment, _accepted) & ~Q(state=Message.State.ACCEPTED)
     rows = Message.objects.filter(
-        ripe, unwanted, here_alone, id__gte=max(segment.low, segment.cursor + 1), id__lte=part.last
+        eligible,
+        unwanted,
+        here_alone,
+        id__gte=max(segment.low, segment.cursor + 1),
+        id__lte=part.last,
     )
     keys = list(rows.order_by("id").values_list("id", flat=True)[: part.rows + 1])
     # Locked first, which keeps a backfill from making a delivery of them; then looked at again.
     locked = Message.objects.filter(id__in=keys).order_by("id").select_for_update()
     list(locked.values_list("id", flat=True))
     left: QuerySet[Message] = Message.objects.filter(
-        ripe, unwanted, here_alone, id__in=keys
+        eligible, unwanted, here_alone, id__in=keys
     ).order_by("id")
     _compare(part, list(left.values_list("id", "version")))
     Pruned.note(EVERY_CHANNEL, max(keys))
@@ -217,19 +221,19 @@ def _compare(part: _Part, found: list[tuple[int, int]]) -> None:
         raise _Differs
 
 
-def _ripe(segment: Segment, condition: Any) -> Q:
-    """Of which rows the segment is made, as pipeline/lake/ripe.py says it in SQL."""
+def _eligible(segment: Segment, condition: Any) -> Q:
+    """Of which rows the segment is made, as pipeline/lake/eligible.py says it in SQL."""
     limits: dict[str, Any] = segment.cutoffs
     own: Mapping[str, Mapping[str, str]] = limits["channels"]
     groups: dict[tuple[str, str], list[int]] = {}
     for key, ends in own.items():
         groups.setdefault((ends["finished"], ends["dead"]), []).append(int(key))
-    ripe: Q = condition(limits["finished"], limits["dead"])
+    eligible: Q = condition(limits["finished"], limits["dead"])
     if own:
-        ripe &= ~Q(channel_id__in=[int(key) for key in own])
+        eligible &= ~Q(channel_id__in=[int(key) for key in own])
     for (finished, dead), keys in groups.items():
-        ripe |= condition(finished, dead) & Q(channel_id__in=keys)
-    return ripe
+        eligible |= condition(finished, dead) & Q(channel_id__in=keys)
+    return eligible
 
 
 def _finished(finished: str, dead: str) -> Q:
@@ -243,7 +247,7 @@ def _accepted(finished: str, dead: str) -> Q:
     return Q(id__lt=ids.first_id_at(int(at.timestamp() * 1000)))
 
 
-def _somebody_reads() -> bool:
+def _readers_active() -> bool:
     since = clock.now() - READING
     running = PipelineRun.objects.filter(state=PipelineRun.State.RUNNING, heartbeat_at__gt=since)
     return running.exclude(job=WRITER).exists()

@@ -10,16 +10,16 @@ from typing import Any
 from django.db.models import F, Max, Value
 from django.db.models.functions import Least
 
-from channels_app import failpoints, held, transactions
-from channels_app.errors import BrokerError, Conflict, NotFound, Stale
+from channels_app import failpoints, stored_config, transactions
+from channels_app.errors import BrokerError, Conflict, NotFound, PreconditionFailed
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids, times
-from channels_app.rules.conditions import ALWAYS, Condition
+from channels_app.rules.preconditions import ALWAYS, Precondition
 from delivery import lanes, metrics
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import DeliveryState, Reason
 from delivery.rules.outcome import Outcome
+from delivery.rules.principal import Principal
 
 QUEUED = DeliveryState.QUEUED.value
 CANCELLED = DeliveryState.CANCELLED.value
@@ -29,7 +29,7 @@ HELD = {
 }
 
 
-AT_ONCE = 2000
+BATCH_SIZE = 2000
 """Deliveries of many messages that are taken back in one transaction, about."""
 
 
@@ -42,7 +42,7 @@ class Cancelled:
     """Deliveries that this call took back."""
 
 
-def cancel_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) -> Delivery:
+def cancel_one(delivery_id: int, principal: Principal, *, now: datetime, slot: int = 0) -> Delivery:
     """Take back one queued delivery. Raises NotFound, or Conflict when it is not queued."""
 
     def write() -> Delivery:
@@ -55,11 +55,11 @@ def cancel_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) 
             )
         _take_back([(row.id, row.consumer_id)], Reason.CANCELLED, now, slot)
         AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "delivery.cancel",
             f"delivery:{ids.to_public(ids.DELIVERY, row.id)}",
             team_id=row.consumer.team_id,
-            reason=asker.reason,
+            reason=principal.reason,
             before={"state": row.state},
             after={"state": CANCELLED},
         )
@@ -70,11 +70,11 @@ def cancel_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) 
 
 def cancel_message(
     message_id: int,
-    asker: Asker,
+    principal: Principal,
     *,
     now: datetime,
     slot: int = 0,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
     unless_sent: bool = False,
 ) -> Cancelled:
     """Take back what is still queued of a message; before its fan-out, the message itself.
@@ -84,15 +84,17 @@ def cancel_message(
     Conflict where nothing is queued and something is being sent, so that the caller asks again.
     """
     wanted = {message_id: condition}
-    (done,) = cancel_messages(wanted, asker, now=now, slot=slot, unless_sent=unless_sent).values()
+    (done,) = cancel_messages(
+        wanted, principal, now=now, slot=slot, unless_sent=unless_sent
+    ).values()
     if isinstance(done, BrokerError):
         raise done
     return done
 
 
 def cancel_messages(
-    wanted: Mapping[int, Condition],
-    asker: Asker,
+    wanted: Mapping[int, Precondition],
+    principal: Principal,
     *,
     now: datetime,
     slot: int = 0,
@@ -100,21 +102,25 @@ def cancel_messages(
 ) -> dict[int, Cancelled | BrokerError]:
     """The same for many, by key and with the version each must have; each by itself.
 
-    As many as have `AT_ONCE` deliveries are one transaction, of a few statements for all of them.
+    Messages with `BATCH_SIZE` deliveries together are one transaction of a few statements.
     """
     done: dict[int, Cancelled | BrokerError] = {}
-    for group in held.in_groups(list(wanted), AT_ONCE):
+    for group in stored_config.in_groups(list(wanted), BATCH_SIZE):
         some = {key: wanted[key] for key in group}
-        done |= transactions.run(partial(_cancel_messages, some, asker, now, slot, unless_sent))
+        done |= transactions.run(partial(_cancel_messages, some, principal, now, slot, unless_sent))
         failpoints.reach("after_cancel")
     return done
 
 
 def _cancel_messages(
-    wanted: Mapping[int, Condition], asker: Asker, now: datetime, slot: int, unless_sent: bool
+    wanted: Mapping[int, Precondition],
+    principal: Principal,
+    now: datetime,
+    slot: int,
+    unless_sent: bool,
 ) -> dict[int, Cancelled | BrokerError]:
     # Waits for a fan-out that is being written: then its deliveries are there.
-    messages = held.messages(wanted)
+    messages = stored_config.messages(wanted)
     queued: dict[int, list[tuple[int, int]]] = {key: [] for key in messages}
     rows = Delivery.objects.filter(message_id__in=messages, state=QUEUED)
     in_order = rows.order_by("message_id", "consumer_id").select_for_update()
@@ -128,7 +134,9 @@ def _cancel_messages(
         if message is None:
             done[key] = NotFound("unknown_message", "There is no such message.")
         elif not condition.holds(message.version):
-            done[key] = Stale("stale_version", "The message has changed since; read it again.")
+            done[key] = PreconditionFailed(
+                "stale_version", "The message has changed since; read it again."
+            )
         elif key in sent:
             until = times.text(sent[key])
             done[key] = Conflict("in_flight", f"It is being delivered, until {until} at most.")
@@ -138,7 +146,7 @@ def _cancel_messages(
             if is_changed := _close(message, now):
                 changed.append(message)
             if is_changed or count:
-                entries += _entries(message, asker, before)
+                entries += _entries(message, principal, before)
             done[key] = Cancelled(message, count)
     ours = [row for key in done if isinstance(done[key], Cancelled) for row in queued[key]]
     _take_back(ours, Reason.CANCELLED, now, slot)
@@ -154,13 +162,13 @@ def _cancel_messages(
     return done
 
 
-def _entries(message: Message, asker: Asker, before: dict[str, Any]) -> list[AuditEntry]:
+def _entries(message: Message, principal: Principal, before: dict[str, Any]) -> list[AuditEntry]:
     return AuditEntry.entries(
-        asker.actor,
+        principal.actor,
         "message.cancel",
         f"message:{ids.to_public(ids.MESSAGE, message.id)}",
         team_id=message.producer.team_id if message.producer else None,
-        reason=asker.reason,
+        reason=principal.reason,
         before=before,
         after={
             "state": message.state,

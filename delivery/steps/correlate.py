@@ -8,25 +8,25 @@ from channels_app import failpoints, transactions
 from channels_app.models.hints import by_index
 from delivery import metrics
 from delivery.models import Correlation
-from delivery.rules.acks import Heard
-from delivery.rules.correlation import Word, correlation_id
+from delivery.rules.acks import AckResult
+from delivery.rules.correlation import ProviderStatus, correlation_id
 
-KEPT = timedelta(days=2)
+RETENTION = timedelta(days=2)
 """How long a provider's id is known: twice the longest wait for an acknowledgement."""
 BATCH = 1000
 
 
-class Told(NamedTuple):
+class ProviderReport(NamedTuple):
     """A word, and whom it is about."""
 
     delivery_id: int | None
     """None while our own request's answer has not been recorded."""
     ok: bool
-    heard: Heard | None
+    heard: AckResult | None
     """What the word was, where no delivery is known yet that would decide it."""
 
 
-def find(consumer_id: int, words: Sequence[Word], now: datetime) -> list[Told]:
+def find(consumer_id: int, words: Sequence[ProviderStatus], now: datetime) -> list[ProviderReport]:
     """Whom these words are about, in their order.
 
     A word about an id that nobody knows is kept until the answer that brings the id is recorded
@@ -43,7 +43,7 @@ def find(consumer_id: int, words: Sequence[Word], now: datetime) -> list[Told]:
         delivery_id, heard = known.get(key), None
         if delivery_id is None:
             delivery_id, heard = _kept(key, word, now)
-        told.append(Told(delivery_id, word.ok, heard))
+        told.append(ProviderReport(delivery_id, word.ok, heard))
     return told
 
 
@@ -51,7 +51,7 @@ def forget(now: datetime) -> Iterator[int]:
     """Delete ids that nobody calls back about any more, batch by batch."""
     # When almost all are old, MariaDB would sort the whole table for each batch.
     indexed = by_index(Correlation.objects.all(), "correlation_age")
-    left = old = indexed.filter(noted_at__lt=now - KEPT).order_by("noted_at")
+    left = old = indexed.filter(noted_at__lt=now - RETENTION).order_by("noted_at")
     while gone := list(left.values_list("id", "ok", "noted_at")[:BATCH]):
         rows = Correlation.objects.filter(id__in=[key for key, _, _ in gone])
         rows._raw_delete(rows.db)
@@ -61,7 +61,7 @@ def forget(now: datetime) -> Iterator[int]:
         yield len(gone)
 
 
-def _kept(key: int, word: Word, now: datetime) -> tuple[int | None, Heard | None]:
+def _kept(key: int, word: ProviderStatus, now: datetime) -> tuple[int | None, AckResult | None]:
     # The answer may be recorded just now: then ours collides with its row, and is read again.
     # It is counted when somebody knows what it is about: it may be none of ours.
     delivery_id, heard = transactions.run(lambda: _keep(key, word, now), on_collision=lambda: None)
@@ -70,12 +70,12 @@ def _kept(key: int, word: Word, now: datetime) -> tuple[int | None, Heard | None
     return delivery_id, heard
 
 
-def _keep(key: int, word: Word, now: datetime) -> tuple[int | None, Heard | None]:
+def _keep(key: int, word: ProviderStatus, now: datetime) -> tuple[int | None, AckResult | None]:
     row = Correlation.objects.filter(id=key).first()
     if row is None:
         Correlation.objects.create(id=key, ok=word.ok, noted_at=now)
         failpoints.reach("in_early_word")
-        return None, Heard.EARLY
+        return None, AckResult.EARLY
     if row.delivery_id is None:
-        return None, Heard.DOUBLE
+        return None, AckResult.DOUBLE
     return row.delivery_id, None

@@ -95,7 +95,7 @@ def finish(channel: Channel, *, actor: str, reason: str) -> bool:
     return True
 
 
-def stragglers(channel_id: int, consumer_ids: list[int]) -> int:
+def left_over_rows(channel_id: int, consumer_ids: list[int]) -> int:
     """Rows of processes that did not know yet that the channel is gone; call a second later."""
     late = [batch for consumer_id in consumer_ids for batch in _deliveries(consumer_id)]
     # A sweep that was cancelling rows meanwhile may have counted them once more.

@@ -13,12 +13,12 @@ from django.db.models import Q
 from django.utils.text import Truncator
 
 from channels_app import transactions
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import Consumer, raw
 from delivery.conf import conf
 from delivery.models import Delivery, Lane, Notice, Standing
-from delivery.rules import standing
-from delivery.rules.standing import Kind, State
+from delivery.rules import health_status
+from delivery.rules.health_status import Kind, State
 
 SLICE = 5000
 """Lanes of one look."""
@@ -34,7 +34,7 @@ HOT = f"""
     AND (waiting_count >= %s OR head_at <= %s)
 """
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 
 
 class Hot(NamedTuple):
@@ -48,7 +48,7 @@ class Hot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class KeyBacklog:
     """The hot keys of one consumer, as the last look found them."""
 
     consumer: Consumer
@@ -71,7 +71,7 @@ def look(now: datetime) -> Iterator[int]:
     the broker was told to wait: parked keys, paused consumers, a head that is due later. What
     waits for a consumer that fails was told of as that.
     """
-    directory.refresh(now=True)
+    config_cache.refresh(now=True)
     found: dict[int, list[Hot]] = {}
     after = -1
     while (last := raw.read(END, [after, SLICE])[0][0]) is not None:
@@ -86,11 +86,11 @@ def look(now: datetime) -> Iterator[int]:
         yield _tell(consumer, found.get(consumer.id, []), now)
 
 
-def crowds(most: int = SHOWN) -> list[Crowd]:
+def crowds(most: int = SHOWN) -> list[KeyBacklog]:
     """Consumers that have hot keys, those first where most is waiting."""
     rows = Standing.objects.filter(hot_count__gt=0).select_related("consumer__channel")
     return [
-        Crowd(row.consumer, row.hot_key, row.hot_waiting, row.hot_count)
+        KeyBacklog(row.consumer, row.hot_key, row.hot_waiting, row.hot_count)
         for row in rows.order_by("-hot_waiting", "consumer_id")[:most]
     ]
 
@@ -104,9 +104,9 @@ def totals() -> tuple[int, int]:
 
 def _hot(after: int, last: int, now: datetime) -> list[Hot]:
     """Those of a slice of lanes."""
-    most = conf().hot_key_waiting or MOST
+    most = conf().hot_key_waiting or MAX_COUNT
     since = now - conf().hot_key_after if conf().hot_key_after else NEVER
-    going = {key for key, view in directory.ordered().items() if not view.halted}
+    going = {key for key, view in config_cache.ordered().items() if not view.halted}
     keys = [Hot._make(row) for row in raw.read(HOT, [after, last, most, raw.text(since)])]
     keys = [key for key in keys if key.consumer_id in going]
     later = _due_later([it.head_id for it in keys if it.waiting < most and it.head_id], now)
@@ -135,7 +135,7 @@ def _tell(consumer: Consumer, keys: Sequence[Hot], now: datetime) -> int:
     news: list[tuple[Kind, str]] = []
     if worst and known.hot_since is None:
         news, values["hot_since"] = [(Kind.HOT_KEY, _sentence(worst, len(keys) - 1))], now
-    elif not worst and known.hot_since and now - known.hot_since >= standing.HOT_QUIET:
+    elif not worst and known.hot_since and now - known.hot_since >= health_status.HOT_QUIET:
         values["hot_since"] = None
     if all(getattr(known, name) == value for name, value in values.items()):
         return 0

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from channels_app import failpoints, transactions
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.errors import Conflict, NotFound
 from channels_app.models import AuditEntry, DirectoryVersion, raw
 from delivery import lanes, metrics
 from delivery.lanes import Locked
 from delivery.models import Counter, Delivery, Lane, LaneWaiter
-from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
+from delivery.rules.principal import Principal
 
 BATCH = 500
 """Lanes looked at, or deliveries let go, in one transaction."""
 LANES, DELIVERIES = Lane._meta.db_table, Delivery._meta.db_table
-LOOK = f"""
+LOCK_KEY = f"""
     SELECT lane.id, lane.consumer_id, lane.head_id, lane.parked_at IS NOT NULL,
     lane.blocked_at IS NOT NULL, head.state
     FROM {LANES} AS lane LEFT JOIN {DELIVERIES} AS head ON head.id = lane.head_id
@@ -28,7 +28,7 @@ LOOK = f"""
 DONE = {state.value for state in FINISHED}
 
 
-def park(lane_id: int, asker: Asker, *, now: datetime) -> Lane:
+def park(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
     """Send nothing more of a key: only what is on the wire still ends. Raises NotFound."""
 
     def write() -> Lane:
@@ -40,7 +40,7 @@ def park(lane_id: int, asker: Asker, *, now: datetime) -> Lane:
             lane.parked_at = now
             lane.save(update_fields=["parked_at"])
             _hold(locked, now)
-            _record(lane, asker, "lane.park")
+            _record(lane, principal, "lane.park")
         failpoints.reach("in_park")
         return Lane.objects.get(id=lane_id)
 
@@ -49,7 +49,7 @@ def park(lane_id: int, asker: Asker, *, now: datetime) -> Lane:
     return parked
 
 
-def resume(lane_id: int, asker: Asker, *, now: datetime) -> dict[int, datetime]:
+def resume(lane_id: int, principal: Principal, *, now: datetime) -> dict[int, datetime]:
     """Let a parked key go on; returns when its consumer has something due by that.
 
     Doing it twice is harmless. Raises NotFound.
@@ -60,7 +60,7 @@ def resume(lane_id: int, asker: Asker, *, now: datetime) -> dict[int, datetime]:
         if lane.parked_at is None:
             return {}
         Lane.objects.filter(id=lane_id).update(parked_at=None)
-        _record(lane, asker, "lane.resume")
+        _record(lane, principal, "lane.resume")
         failpoints.reach("in_park")
         if lane.head_id is not None:
             return {}
@@ -72,7 +72,7 @@ def resume(lane_id: int, asker: Asker, *, now: datetime) -> dict[int, datetime]:
 
 
 def skip(
-    lane_id: int, head_id: int, asker: Asker, *, now: datetime, slot: int = 0
+    lane_id: int, head_id: int, principal: Principal, *, now: datetime, slot: int = 0
 ) -> dict[int, datetime]:
     """Pass over the head of a key: a dead one stays dead, one that waits is cancelled.
 
@@ -90,7 +90,7 @@ def skip(
             raise Conflict("in_flight", f"The head is {head.state}. Try again when it has ended.")
         if head.state == DeliveryState.QUEUED:
             _cancel(head, now, slot)
-        _record(lane, asker, "lane.skip", head.id)
+        _record(lane, principal, "lane.skip", head.id)
         return lanes.advance([locked], now)
 
     due = transactions.run(write)
@@ -98,26 +98,26 @@ def skip(
     return due
 
 
-def mend(now: datetime) -> Iterator[int]:
+def repair(now: datetime) -> Iterator[int]:
     """Let go on whatever stands without reason; yields how many lanes each step mended.
 
     A lane whose head is finished or gone, and every lane of a consumer that keeps no order (any
     more). Nothing leads there but a configuration that had just changed, and rows that were
     deleted by hand.
     """
-    directory.refresh(now=True)
+    config_cache.refresh(now=True)
     after = -1
-    while rows := raw.read(LOOK, [after]):
+    while rows := raw.read(LOCK_KEY, [after]):
         after = rows[-1][0]
-        if wrong := _wrong(rows):
-            while mended := transactions.run(lambda: _mend(wrong, now)):
+        if wrong := _stale_head(rows):
+            while mended := transactions.run(lambda: _repair(wrong, now)):
                 metrics.SWEPT.labels("lane").inc(mended)
                 failpoints.reach("after_lane")
                 yield mended
 
 
-def _wrong(rows: Sequence[tuple[int, int, int | None, int, int, str | None]]) -> list[int]:
-    ordered, stands = directory.ordered(), lanes.stands_still()
+def _stale_head(rows: Sequence[tuple[int, int, int | None, int, int, str | None]]) -> list[int]:
+    ordered, stands = config_cache.ordered(), lanes.is_stalled()
     wrong = []
     for key, consumer_id, head_id, is_parked, is_blocked, state in rows:
         if consumer_id not in ordered:
@@ -130,9 +130,9 @@ def _wrong(rows: Sequence[tuple[int, int, int | None, int, int, str | None]]) ->
     return wrong
 
 
-def _mend(keys: Sequence[int], now: datetime) -> int:
+def _repair(keys: Sequence[int], now: datetime) -> int:
     """Returns how many lanes changed: 0 when there is nothing left to do."""
-    ordered, stands = directory.ordered(), lanes.stands_still()
+    ordered, stands = config_cache.ordered(), lanes.is_stalled()
     locked = list(lanes.lock(keys).values())
     heads = [lane.head_id for lane in locked if lane.head_id is not None]
     states = dict(Delivery.objects.filter(id__in=heads).values_list("id", "state"))
@@ -199,13 +199,13 @@ def _cancel(head: Delivery, now: datetime, slot: int) -> None:
     Counter.add(change, slot)
 
 
-def _record(lane: Lane, asker: Asker, action: str, head_id: int | None = None) -> None:
+def _record(lane: Lane, principal: Principal, action: str, head_id: int | None = None) -> None:
     consumer = lane.consumer
     AuditEntry.record(
-        asker.actor,
+        principal.actor,
         action,
         f"consumer:{consumer.channel.slug}/{consumer.client_id}",
         team_id=consumer.team_id,
-        reason=asker.reason,
+        reason=principal.reason,
         after={"ordering_key": lane.ordering_key} | ({"head": head_id} if head_id else {}),
     )

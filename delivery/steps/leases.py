@@ -15,7 +15,7 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.rules.outcome import Outcome
 
 TABLE = Delivery._meta.db_table
-KEPT = timedelta(days=7)
+RETENTION = timedelta(days=7)
 """So long a worker that receives nothing any more is known by its name."""
 BATCH = 500
 
@@ -30,9 +30,9 @@ def note_worker(owner: int, consumer_id: int, name: str, now: datetime) -> None:
         return  # another process was first, or the consumer has just been deleted
 
 
-def forget_workers(now: datetime) -> int:
+def delete_workers(now: datetime) -> int:
     """Delete those that were last seen long ago; returns how many. Their leases are over."""
-    old = PullWorker.objects.filter(seen_at__lt=now - KEPT)
+    old = PullWorker.objects.filter(seen_at__lt=now - RETENTION)
     names = list(old.values_list("id", flat=True)[:BATCH])
     PullWorker.objects.filter(id__in=names).delete()
     return len(names)

@@ -12,7 +12,7 @@ BATCH = 1000
 LEASE = timedelta(minutes=5)
 """How long an e-mail is one process's to send."""
 FIRST_WAIT = timedelta(minutes=1)
-MOST_MAILS = 8
+MAX_MAILS = 8
 """Tries: the last one after about two hours."""
 ABOUT = ("consumer__channel", "consumer__team", "team")
 ROLES = (Membership.Role.OWNER.value, Membership.Role.EDITOR.value)
@@ -46,7 +46,7 @@ def claim(now: datetime) -> Notice | None:
 
     One whose senders vanished each time is given up: it may be what they vanish of.
     """
-    vanished = Notice.objects.filter(mail_due_at__lte=now, mail_count__gte=MOST_MAILS)
+    vanished = Notice.objects.filter(mail_due_at__lte=now, mail_count__gte=MAX_MAILS)
     vanished.update(mail_due_at=None, mail_error="The last try ended without a result.")
     due = Notice.objects.filter(mail_due_at__lte=now).order_by("mail_due_at")
     for notice in due.select_related(*ABOUT)[:10]:
@@ -71,7 +71,7 @@ def sent(notice: Notice, addresses: Sequence[str]) -> None:
 def failed(notice: Notice, error: str, now: datetime) -> None:
     """Try again later, for a few hours."""
     wait = FIRST_WAIT * 2 ** (notice.mail_count - 1)
-    again = now + wait if notice.mail_count < MOST_MAILS else None
+    again = now + wait if notice.mail_count < MAX_MAILS else None
     _ours(notice).update(mail_due_at=again, mail_error=error[:300])
 
 

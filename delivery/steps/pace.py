@@ -9,7 +9,7 @@ from delivery.rules.outcome import Outcome
 
 SAMPLE = 20
 """Deliveries that are looked at, the newest."""
-SHORTEST = timedelta(milliseconds=1)
+MIN_INTERVAL = timedelta(milliseconds=1)
 
 
 def most_per_second(consumer_id: int) -> float | None:
@@ -29,4 +29,4 @@ def most_per_second(consumer_id: int) -> float | None:
     held = [at - began[key] for key, at in ended.items() if at is not None and key in began]
     if not held:
         return None
-    return len(held) / sum((max(one, SHORTEST) for one in held), timedelta()).total_seconds()
+    return len(held) / sum((max(one, MIN_INTERVAL) for one in held), timedelta()).total_seconds()

@@ -14,8 +14,8 @@ from django.db.models import Max, QuerySet
 from channels_app.errors import Refused
 from channels_app.models import AuditEntry
 from delivery.models import PipelineRun, PipelineSchedule
-from delivery.rules.asker import Asker
 from delivery.rules.pipeline_jobs import JOBS
+from delivery.rules.principal import Principal
 
 State = PipelineRun.State
 Mode = PipelineSchedule.Mode
@@ -25,12 +25,14 @@ SILENCE = timedelta(seconds=60)
 """A run without a heartbeat for so long is dead. By itself it gives up earlier."""
 BEGINNING = timedelta(minutes=3)
 """Between a process's start and its first word: on a busy machine its packages load slowly."""
-KEPT = timedelta(days=90)
+RETENTION = timedelta(days=90)
 BATCH = 200
 GONE = "Its process ended without a word."
 
 
-def ask(job: str, options: Mapping[str, Any], asker: Asker, *, now: datetime) -> PipelineRun:
+def ask(
+    job: str, options: Mapping[str, Any], principal: Principal, *, now: datetime
+) -> PipelineRun:
     """A run that waits for a process. Raises Refused where one of that job waits already."""
     if job not in JOBS:
         raise Refused(f"There is no job {job}.")
@@ -38,18 +40,18 @@ def ask(job: str, options: Mapping[str, Any], asker: Asker, *, now: datetime) ->
         waiting = PipelineRun.objects.filter(job=job, state=State.QUEUED).first()
         if waiting is not None:
             raise Refused(f"Run {waiting.pk} of {job} waits already.")
-        run = _queue(job, options, asker.actor, now)
+        run = _queue(job, options, principal.actor, now)
         AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "pipeline.start",
             target(job),
-            reason=asker.reason,
+            reason=principal.reason,
             after={"run": run.pk, "options": JOBS[job].told(options)},
         )
     return run
 
 
-def cancel(run_id: int, asker: Asker, *, now: datetime) -> None:
+def cancel(run_id: int, principal: Principal, *, now: datetime) -> None:
     """End a run that waits, or ask the one at work to stop. Raises Refused for what has ended."""
     with transaction.atomic():
         mine = PipelineRun.objects.filter(pk=run_id)
@@ -61,15 +63,15 @@ def cancel(run_id: int, asker: Asker, *, now: datetime) -> None:
         if run is None or not done:
             raise Refused("It has ended, or was asked to stop already.")
         AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "pipeline.cancel",
             target(run.job),
-            reason=asker.reason,
+            reason=principal.reason,
             after={"run": run_id},
         )
 
 
-def plan(job: str, mode: str, every_minutes: int, asker: Asker) -> None:
+def plan(job: str, mode: str, every_minutes: int, principal: Principal) -> None:
     """Change a job's rhythm. Raises Refused for a job that has none."""
     with transaction.atomic():
         row = PipelineSchedule.objects.select_for_update().filter(job=job).first()
@@ -79,10 +81,10 @@ def plan(job: str, mode: str, every_minutes: int, asker: Asker) -> None:
         after = {"mode": mode, "every_minutes": every_minutes}
         PipelineSchedule.objects.filter(job=job).update(**after)
         AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "pipeline.plan",
             target(job),
-            reason=asker.reason,
+            reason=principal.reason,
             before=before,
             after=after,
         )
@@ -163,7 +165,7 @@ def ended(run_id: int, error: str, *, now: datetime) -> bool:
     return bool(_end(mine, State.FAILED, now, error=error))
 
 
-def bury(now: datetime) -> int:
+def reap(now: datetime) -> int:
     """End the runs whose processes are gone and that nobody watched; returns how many."""
     dead = PipelineRun.objects.filter(state=State.RUNNING, heartbeat_at__lt=now - SILENCE)
     unborn = PipelineRun.objects.filter(state=State.QUEUED, heartbeat_at__lt=now - BEGINNING)
@@ -176,7 +178,7 @@ def forget(now: datetime) -> Iterator[int]:
     """Delete runs that nobody will look at any more; yields the number of each step."""
     while True:
         oldest = PipelineRun.objects.order_by("id").values_list("id", "requested_at")[:BATCH]
-        old = [number for number, at in oldest if at < now - KEPT]
+        old = [number for number, at in oldest if at < now - RETENTION]
         if not old:
             return
         PipelineRun.objects.filter(id__in=old).delete()

@@ -8,10 +8,10 @@ from channels_app.errors import Refused
 from channels_app.models import AuditEntry, Channel, Consumer, Message, new_id
 from channels_app.models.hints import by_index
 from delivery.models import Counter, Delivery, MoveTask
-from delivery.rules.asker import Asker
+from delivery.rules.fair_sharing import LEVELS
 from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
-from delivery.rules.turns import LEVELS
+from delivery.rules.principal import Principal
 
 MAX_COUNTED = 10_000
 """Rows that are counted one by one for programs: delayed, or not fanned out yet."""
@@ -71,7 +71,7 @@ def oldest(consumer_id: int) -> datetime | None:
 
 def start_move(
     consumer: Consumer,
-    asker: Asker,
+    principal: Principal,
     *,
     now: datetime,
     to_move: int,
@@ -105,13 +105,13 @@ def start_move(
         MoveTask.objects.filter(id__in=list(old)).delete()
         task.save(force_insert=True)
         after = {"to": _where(task), "waiting": to_move, "rate": max_per_second}
-        _note("queue.move", task, asker, after)
+        _note("queue.move", task, principal, after)
 
     transactions.run(write, on_collision=new_id.reseed)
     return task
 
 
-def cancel_move(task_id: int, asker: Asker) -> MoveTask:
+def cancel_move(task_id: int, principal: Principal) -> MoveTask:
     """Stop a task; what was moved stays where it is. Raises Refused when it has ended."""
 
     def write() -> MoveTask:
@@ -121,7 +121,7 @@ def cancel_move(task_id: int, asker: Asker) -> MoveTask:
             raise Refused("Only active tasks can be cancelled.")
         task.state = State.CANCELLED
         task.save()
-        _note("queue.cancel_move", task, asker, {"moved": task.moved_count})
+        _note("queue.cancel_move", task, principal, {"moved": task.moved_count})
         return task
 
     return transactions.run(write)
@@ -151,13 +151,13 @@ def _where(task: MoveTask) -> str:
     return f"channel:{task.destination.slug}"
 
 
-def _note(action: str, task: MoveTask, asker: Asker, after: dict[str, object]) -> None:
+def _note(action: str, task: MoveTask, principal: Principal, after: dict[str, object]) -> None:
     consumer = task.consumer
     AuditEntry.record(
-        asker.actor,
+        principal.actor,
         action,
         f"consumer:{consumer.channel.slug}/{consumer.client_id}",
         team_id=consumer.team_id,
-        reason=asker.reason,
+        reason=principal.reason,
         after=after,
     )

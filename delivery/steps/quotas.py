@@ -21,7 +21,7 @@ from channels_app.storage import disks
 from delivery.models import Delivery, Notice
 from delivery.models.counter import OPEN
 from delivery.rules import quotas
-from delivery.rules.standing import Kind
+from delivery.rules.health_status import Kind
 
 logger = logging.getLogger(__name__)
 

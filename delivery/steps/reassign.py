@@ -14,7 +14,7 @@ from functools import partial
 from django.db.models import F, Q
 
 from channels_app import transactions
-from channels_app.directory import ChannelView, ConsumerView, directory
+from channels_app.config_cache import ChannelConfig, ConsumerConfig, config_cache
 from channels_app.models import Channel, Consumer, Message
 from delivery import lanes, metrics
 from delivery.models import ConsumerHealth, Counter, Delivery, LaneWaiter, PullWorker
@@ -25,20 +25,20 @@ from delivery.rules.recipients import Recipients
 
 QUEUED = DeliveryState.QUEUED.value
 BATCH = 500
-MOST = 5_000
+MAX_ROWS = 5_000
 """Deliveries of one consumer that are looked at each time; some may be for nobody else."""
 
 
 def is_needed() -> bool:
     """Whether there is a queue at all."""
-    return any(view.kind == Channel.Kind.QUEUE for view in directory.channels())
+    return any(view.kind == Channel.Kind.QUEUE for view in config_cache.channels())
 
 
 def absent() -> set[int]:
     """Queues' pull consumers for which nobody asks."""
     return PullWorker.absent(
         view.id
-        for channel in directory.channels()
+        for channel in config_cache.channels()
         if channel.kind == Channel.Kind.QUEUE
         for view in channel.consumers
         if view.mode == Consumer.Mode.PULL
@@ -52,9 +52,9 @@ def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
     a message that no consumer can handle is dead in the end. One with an ordering key stays where
     it is unless its consumer was removed (`rules.recipients`).
     """
-    directory.refresh(now=True)
+    config_cache.refresh(now=True)
     nobody_asks = absent()
-    for channel in directory.channels():
+    for channel in config_cache.channels():
         if channel.kind != Channel.Kind.QUEUE:
             continue
         known = [view.id for view in channel.consumers]
@@ -64,7 +64,7 @@ def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
             yield from _empty(source, _Pools(source, channel, away), now, slot)
 
 
-def _sources(channel: ChannelView, away: set[int]) -> list[Consumer]:
+def _sources(channel: ChannelConfig, away: set[int]) -> list[Consumer]:
     """Consumers that are away or removed, and for which something waits."""
     rows = Consumer.objects.filter(channel_id=channel.id)
     gone = list(rows.filter(Q(id__in=away) | Q(state=Consumer.State.RETIRED)))
@@ -75,7 +75,7 @@ def _sources(channel: ChannelView, away: set[int]) -> list[Consumer]:
 class _Pools:
     """Among whom what waits for one consumer is dealt out."""
 
-    def __init__(self, source: Consumer, channel: ChannelView, away: set[int]) -> None:
+    def __init__(self, source: Consumer, channel: ChannelConfig, away: set[int]) -> None:
         self.is_retired = source.state == Consumer.State.RETIRED
         self._team_id = source.team_id
         self._channel = channel
@@ -94,7 +94,7 @@ class _Pools:
         return found[0] if found else None
 
     def _dealer(self, is_keyed: bool, is_attempted: bool) -> Recipients:
-        pool: Sequence[ConsumerView] = self._others if is_keyed else self._able
+        pool: Sequence[ConsumerConfig] = self._others if is_keyed else self._able
         if is_attempted:
             pool = [view for view in pool if view.team_id == self._team_id]
         view = replace(self._channel, consumers=tuple(pool))
@@ -103,7 +103,7 @@ class _Pools:
 
 def _empty(source: Consumer, pools: _Pools, now: datetime, slot: int) -> Iterator[Tally[int]]:
     last: int | None = 0
-    for _ in range(MOST // BATCH):
+    for _ in range(MAX_ROWS // BATCH):
         last, given = transactions.run(partial(_move, source, pools, last or 0, now, slot))
         if last is None:
             return

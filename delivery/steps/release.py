@@ -8,17 +8,17 @@ from datetime import datetime
 from django.db.models import F, Q, QuerySet
 
 from channels_app import failpoints, transactions
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.errors import NotFound, Refused
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids
 from delivery import acks, dead_letters, lanes, metrics
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import lifecycle
-from delivery.rules.asker import Asker
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
+from delivery.rules.principal import Principal
 
 BATCH = 500
 
@@ -46,7 +46,9 @@ def release_lapsed(*, now: datetime, slot: int, absent: Collection[int] = ()) ->
     return _release_all(rows, _LAPSED, now, slot)
 
 
-def release_lease(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) -> Delivery:
+def release_lease(
+    delivery_id: int, principal: Principal, *, now: datetime, slot: int = 0
+) -> Delivery:
     """Take one delivery out of a pull consumer's hands; its holder can no longer settle it.
 
     Nothing is charged. Raises NotFound, or Refused when no pull consumer holds it.
@@ -61,11 +63,11 @@ def release_lease(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 
             raise Refused("No worker of a pull consumer holds the delivery.")
         _release(Delivery.objects.filter(id=row.id), _TAKEN, now, slot)
         AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "delivery.release",
             f"delivery:{ids.to_public(ids.DELIVERY, row.id)}",
             team_id=row.consumer.team_id,
-            reason=asker.reason,
+            reason=principal.reason,
             before={"state": row.state},
             after={"state": DeliveryState.QUEUED.value},
         )
@@ -75,7 +77,7 @@ def release_lease(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 
 
 
 def give_back(
-    rows: Collection[Claimed],
+    rows: Collection[ClaimedDelivery],
     *,
     owner: int,
     due_at: datetime,
@@ -89,11 +91,11 @@ def give_back(
     a key wears nothing out, however often it tries. The same where nobody was there any more to be
     given them, which ``reason`` tells.
     """
-    return transactions.run(lambda: _give_back(rows, owner, due_at, slot, reason))
+    return transactions.run(lambda: _return_claims(rows, owner, due_at, slot, reason))
 
 
-def _give_back(
-    rows: Collection[Claimed], owner: int, due_at: datetime, slot: int, reason: Reason
+def _return_claims(
+    rows: Collection[ClaimedDelivery], owner: int, due_at: datetime, slot: int, reason: Reason
 ) -> int:
     fences = {row.id: row.attempt for row in rows}
     # By owner, too: once given back, another one's claim has the same number.
@@ -212,13 +214,13 @@ def _decide(rows: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
 
 def _charged(rows: list[Delivery]) -> list[Delivery]:
     """Those whose lease was an attempt, as their consumers want it."""
-    views = directory.consumers({row.consumer_id for row in rows})
+    views = config_cache.consumers({row.consumer_id for row in rows})
     return [row for row in rows if (it := views.get(row.consumer_id)) and it.charges_leases]
 
 
 def _give_up(charged: list[Delivery], now: datetime) -> dict[int, DeliveryState]:
     """End those of which it was the last attempt."""
-    views = directory.consumers()
+    views = config_cache.consumers()
     last = [
         row
         for row in charged

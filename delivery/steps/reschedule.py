@@ -6,21 +6,21 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from channels_app import failpoints, held, transactions
+from channels_app import failpoints, stored_config, transactions
 from channels_app.conf import conf
-from channels_app.errors import BrokerError, Conflict, Invalid, NotFound, Stale
+from channels_app.errors import BrokerError, Conflict, Invalid, NotFound, PreconditionFailed
 from channels_app.models import AuditEntry, Message, raw
 from channels_app.rules import ids, times
-from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.limits import within
+from channels_app.rules.preconditions import ALWAYS, Precondition
 from delivery.models import Delivery, LaneWaiter
-from delivery.rules.asker import Asker
 from delivery.rules.lanes import BEHIND
 from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.principal import Principal
 
 TAKEN = {DeliveryState.IN_FLIGHT.value, DeliveryState.AWAITING_ACK.value}
 DELIVERIES, MESSAGES, WAITERS = (one._meta.db_table for one in (Delivery, Message, LaneWaiter))
-AT_ONCE = 2000
+BATCH_SIZE = 2000
 """Deliveries of many messages that are moved in one transaction, about."""
 
 
@@ -42,7 +42,7 @@ class Move:
     priority: int | None = None
     due_at: datetime | None = None
     """In the past it means now."""
-    condition: Condition = ALWAYS
+    condition: Precondition = ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Moved:
 
 def reschedule(
     message_id: int,
-    asker: Asker,
+    principal: Principal,
     *,
     now: datetime,
     priority: int | None = None,
     due_at: datetime | None = None,
-    condition: Condition = ALWAYS,
+    condition: Precondition = ALWAYS,
 ) -> Message:
     """Give a message and its queued deliveries another priority, or another instant, or both.
 
@@ -71,32 +71,32 @@ def reschedule(
     its producer may ask for.
     """
     wanted = {message_id: Move(priority, due_at, condition)}
-    (done,) = reschedule_many(wanted, asker, now=now).values()
+    (done,) = reschedule_many(wanted, principal, now=now).values()
     if isinstance(done, BrokerError):
         raise done
     return done.message
 
 
 def reschedule_many(
-    wanted: Mapping[int, Move], asker: Asker, *, now: datetime
+    wanted: Mapping[int, Move], principal: Principal, *, now: datetime
 ) -> dict[int, Moved | BrokerError]:
     """The same for many, by key: each is moved or refused by itself.
 
-    As many as have `AT_ONCE` deliveries are one transaction, of a few statements for all of them.
+    Messages with `BATCH_SIZE` deliveries together are one transaction of a few statements.
     """
     done: dict[int, Moved | BrokerError] = {}
-    for group in held.in_groups(list(wanted), AT_ONCE):
+    for group in stored_config.in_groups(list(wanted), BATCH_SIZE):
         some = {key: wanted[key] for key in group}
-        done |= transactions.run(partial(_reschedule, some, asker, now))
+        done |= transactions.run(partial(_reschedule, some, principal, now))
         failpoints.reach("after_move")
     return done
 
 
 def _reschedule(
-    wanted: Mapping[int, Move], asker: Asker, now: datetime
+    wanted: Mapping[int, Move], principal: Principal, now: datetime
 ) -> dict[int, Moved | BrokerError]:
     # Waits for a fan-out that is being written: then its deliveries are there.
-    messages = held.messages(wanted)
+    messages = stored_config.messages(wanted)
     deliveries: dict[int, list[_Row]] = {key: [] for key in messages}
     rows = Delivery.objects.filter(message_id__in=messages)
     columns = ("message_id", "id", "consumer_id", "state", "due_at")
@@ -120,11 +120,11 @@ def _reschedule(
             setattr(message, name, value)
         message.version += 1
         entries += AuditEntry.entries(
-            asker.actor,
+            principal.actor,
             "message.reschedule",
             f"message:{ids.to_public(ids.MESSAGE, message.id)}",
             team_id=message.producer.team_id if message.producer else None,
-            reason=asker.reason,
+            reason=principal.reason,
             before=before,
             after=_shown(message),
         )
@@ -136,11 +136,11 @@ def _reschedule(
     return done
 
 
-def _known(message: Message | None, condition: Condition) -> Message:
+def _known(message: Message | None, condition: Precondition) -> Message:
     if message is None:
         raise NotFound("unknown_message", "There is no such message.")
     if not condition.holds(message.version):
-        raise Stale("stale_version", "The message has changed since; read it again.")
+        raise PreconditionFailed("stale_version", "The message has changed since; read it again.")
     return message
 
 

@@ -28,13 +28,13 @@ from delivery.rules.lifecycle import DeliveryState
 
 BATCH = 500
 """Rows of one transaction."""
-NOTICES_KEPT = timedelta(days=400)
+NOTIFICATION_RETENTION = timedelta(days=400)
 """Long enough to see last year's."""
 CONSUMERS = 500
 """Asked at once whether they have anything old."""
 
 
-def forget_keys(now: datetime) -> Iterator[int]:
+def delete_idempotency_keys(now: datetime) -> Iterator[int]:
     """Delete idempotency records whose window closed; yields the number of each step."""
     while lapsed := list(
         IdempotencyRecord.objects.filter(expires_at__lte=now)
@@ -45,9 +45,9 @@ def forget_keys(now: datetime) -> Iterator[int]:
         yield len(lapsed)
 
 
-def forget_notices(now: datetime) -> Iterator[int]:
+def delete_notifications(now: datetime) -> Iterator[int]:
     """Delete what people were told of long ago; yields the number of each step."""
-    cutoff = now - NOTICES_KEPT
+    cutoff = now - NOTIFICATION_RETENTION
     while True:
         oldest = Notice.objects.order_by("id").values_list("id", "at")[:BATCH]
         old = [number for number, at in oldest if at < cutoff]
@@ -57,7 +57,7 @@ def forget_notices(now: datetime) -> Iterator[int]:
         yield len(old)
 
 
-def forget_sessions(now: datetime) -> Iterator[int]:
+def delete_sessions(now: datetime) -> Iterator[int]:
     """Delete sessions of people that are over; yields the number of each step."""
     while lapsed := list(
         Session.objects.filter(expire_date__lt=now)
@@ -68,7 +68,7 @@ def forget_sessions(now: datetime) -> Iterator[int]:
         yield len(lapsed)
 
 
-def forget_tries(now: datetime) -> int:
+def delete_sign_in_attempts(now: datetime) -> int:
     """Delete counts of tries to sign in that do not count any more.
 
     Each write counts the cache's rows (Django's own culling): so there are only those that live.
@@ -147,17 +147,17 @@ def _of_consumer(consumer_id: int, state: str, cutoffs: _Cutoffs, slot: int) -> 
         )
         more = len(page) == BATCH
         after = page[-1][0] if page else after
-        ripe = {row[0]: row[1] for row in page if row[2] and row[2] < cutoff}
-        old = [key for key in ripe.values() if key < _id_at(cutoffs.finished)]
-        if not ripe:
+        eligible = {row[0]: row[1] for row in page if row[2] and row[2] < cutoff}
+        old = [key for key in eligible.values() if key < _id_at(cutoffs.finished)]
+        if not eligible:
             yield 0
             continue
-        Pruned.note(cutoffs.channel_id, max(ripe.values()))
-        yield transactions.run(partial(_delete, consumer_id, state, ripe, old, slot))
+        Pruned.note(cutoffs.channel_id, max(eligible.values()))
+        yield transactions.run(partial(_delete, consumer_id, state, eligible, old, slot))
 
 
 def _delete(
-    consumer_id: int, state: str, ripe: dict[int, int], old_messages: list[int], slot: int
+    consumer_id: int, state: str, eligible: dict[int, int], old_messages: list[int], slot: int
 ) -> int:
     """Delete deliveries, then those of their messages that have none left; returns how many rows.
 
@@ -165,7 +165,7 @@ def _delete(
     """
     list(_locked(old_messages))
     # Looked at again: a replay may have queued some of them meanwhile.
-    rows = Delivery.objects.filter(id__in=ripe, consumer_id=consumer_id, state=state)
+    rows = Delivery.objects.filter(id__in=eligible, consumer_id=consumer_id, state=state)
     found = list(rows.order_by("id").select_for_update().values_list("id", flat=True))
     gone = Delivery.objects.filter(id__in=found)
     Attempt.objects.filter(delivery_id__in=found).delete()
@@ -193,10 +193,10 @@ def _messages(channel: Channel, cutoffs: _Cutoffs) -> Iterator[int]:
         page = list(rows.values_list("id", flat=True)[:BATCH])
         if not page:
             return
-        yield transactions.run(partial(_look, channel, page))
+        yield transactions.run(partial(_scan, channel, page))
 
 
-def _look(channel: Channel, page: list[int]) -> int:
+def _scan(channel: Channel, page: list[int]) -> int:
     list(_locked(page))
     count = _delete_unwanted(page)
     _note(channel, page[-1])
@@ -228,7 +228,7 @@ def _delete_unwanted(locked: list[int]) -> int:
     return len(gone)
 
 
-def forget_replays(now: datetime) -> Iterator[int]:
+def delete_replays(now: datetime) -> Iterator[int]:
     """Delete replays that ended long ago: after the longer of the installation's two retentions."""
     cutoff = now - timedelta(days=max(conf().retention_days, conf().dead_retention_days))
     old = Replay.objects.filter(id__lt=_id_at(cutoff), finished_at__lt=cutoff)

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from django.db import IntegrityError
 
-from channels_app import failpoints, sealing, transactions
-from channels_app.directory import directory
+from channels_app import data_encryption, failpoints, transactions
+from channels_app.config_cache import config_cache
 from channels_app.models import new_id, raw
 from channels_app.rules.encryption import KeyMissing
 from delivery import acks, dead_letters, lanes, metrics
-from delivery.lanes import Leaver
+from delivery.lanes import ClosingEntry
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules.acks import confirmed
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.lifecycle import FINISHED, DeliveryState, Transition
 from delivery.rules.outcome import Outcome
 
@@ -37,7 +37,7 @@ ATTEMPTS = raw.Insert(
 class Result(NamedTuple):
     """One attempt that came to an end, and what follows from it."""
 
-    claimed: Claimed
+    claimed: ClaimedDelivery
     transition: Transition
     outcome: Outcome
     started_at: datetime
@@ -57,7 +57,7 @@ class Result(NamedTuple):
     """Whether the bodies of its channel are sealed: what was answered may repeat one."""
 
 
-def _nobody(consumer_id: int, due_at: datetime) -> None:
+def _no_waiters(consumer_id: int, due_at: datetime) -> None:
     """Nobody waits to hear of it."""
 
 
@@ -66,18 +66,18 @@ def _stored(result: Result) -> Result:
     # Other errors are the broker's own words.
     said = result.error[:MAX_ERROR] if result.outcome is Outcome.REJECTED else ""
     if not (result.seals and (said or result.answer_headers or result.excerpt)):
-        plain = sealing.plain_answer(result.excerpt)
+        plain = data_encryption.plain_response(result.excerpt)
         return result if plain is result.excerpt else result._replace(excerpt=plain)
-    answer = sealing.Answer(said, result.answer_headers, result.excerpt)
+    answer = data_encryption.StoredResponse(said, result.answer_headers, result.excerpt)
     claimed = result.claimed
     try:
-        sealed = sealing.seal_answer(claimed.id, claimed.attempt, answer)
+        sealed = data_encryption.encrypt_response(claimed.id, claimed.attempt, answer)
     except KeyMissing:
         return bare(result)
     return result._replace(error="" if said else result.error, answer_headers="", excerpt=sealed)
 
 
-class _Overtaken(Exception):
+class _LostRace(Exception):
     """Some delivery was taken by a newer attempt."""
 
 
@@ -86,7 +86,9 @@ def bare(result: Result) -> Result:
     return result._replace(error="The answer could not be stored.", answer_headers="", excerpt=b"")
 
 
-def settle(results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _nobody) -> int:
+def settle(
+    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _no_waiters
+) -> int:
     """Write ``results`` in one transaction; returns how many still were ours to close.
 
     ``expect`` hears what becomes due by that: the next deliveries of ordered consumers' keys.
@@ -98,7 +100,7 @@ def settle(results: Sequence[Result], *, now: datetime, slot: int, expect: Expec
 
 
 def close(
-    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _nobody
+    results: Sequence[Result], *, now: datetime, slot: int, expect: Expect = _no_waiters
 ) -> Sequence[Result]:
     """As `settle`; those that still were ours."""
     if not results:
@@ -110,7 +112,7 @@ def close(
     due: dict[int, datetime]
     try:
         ours, due = transactions.run(lambda: _write(results, now, slot))
-    except (_Overtaken, IntegrityError):
+    except (_LostRace, IntegrityError):
         ours, due = transactions.run(
             lambda: _write(_held(results), now, slot), on_collision=new_id.reseed
         )
@@ -146,7 +148,7 @@ def _write(
         ]
     )
     if moved[: len(groups)] != [len(group) for group in groups]:
-        raise _Overtaken
+        raise _LostRace
     results = _overruled(results, now, slot)
     dead_letters.note(_dead(results), now)
     due = lanes.leave(_leaving(results), now, ended=moved[-1] if ending else 0)
@@ -196,15 +198,15 @@ def _dead(results: Sequence[Result]) -> Iterator[tuple[int, int]]:
             yield result.claimed.id, result.claimed.consumer_id
 
 
-def _leaving(results: Sequence[Result]) -> Iterator[Leaver]:
+def _leaving(results: Sequence[Result]) -> Iterator[ClosingEntry]:
     """Finished deliveries that have a key, of consumers that keep the order of keys."""
-    ordered = directory.ordered()
+    ordered = config_cache.ordered()
     if not ordered:
         return
     for claimed, move, *_ in results:
         if claimed.ordering_key and claimed.consumer_id in ordered and move.state in FINISHED:
             is_dead = move.state is DeliveryState.DEAD
-            yield Leaver(claimed.id, claimed.consumer_id, claimed.ordering_key, is_dead)
+            yield ClosingEntry(claimed.id, claimed.consumer_id, claimed.ordering_key, is_dead)
 
 
 def _held(results: Sequence[Result]) -> Sequence[Result]:

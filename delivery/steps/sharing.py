@@ -12,16 +12,16 @@ from django.db import IntegrityError, connection
 from channels_app.models import raw
 from delivery.models import Delivery, PullWorker
 from delivery.rules import sharding
+from delivery.rules.fair_sharing import LEVELS
 from delivery.rules.lanes import lane_id
-from delivery.rules.turns import LEVELS
 
-LOOK = 1000
+SCAN_ROWS = 1000
 """Due rows of each priority that are looked at. Whoever finds so many and none of a key of its own
 takes others': it helps those who do not keep up, and what stands behind is never forgotten."""
 TABLE = Delivery._meta.db_table
 
 
-class _Due(NamedTuple):
+class _DueRow(NamedTuple):
     """A row that may be taken."""
 
     id: int
@@ -57,7 +57,7 @@ def candidates_sql(consumer_id: int, now: datetime) -> tuple[str, list[Any]]:
     sql = raw.union(
         f"SELECT id, priority, due_at, ordering_key FROM {table} "
         f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
-        f"ORDER BY due_at, id LIMIT {LOOK:d}"
+        f"ORDER BY due_at, id LIMIT {SCAN_ROWS:d}"
         for level in LEVELS
     )
     return sql, [raw.text(now)] * len(LEVELS)
@@ -73,7 +73,7 @@ def choose(
     oldest_first: bool,
 ) -> list[int]:
     """Ids of due deliveries for one of the workers: without a key, or of keys that are its own."""
-    rows = [_Due(*row) for row in raw.read(*candidates_sql(consumer_id, now))]
+    rows = [_DueRow(*row) for row in raw.read(*candidates_sql(consumer_id, now))]
     keys = {row.ordering_key for row in rows if row.ordering_key}
     others = {
         key
@@ -81,7 +81,7 @@ def choose(
         if sharding.owner(lane_id(consumer_id, key), workers) not in {owner, None}
     }
     mine = [row for row in rows if row.ordering_key not in others]
-    if not mine and len(rows) >= LOOK:
+    if not mine and len(rows) >= SCAN_ROWS:
         mine = rows
     mine.sort(key=lambda row: (0 if oldest_first else -row.priority, row.due_at, row.id))
     return [row.id for row in mine[:limit]]

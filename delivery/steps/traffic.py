@@ -25,12 +25,12 @@ SLICE = 5000
 """Rows of one look at attempts, and of one at messages."""
 LAG = timedelta(seconds=10)
 """By then what was begun is committed. What comes later still is in no chart."""
-LOOK_BACK = timedelta(hours=1)
+LOOKBACK = timedelta(hours=1)
 """How far the first look reaches, and the first one after a long pause."""
-AT_ONCE = 200
+BATCH_SIZE = 200
 """Rows changed by one statement: what it costs grows with their number squared."""
 AMOUNTS = ("accepted", "delivered", "failed", "dead", "latency")
-KEPT = {MINUTE_S: timedelta(days=2), HOUR_S: timedelta(days=15)}
+RETENTION = {MINUTE_S: timedelta(days=2), HOUR_S: timedelta(days=15)}
 """How long spans of each length are kept."""
 
 MADE = f">> {ids.TIME_SHIFT}"
@@ -121,7 +121,7 @@ def fold(now: datetime) -> Iterator[int]:
 def forget(now: datetime) -> int:
     """Delete what is too old for any chart; returns how many rows."""
     old = Q()
-    for length_s, kept in KEPT.items():
+    for length_s, kept in RETENTION.items():
         old |= Q(span_s=length_s, begins_at__lt=now - kept)
     return Traffic.objects.filter(old).delete()[0]
 
@@ -166,15 +166,15 @@ def worst(now: datetime, *, hours: int, most: int) -> list[Record]:
 def _go_on(now: datetime) -> int | None:
     """One slice; how long it was, None when nothing is left to do."""
     mark, _ = TrafficMark.objects.get_or_create(id=1)
-    seen = _look(mark, now)
-    # Another steward may be at it: then it has moved the mark, and what we read is in already.
+    seen = _scan(mark, now)
+    # Another maintenance process may have counted this already: then it has moved the mark.
     if not seen.most or not transactions.run(lambda: _write(mark, seen)):
         return None
     return seen.most
 
 
-def _look(mark: TrafficMark, now: datetime) -> _Slice:
-    first = ids.first_id_at(_ms(now - LOOK_BACK))
+def _scan(mark: TrafficMark, now: datetime) -> _Slice:
+    first = ids.first_id_at(_ms(now - LOOKBACK))
     end = ids.first_id_at(_ms(now - LAG))
     join = "STRAIGHT_JOIN" if connection.vendor == "mysql" else "CROSS JOIN"
     passed = raw.read(PASSED.format(join=join), [max(mark.attempt_id, first), end, SLICE])
@@ -222,7 +222,7 @@ def _write(mark: TrafficMark, seen: _Slice) -> bool:
         for name in AMOUNTS:
             setattr(row, name, getattr(whole, name))
     Traffic.objects.bulk_create([row for key, row in rows.items() if key not in known])
-    Traffic.objects.bulk_update(known.values(), AMOUNTS, batch_size=AT_ONCE)
+    Traffic.objects.bulk_update(known.values(), AMOUNTS, batch_size=BATCH_SIZE)
     return True
 
 

@@ -17,7 +17,7 @@ from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
 DEFAULT, CUSTOM = "", "custom"
 CALLS = ("url", "headers")
 """Settings of calls, which a consumer that pulls has none of."""
-LONGEST_REASON = 500
+MAX_REASON_LENGTH = 500
 
 
 class WebhookForm(forms.Form):
@@ -64,7 +64,7 @@ class WebhookForm(forms.Form):
         label="Attempts",
         required=False,
         min_value=1,
-        max_value=settings.MOST_ATTEMPTS,
+        max_value=settings.MAX_ATTEMPTS,
         help_text="Failures until a message is given up and kept as a dead letter.",
     )
     retry_overrides = RetryOverridesField(
@@ -213,7 +213,7 @@ class RegisterForm(WebhookForm):
 
     client_id = forms.CharField(
         label="Name",
-        max_length=names.LONGEST_SLUG,
+        max_length=names.MAX_SLUG_LENGTH,
         help_text=SafeString(
             "Yours to choose, and unique on the channel: lower-case letters, digits, "
             "<code>.</code> <code>_</code> <code>-</code>"
@@ -270,13 +270,13 @@ class RotateForm(forms.Form):
         ],
         initial=DEFAULT_OVERLAP_S,
     )
-    reason = forms.CharField(label="Reason", required=False, max_length=LONGEST_REASON)
+    reason = forms.CharField(label="Reason", required=False, max_length=MAX_REASON_LENGTH)
 
 
 class SwitchForm(forms.Form):
     """Why a webhook is paused or retired."""
 
-    reason = forms.CharField(required=False, max_length=switch_consumer.LONGEST_REASON)
+    reason = forms.CharField(required=False, max_length=switch_consumer.MAX_REASON_LENGTH)
 
 
 class ReplayForm(forms.Form):
@@ -291,7 +291,7 @@ class ReplayForm(forms.Form):
     )
     reason = forms.CharField(
         label="Reason",
-        max_length=LONGEST_REASON,
+        max_length=MAX_REASON_LENGTH,
         help_text="For those who look into the audit log later.",
         widget=forms.TextInput(attrs={"placeholder": "the endpoint was down"}),
     )
@@ -302,7 +302,7 @@ def fault_of(url: str) -> str | None:
     if not url:
         return "Type an address first."
     return addresses.check_url(
-        url[: addresses.LONGEST_URL + 1],
+        url[: addresses.MAX_URL_LENGTH + 1],
         allowed=conf().allowed_targets,
         https_only=conf().https_only,
     )

@@ -16,7 +16,7 @@ from delivery.rules.outcome import Outcome
 from delivery.steps.replay.filters import HIGHEST_STATUS, LOWEST_STATUS, SKEW, id_at, of_types
 
 LIMIT = 25
-LOOKS = (500, 1500)
+SCAN_ROWS = (500, 1500)
 """Rows of one state that each look of a page covers when a filter is on that no index serves. Most
 filters match much: a short look fills the page."""
 
@@ -136,7 +136,7 @@ def _read(
     """Up to ``limit + 1`` rows, and where the look ended if that was before the list's end."""
     found: list[Delivery] = []
     edge = None
-    for scan in LOOKS:
+    for scan in SCAN_ROWS:
         parts = [_from(part, place, upwards) for part in ranges]
         edge = _edge(parts, upwards, scan) if condition else None
         bound = Q()

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from channels_app.directory import Signer, directory
+from channels_app.config_cache import Signer, config_cache
 from channels_app.models import Consumer, Message
-from channels_app.rules import curl, payload
+from channels_app.rules import body_preview, curl
+from channels_app.rules.body_preview import Shown
 from channels_app.rules.encryption import Unreadable
 from channels_app.rules.fields import MASK
-from channels_app.rules.payload import Shown
 from delivery.models import Delivery
 from delivery.runtime import outgoing
-from delivery.runtime.outgoing import Stamp
-from delivery.steps import parcels
-from delivery.ui import reach
+from delivery.runtime.outgoing import DeliveryMetadata
+from delivery.steps import payloads
+from delivery.ui import policy
 
 SIGNATURE = "webhook-signature"
 _UNSIGNED = Signer(v1=(), v1a=(), headers=())
@@ -34,18 +34,18 @@ class Sent:
 
 def build(webhook: Consumer, row: Delivery, *, at: datetime, now: datetime, sign: bool) -> Sent:
     """The request of an attempt made ``at``; with ``sign`` a shell may send it again now."""
-    parcel = parcels.load([row.message_id]).get(row.message_id)
-    if parcel is None or parcel.body is None:
-        return Sent(error=parcel.error if parcel else "The message was deleted.")
-    view = reach.view_of(webhook)
+    payload = payloads.load([row.message_id]).get(row.message_id)
+    if payload is None or payload.body is None:
+        return Sent(error=payload.error if payload else "The message was deleted.")
+    view = policy.view_of(webhook)
     signer = _signer(webhook)
     mark = _stamp(row, row.message)
-    shown = outgoing.call(row.id, view, signer, parcel, mark, at)
-    fresh = outgoing.call(row.id, view, signer, parcel, mark, now)
-    line = curl.line(webhook.url, _presentable(fresh.headers, sign=sign), parcel.body)
+    shown = outgoing.call(row.id, view, signer, payload, mark, at)
+    fresh = outgoing.call(row.id, view, signer, payload, mark, now)
+    line = curl.line(webhook.url, _presentable(fresh.headers, sign=sign), payload.body)
     return Sent(
         headers=_presentable(shown.headers, sign=False),
-        body=payload.show(parcel.body, parcel.content_type),
+        body=body_preview.show(payload.body, payload.content_type),
         curl=line,
     )
 
@@ -53,14 +53,14 @@ def build(webhook: Consumer, row: Delivery, *, at: datetime, now: datetime, sign
 def _signer(webhook: Consumer) -> Signer:
     """The webhook's, with its own headers masked: people put credentials there."""
     try:
-        signer = directory.signer(webhook.id)
+        signer = config_cache.signer(webhook.id)
     except Unreadable:
         return _UNSIGNED
     return replace(signer, headers=tuple((name, MASK) for name, _ in signer.headers))
 
 
-def _stamp(row: Delivery, message: Message) -> Stamp:
-    return Stamp(
+def _stamp(row: Delivery, message: Message) -> DeliveryMetadata:
+    return DeliveryMetadata(
         message_id=str(message),
         event_type=row.event_type,
         priority=row.priority,

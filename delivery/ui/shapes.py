@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from channels_app.models import Consumer, EventType
-from channels_app.rules import payload
-from channels_app.rules.payload import Shown
+from channels_app.rules import body_preview
+from channels_app.rules.body_preview import Shown
 from delivery.models import Attempt, ConsumerHealth, Delivery
 from delivery.rules.lifecycle import DeliveryState, shown_state
 from delivery.rules.outcome import Outcome
@@ -32,7 +32,7 @@ BEHIND = "It waits for an earlier one of its ordering key."
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerShown:
+class ResponseView:
     """What came back, or why nothing did."""
 
     is_success: bool
@@ -49,14 +49,14 @@ class AnswerShown:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimelineEvent:
     """One point of a delivery's timeline."""
 
     tone: str
     title: str
     at: datetime | None
     note: str = ""
-    answer: AnswerShown | None = None
+    answer: ResponseView | None = None
     number: int = 0
 
 
@@ -77,8 +77,8 @@ def probed(found: Probed) -> dict[str, Any]:
     return {
         "event_type": found.event_type,
         "webhook_id": found.webhook_id,
-        "sent": payload.show(found.body),
-        "answer": AnswerShown(
+        "sent": body_preview.show(found.body),
+        "answer": ResponseView(
             is_success=came.outcome.is_success,
             outcome=came.outcome.value,
             status=came.status,
@@ -89,15 +89,15 @@ def probed(found: Probed) -> dict[str, Any]:
             first_byte_ms=came.first_byte_ms,
             remote_address=came.remote_address,
             headers=came.headers.strip(),
-            body=payload.show(came.excerpt),
+            body=body_preview.show(came.excerpt),
         ),
     }
 
 
-def attempt(row: Attempt) -> AnswerShown:
+def attempt(row: Attempt) -> ResponseView:
     """One attempt's answer."""
     outcome, said = Outcome(row.outcome), row.answer
-    return AnswerShown(
+    return ResponseView(
         is_success=outcome.is_success,
         outcome=outcome.value,
         status=row.status_code,
@@ -108,7 +108,7 @@ def attempt(row: Attempt) -> AnswerShown:
         first_byte_ms=row.first_byte_ms,
         remote_address=row.remote_address,
         headers=said.headers.strip(),
-        body=payload.show(said.body),
+        body=body_preview.show(said.body),
     )
 
 
@@ -147,28 +147,34 @@ def tone(row: Delivery) -> str:
     return TONES.get(row.state, "calm")
 
 
-def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> list[Moment]:
+def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> list[TimelineEvent]:
     """From accepted to what comes next; without what was answered where that is ``hidden``."""
-    moments = [Moment("calm", "Accepted", row.accepted_at)]
+    moments = [TimelineEvent("calm", "Accepted", row.accepted_at)]
     for one in attempts:
         answer = None if hidden else attempt(one)
         error = answer.error if answer else one.error
         outcome = Outcome(one.outcome)
         moments.append(
-            Moment(outcome.tone, outcome.words, one.started_at, error, answer, number=one.number)
+            TimelineEvent(
+                outcome.tone, outcome.words, one.started_at, error, answer, number=one.number
+            )
         )
     if row.state == DeliveryState.QUEUED:
         note = BEHIND if row.is_behind else "Not before this instant."
-        moments.append(Moment("busy", "Next attempt", row.next_at, note))
+        moments.append(TimelineEvent("busy", "Next attempt", row.next_at, note))
     elif row.state == DeliveryState.AWAITING_ACK:
-        moments.append(Moment("busy", "Awaits its acknowledgement", row.due_at, "Until then."))
+        moments.append(
+            TimelineEvent("busy", "Awaits its acknowledgement", row.due_at, "Until then.")
+        )
     elif row.state == DeliveryState.IN_FLIGHT and (row.lease_owner or 0) < 0:
-        moments.append(Moment("busy", "A worker has it", row.due_at, "Its lease ends then."))
+        moments.append(TimelineEvent("busy", "A worker has it", row.due_at, "Its lease ends then."))
     elif row.state == DeliveryState.IN_FLIGHT:
-        moments.append(Moment("busy", "On its way", None, "An attempt is under way."))
+        moments.append(TimelineEvent("busy", "On its way", None, "An attempt is under way."))
     elif row.state != DeliveryState.DELIVERED:
         note = {"dead": "Given up. A replay sends it again."}.get(row.state, "")
-        moments.append(Moment(tone(row), f"{row.state} ({row.reason})", row.finished_at, note))
+        moments.append(
+            TimelineEvent(tone(row), f"{row.state} ({row.reason})", row.finished_at, note)
+        )
     return moments
 
 

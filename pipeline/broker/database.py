@@ -22,7 +22,7 @@ except ImportError:  # An installation on SQLite has no such package.
 
 BUSY_S = 60.0
 """Longest wait for SQLite's only writer."""
-ANSWER_S = 600
+ANSWER_TIMEOUT_S = 600
 """Longest wait for an answer of the server."""
 MYSQL = ("mysql", "mysql2")
 ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, *([MySQLdb.Error] if MySQLdb else []))
@@ -185,7 +185,7 @@ def _connect(address: Address) -> Any:
         charset="utf8mb4",
         autocommit=True,
         connect_timeout=5,
-        read_timeout=ANSWER_S,
+        read_timeout=ANSWER_TIMEOUT_S,
         client_flag=CLIENT.FOUND_ROWS,
         # As the broker's own connections: no gap locks, and everybody's commits are seen.
         init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",

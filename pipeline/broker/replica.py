@@ -13,7 +13,7 @@ from pipeline.broker.database import Database, instant
 from pipeline.broker.runs import RUNS, Run
 from pipeline.settings import BULK, Settings
 
-PATIENCE_S = 600.0
+CATCH_UP_TIMEOUT_S = 600.0
 PAUSE_S = 0.5
 
 
@@ -26,7 +26,7 @@ def catch_up(database: Database, settings: Settings, run: Run) -> None:
     if settings.bulk_url == settings.database_url:
         return
     now = database.now()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + CATCH_UP_TIMEOUT_S
     replica = Database(settings.bulk_url)
     try:
         while (heard := _heard(replica, run)) is None or heard <= now:

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from pipeline.broker.database import Database
-from pipeline.broker.private import Veil, kept
+from pipeline.broker.redaction import Redactor, kept
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Lost(Exception):
 class Words(logging.Formatter):
     """Lines in which nobody is named."""
 
-    def __init__(self, form: str, veil: Veil) -> None:
+    def __init__(self, form: str, veil: Redactor) -> None:
         super().__init__(form)
         self._veil = veil
 
@@ -57,7 +57,7 @@ class Words(logging.Formatter):
 class Lines(logging.Handler):
     """The last lines that were logged."""
 
-    def __init__(self, veil: Veil) -> None:
+    def __init__(self, veil: Redactor) -> None:
         super().__init__(logging.INFO)
         self.setFormatter(Words("%(asctime)s %(levelname)s %(message)s", veil))
         self.lines: list[str] = []
@@ -84,7 +84,7 @@ class Run:
         """Called once, from another thread, when the run is to stop."""
         self.stage, self.done, self.total, self.rows = "", 0, 0, 0
         self.on_report: Callable[[], None] = lambda: None
-        self.veil = Veil(options, private)
+        self.veil = Redactor(options, private)
         """Hides who was meant; for everything that the run says."""
         self.lines = Lines(self.veil)
         self._kept = kept(options, private) if private else None
@@ -124,7 +124,7 @@ class Run:
             self._stop = why
             self.on_cancel()
 
-    def insist(self) -> None:
+    def retry_until_done(self) -> None:
         """Stop what the job began after it was told to, before it looked: to be said repeatedly."""
         if self._stop is not None:
             with suppress(Exception):  # it may be ending at this moment

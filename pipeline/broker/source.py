@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from pipeline import settings
-from pipeline.broker import fence, tables, worker
+from pipeline.broker import executor, high_watermark, tables
 from pipeline.broker.database import Database
 from pipeline.broker.tables import Table
 
@@ -84,7 +84,7 @@ class _Rows:
             where += f" AND {more}"
         sql = self.table.select(where, self.names)
         schema = pa.schema([self.table.schema.field(name) for name in self.names])
-        yield from worker.read(sql, schema)
+        yield from executor.read(sql, schema)
 
 
 class Reader(_Rows, DataSourceReader):
@@ -111,7 +111,7 @@ class Follower(_Rows, DataSourceStreamReader):
         database = Database(settings.get(settings.BULK))
         try:
             # Never back: the clock may have been set.
-            return {"key": max(start["key"], tables.first_key(fence.bound(database, lag)))}
+            return {"key": max(start["key"], tables.first_key(high_watermark.bound(database, lag)))}
         finally:
             database.close()
 

@@ -1,7 +1,7 @@
 """Jobs: each is a module with what it takes and what it does, and stands here by its name."""
 
+from pipeline.execution.job import Job
 from pipeline.jobs import archive, audit, erase, forecast, health, replay, triage, usage
-from pipeline.running.job import Job
 
 _ALL: tuple[Job, ...] = (
     archive.JOB,

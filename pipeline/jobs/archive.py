@@ -12,11 +12,11 @@ from typing import Any
 
 from pipeline import failpoints
 from pipeline.broker.runs import RUNS
-from pipeline.lake import amend, places
+from pipeline.execution.job import Context, Job
+from pipeline.lake import layout, rewriting
 from pipeline.lake.ledger import AMENDING, OPEN, Ledger, Range
-from pipeline.parts import segments
-from pipeline.parts.segments import KINDS, Mover
-from pipeline.running.job import Context, Job
+from pipeline.transforms import segments
+from pipeline.transforms.segments import KINDS, Mover
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ def work(context: Context) -> dict[str, Any]:
     if context.options.dry_run:
         return _told(context, ledger)
     try:
-        places.claim(folder, is_used=ledger.knows_files())
+        layout.claim(folder, is_used=ledger.knows_files())
         _clear(ledger)
         amended = _amend(context, ledger)
         return {"amended": amended, **Mover(context, ledger).run()}
     except OSError as error:
-        raise places.Unusable(f"The lake cannot be used: {error}.") from error
+        raise layout.Unusable(f"The lake cannot be used: {error}.") from error
 
 
 def _told(context: Context, ledger: Ledger) -> dict[str, Any]:
@@ -68,16 +68,16 @@ def _told(context: Context, ledger: Ledger) -> dict[str, Any]:
 def _clear(ledger: Ledger) -> None:
     """Finish what a run that ended early wrote down; take away what nobody knows of."""
     ledger.recover()
-    for path in places.written_aside(
+    for path in layout.written_aside(
         ledger.folder, ledger.days_since(ledger.database.now() - LATE)
     ):
-        places.remove(ledger.folder, path)
+        layout.remove(ledger.folder, path)
 
 
 def _amend(context: Context, ledger: Ledger) -> int:
     """Take back what left a segment while it was being deleted."""
     amending = ledger.having(AMENDING)
-    if amending and _somebody_reads(context):
+    if amending and _readers_active(context):
         logger.info("%d segments wait for other runs that read their files", len(amending))
         return 0
     for place, segment in enumerate(amending):
@@ -86,7 +86,7 @@ def _amend(context: Context, ledger: Ledger) -> int:
         ledger.hold()
         # Written anew by an erasure that was killed, or is at work this moment: those are its rows.
         ledger.publish(segment)
-        files = amend.rewrite(context.database, ledger.folder, segment, context.run.id)
+        files = rewriting.rewrite(context.database, ledger.folder, segment, context.run.id)
         if ledger.amended(segment, files):
             own = [file.rows for file in files if file.table == segment.tables[0]]
             ledger.ended(segment, files, sum(own))
@@ -94,7 +94,7 @@ def _amend(context: Context, ledger: Ledger) -> int:
     return len(amending)
 
 
-def _somebody_reads(context: Context) -> bool:
+def _readers_active(context: Context) -> bool:
     since = context.database.now() - READING
     return bool(
         context.database.read(

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.broker import parties, tables
+from pipeline.broker import directory, tables
 from pipeline.broker.database import Database, instant
-from pipeline.parts import second_look
-from pipeline.parts.balance import Balance, Scope
-from pipeline.running import arguments
-from pipeline.running.job import Context, Job, Refused
+from pipeline.execution import arguments
+from pipeline.execution.job import Context, Job, Refused
+from pipeline.transforms import recheck
+from pipeline.transforms.balance import Balance, Scope
 
 CHECKS = (
     *("lost", "undispatched", "fan_out", "missing", "attempts"),
@@ -32,9 +32,9 @@ BY_HOUR = timedelta(days=8)
 """Longest range that is told hour by hour; others day by day."""
 SAMPLES = 10
 """Ids that are named of each finding."""
-MOST = 5000
+MAX_ROWS = 5000
 """Findings that are kept; how many rows are off is told of all."""
-KEPT = 200
+MAX_KEPT = 200
 """Audits."""
 HOUR_MS = 3_600_000
 AUDITS, FINDINGS = "delivery_lakeaudit", "delivery_lakefinding"
@@ -76,10 +76,10 @@ def work(context: Context) -> dict[str, Any]:
     began = context.database.now()
     since, scope, grace = _scope(context, began)
     context.report("reading channels and consumers")
-    everyone = parties.read(context.database, grace)
+    everyone = directory.read(context.database, grace)
     balance = Balance(context.spark, context.frames, everyone, scope)
     try:
-        found = _look(context, balance, scope)
+        found = _scan(context, balance, scope)
     finally:
         balance.forget()
     until = tables.made_at(scope.high)
@@ -116,7 +116,7 @@ def _whole(database: Database) -> datetime | None:
     return instant(first) if first is not None else None
 
 
-def _look(context: Context, balance: Balance, scope: Scope) -> Found:
+def _scan(context: Context, balance: Balance, scope: Scope) -> Found:
     steps = 5
     context.report("deliveries and their attempts", 1, steps)
     counted = balance.deliveries.agg(
@@ -128,7 +128,7 @@ def _look(context: Context, balance: Balance, scope: Scope) -> Found:
     rows = counted[0] + counted[1] + sum(row[1] for row in spans)
     context.report("what is off", 3, steps, rows)
     first_sight = balance.findings().repartition(context.settings.partitions)
-    found = first_sight.mapInArrow(second_look.look, from_arrow_schema(second_look.SCHEMA))
+    found = first_sight.mapInArrow(recheck.look, from_arrow_schema(recheck.SCHEMA))
     found = found.persist(StorageLevel.DISK_ONLY)
     try:
         numbers = {row["name"]: row["count"] for row in found.groupBy("name").count().collect()}
@@ -159,13 +159,13 @@ def _findings(found: DataFrame) -> list[tuple[str, int, int, datetime, int, list
     window = Window.partitionBy(*place)
     rows = rows.withColumn("number", f.count("*").over(window))
     rows = rows.withColumn("rank", f.row_number().over(window.orderBy("key")))
-    rows = rows.where(f.col("rank") <= SAMPLES).orderBy(*place, "rank").limit(MOST * SAMPLES)
+    rows = rows.where(f.col("rank") <= SAMPLES).orderBy(*place, "rank").limit(MAX_ROWS * SAMPLES)
     told: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
     for row in rows.toLocalIterator():
         one = tuple(row[name] for name in place)
         _, names = told.setdefault(one, (row["number"], []))
         names.append(tables.public(row["prefix"], row["key"]))
-        if len(told) > MOST:
+        if len(told) > MAX_ROWS:
             del told[one]
             break
     return [
@@ -211,7 +211,7 @@ def _keep(
                 for name, channel, consumer, hour, number, names in found.findings
             ],
         )
-        kept = database.read(f"SELECT id FROM {AUDITS} ORDER BY id DESC LIMIT {KEPT}")
+        kept = database.read(f"SELECT id FROM {AUDITS} ORDER BY id DESC LIMIT {MAX_KEPT}")
         for table, key in ((FINDINGS, "audit_id"), (AUDITS, "id")):
             database.execute(f"DELETE FROM {table} WHERE {key} < %s", [kept[-1][0]])
 

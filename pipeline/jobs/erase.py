@@ -18,19 +18,19 @@ from pyspark.sql import functions as f
 from pipeline import failpoints
 from pipeline.broker import tables
 from pipeline.broker.database import Database
-from pipeline.broker.private import digest
+from pipeline.broker.redaction import digest
 from pipeline.broker.runs import RUNS
+from pipeline.execution import arguments
+from pipeline.execution.job import Context, Job, Refused
 from pipeline.lake import erasing
+from pipeline.lake.eligible import MESSAGES
 from pipeline.lake.erasing import Receipts
 from pipeline.lake.ledger import OPEN, Ledger, Segment
-from pipeline.lake.ripe import MESSAGES
-from pipeline.parts.balance import SKEW
-from pipeline.running import arguments
-from pipeline.running.job import Context, Job, Refused
+from pipeline.transforms.balance import SKEW
 
 SUBJECT = ("ordering_key", "idempotency_key", "message")
 """Options that say who it is."""
-MOST = 2_000_000
+MAX_ROWS = 2_000_000
 """Messages of one erasure: the driver knows their keys."""
 ERASURES = "delivery_erasure"
 COUNTS = {"messages": "message_count", "deliveries": "delivery_count", "attempts": "attempt_count"}
@@ -98,10 +98,10 @@ def _keys(context: Context, asked: dict[str, list[str]]) -> list[int]:
             mine |= f.sha2(f.col(name), 256).isin(digests)
     found = set()
     if asked["ordering_key"] or asked["idempotency_key"]:
-        rows = rows.where(mine).select("id").distinct().limit(MOST + 1)
+        rows = rows.where(mine).select("id").distinct().limit(MAX_ROWS + 1)
         found = {row["id"] for row in rows.collect()}
-    if len(found) > MOST:
-        raise Refused(f"These are more than {MOST:,} messages: ask for fewer at a time.")
+    if len(found) > MAX_ROWS:
+        raise Refused(f"These are more than {MAX_ROWS:,} messages: ask for fewer at a time.")
     return sorted(found | {arguments.message(text) for text in asked["message"]})
 
 

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from pipeline.parts import load
-from pipeline.rules import outlook, timetable
-from pipeline.rules.outlook import HOUR, WEEK
+from pipeline.execution.job import Context, Job
+from pipeline.rules import estimates, timetable
+from pipeline.rules.estimates import HOUR, WEEK
 from pipeline.rules.timetable import ALL, Frame, Hour, Known, Past
-from pipeline.running.job import Context, Job
+from pipeline.transforms import load
 
 HOURS, WEEKS = 168, 4
-MOST_HOURS, MOST_WEEKS = 24 * 90, 52
-MOST_MINUTES = 500
+MAX_HOURS, MAX_WEEKS = 24 * 90, 52
+MAX_MINUTES = 500
 """Hot minutes that are kept, the hottest."""
 TABLE = "delivery_forecastframe"
 COLUMNS = (
@@ -26,10 +26,10 @@ COLUMNS = (
 def arguments(parser: ArgumentParser) -> None:
     """What it takes."""
     parser.add_argument(
-        "--hours", type=_up_to(MOST_HOURS), default=HOURS, help=f"to look ahead (default: {HOURS})"
+        "--hours", type=_up_to(MAX_HOURS), default=HOURS, help=f"to look ahead (default: {HOURS})"
     )
     parser.add_argument(
-        "--weeks", type=_up_to(MOST_WEEKS), default=WEEKS, help=f"to look back (default: {WEEKS})"
+        "--weeks", type=_up_to(MAX_WEEKS), default=WEEKS, help=f"to look back (default: {WEEKS})"
     )
     parser.add_argument(
         "--rate",
@@ -102,7 +102,7 @@ class _Plan:
         """All rows: hours of all together, of each channel, and minutes that are hot."""
         yield from timetable.frames(ALL, self.start, self.hours, self.known)
         yield from self._frames
-        for at in timetable.hot_minutes(self.hours, self.known, MOST_MINUTES):
+        for at in timetable.hot_minutes(self.hours, self.known, MAX_MINUTES):
             place = (timetable.hour_of(at) - self.start) // HOUR
             usual = self.hours[place].usual.deliveries / 60
             for channel_id, known in ((ALL, self.known), *self.channels.items()):
@@ -118,7 +118,7 @@ def write(context: Context, frames: list[Frame], rate: float) -> None:
             *(it.channel_id, it.span_s, it.begins_at),
             *(it.load.messages, it.load.deliveries, it.load.bytes),
             *(it.scheduled, it.retries, it.low, it.high, it.samples, it.basis.value),
-            *(it.per_second, outlook.workers(it.per_second, rate), it.is_hot, context.run.id),
+            *(it.per_second, estimates.workers(it.per_second, rate), it.is_hot, context.run.id),
         ]
         for it in frames
     ]
@@ -141,12 +141,12 @@ def _result(plan: _Plan, frames: list[Frame], rate: float, source: str) -> dict[
         "deliveries": round(sum(it.load.deliveries for it in by_hour)),
         "hot_hours": sum(it.is_hot for it in by_hour),
         "hot_minutes": len(whole) - len(by_hour),
-        "workers": max(outlook.workers(it.per_second, rate) for it in by_hour),
+        "workers": max(estimates.workers(it.per_second, rate) for it in by_hour),
         "rate_per_second": round(rate, 1),
         "rate_source": source,
     }
     if plan.backtest:
-        weighted, mean = outlook.errors(plan.tested)
+        weighted, mean = estimates.errors(plan.tested)
         result["error_percent"] = None if weighted is None else round(100 * weighted, 1)
         result["mean_error_percent"] = None if mean is None else round(100 * mean, 1)
     return result

@@ -10,13 +10,13 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline.broker import windows
-from pipeline.lake.frames import LATE, SKEW
-from pipeline.parts import endpoints
-from pipeline.parts.endpoints import BEFORE, BURNS
+from pipeline.broker import report_tables
+from pipeline.execution.job import Context, Job, Refused
+from pipeline.lake.datasets import LATE, SKEW
 from pipeline.rules import health, hours, outcomes
 from pipeline.rules.health import Measures
-from pipeline.running.job import Context, Job, Refused
+from pipeline.transforms import endpoints
+from pipeline.transforms.endpoints import BEFORE, BURNS
 
 TABLE = "delivery_healthday"
 OBJECTIVE = 99.9
@@ -138,9 +138,9 @@ def _found(
         return found[day][row["consumer_id"], row["host"]]
 
     homes = endpoints.hosts(context.spark, context.database)
-    windows = endpoints.windows(context.spark, spans)
+    report_tables = endpoints.windows(context.spark, spans)
     context.report("measuring")
-    for row in endpoints.sums(attempts, homes, windows, spans[-1][1]).toLocalIterator():
+    for row in endpoints.sums(attempts, homes, report_tables, spans[-1][1]).toLocalIterator():
         of(row).measures[row["window"]].add(
             *(row["outcome"], row["bucket"], row["n"], row["retries"]),
             *(row["weight"], row["squares"]),
@@ -148,11 +148,11 @@ def _found(
         context.run.check()
     context.report("looking for recoveries")
     runs = endpoints.runs(attempts, homes).persist()
-    for row in endpoints.recoveries(runs, windows).toLocalIterator():
+    for row in endpoints.recoveries(runs, report_tables).toLocalIterator():
         known = of(row).runs[row["window"]]
         known.recoveries = row["n"]
         known.recovery_median_s, known.recovery_longest_s = row["median_s"], row["longest_s"]
-    for row in endpoints.outages(runs, windows).toLocalIterator():
+    for row in endpoints.outages(runs, report_tables).toLocalIterator():
         of(row).runs[row["window"]].outage_s = row["outage_s"]
         if row["window"] == "day" and row["since"] is not None:
             of(row).down_since = endpoints.moment(row["since"])
@@ -166,7 +166,7 @@ def _write(context: Context, day: date, found: Day) -> None:
     rows = [row_of(day, who, one, objective) for who, one in sorted(found.items())]
     with context.database.transaction():
         context.run.hold(context.database)
-        windows.replace(
+        report_tables.replace(
             *(context.database, TABLE, "day", day.isoformat(), (day + hours.DAY).isoformat()),
             NAMES,
             [[row[name] for name in NAMES] for row in rows],

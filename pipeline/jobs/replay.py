@@ -12,13 +12,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from pipeline.broker import runs
-from pipeline.parts import selection, staging
-from pipeline.parts.selection import Count, Selection, Wanted
-from pipeline.parts.staging import Staging
-from pipeline.running import arguments
-from pipeline.running.job import Context, Job, Refused
+from pipeline.execution import arguments
+from pipeline.execution.job import Context, Job, Refused
+from pipeline.transforms import selection, staging
+from pipeline.transforms.selection import Count, Selection, Wanted
+from pipeline.transforms.staging import Staging
 
-LOOK_S = 0.3
+POLL_S = 0.3
 ROWS_OF_PART = 2000
 """Rows that the driver holds at once, with their bodies."""
 ASKED = (
@@ -214,7 +214,7 @@ def _wait(context: Context, stage: Staging) -> None:
 
 
 def _nap() -> None:
-    time.sleep(LOOK_S)
+    time.sleep(POLL_S)
 
 
 def _told(counted: Count) -> dict[str, Any]:

@@ -8,18 +8,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline.broker.database import Database
-from pipeline.parts import beginnings, deadletters
+from pipeline.execution import spans
+from pipeline.execution.job import Context, Job, Refused
 from pipeline.rules.advice import advice
-from pipeline.rules.beginning import weight
-from pipeline.running import spans
-from pipeline.running.job import Context, Job, Refused
+from pipeline.rules.onset import weight
+from pipeline.transforms import deadletters, onsets
 
 SPAN = "30d"
-MOST = 500
+MAX_ROWS = 500
 """Kinds that are kept; the rest is counted together."""
-MOST_CONSUMERS = 50
+MAX_CONSUMERS = 50
 """Consumers of a kind that are kept, those with most of it."""
-LONGEST_HOST = 255
+MAX_HOST_LENGTH = 255
 TABLE = "delivery_deadcluster"
 COLUMNS = (
     "place",
@@ -86,7 +86,7 @@ def work(context: Context) -> dict[str, Any]:
         found = clusters(context, rows, consumers, until)
         context.report("looking at what was before", rows=total)
         names = {key: row["name"] for key, row in consumers.items()}
-        beginnings.tell(context, rows, found, names, (since, until))
+        onsets.tell(context, rows, found, names, (since, until))
     finally:
         rows.unpersist()
     rest = total - sum(cluster["dead_count"] for cluster in found)
@@ -115,13 +115,13 @@ def known_consumers(database: Database) -> dict[int, Row]:
 
 def host(url: str) -> str:
     """Where a consumer is, with its port if it names one; empty for one that pulls."""
-    return urlsplit(url).netloc.rpartition("@")[2].lower()[:LONGEST_HOST]
+    return urlsplit(url).netloc.rpartition("@")[2].lower()[:MAX_HOST_LENGTH]
 
 
 def clusters(context: Context, rows: Any, consumers: dict[int, Row], until: datetime) -> list[Row]:
     """The kinds, the most pressing first, with what a replay of each would take."""
     spark = context.spark
-    wanted = deadletters.kinds(rows, MOST).persist()
+    wanted = deadletters.kinds(rows, MAX_ROWS).persist()
     groups = deadletters.groups(rows, wanted).toArrow().to_pylist()
     wanted.unpersist()
     filters = [
@@ -169,7 +169,7 @@ def together(groups: list[Row], consumers: dict[int, Row]) -> Row:
         "first_consumer": min(groups, key=lambda group: group["began_at"])["consumer_id"],
         "sample_id": sample["sample_id"],
         "consumer_count": len(groups),
-        "consumers": [share(group, consumers) for group in groups[:MOST_CONSUMERS]],
+        "consumers": [share(group, consumers) for group in groups[:MAX_CONSUMERS]],
         "kind": what.kind.value,
         "advice": what.text,
         "story": "",

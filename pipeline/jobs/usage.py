@@ -12,13 +12,13 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
-from pipeline.broker import tables, windows
+from pipeline.broker import report_tables, tables
 from pipeline.broker.database import Database
-from pipeline.lake.frames import LATE, SKEW, Frames
-from pipeline.parts import buckets
-from pipeline.parts.endpoints import arrived, hour_of
-from pipeline.rules import cells, hours, outcomes
-from pipeline.running.job import Context, Job, Refused
+from pipeline.execution.job import Context, Job, Refused
+from pipeline.lake.datasets import LATE, SKEW, Frames
+from pipeline.rules import csv_cells, hours, outcomes
+from pipeline.transforms import buckets
+from pipeline.transforms.endpoints import arrived, hour_of
 
 USUAL = timedelta(hours=48)
 USAGE, LATENCY = "delivery_usagehour", "delivery_latencyhour"
@@ -154,11 +154,11 @@ def _write(
         with database.transaction():
             context.run.hold(database)
             span = "hour", start, end
-            windows.replace(
+            report_tables.replace(
                 *(database, USAGE, *span, (*KEYS, *COUNTED)),
                 [[instant(row), *(row[name] for name in (*KEYS[1:], *COUNTED))] for row in rows],
             )
-            windows.replace(
+            report_tables.replace(
                 *(database, LATENCY, *span, ("hour", "consumer_id", "bucket", "count")),
                 [[instant(row), row["consumer_id"], row["bucket"], row["count"]] for row in times],
             )
@@ -203,7 +203,7 @@ def write_csv(database: Database, path: Path, since: datetime, until: datetime) 
             for hour, producer, channel, consumer, *rest in database.read(sql, [start, end]):
                 whose = (producer, channel, consumer)
                 shown = [
-                    cells.safe(name or (f"#{number}" if number else ""))
+                    csv_cells.safe(name or (f"#{number}" if number else ""))
                     for name, number in zip(whose, rest[:3], strict=True)
                 ]
                 lines.writerow([str(hour)[:16], *shown, *rest[3:]])

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from pipeline.broker import tables, worker
-from pipeline.lake import ripe, totals
-from pipeline.lake.ripe import DELIVERIES, Cutoffs
+from pipeline.broker import executor, tables
+from pipeline.lake import eligible, totals
+from pipeline.lake.eligible import DELIVERIES, Cutoffs
 from pipeline.lake.totals import Numbers
 
 NEARLY_ALL = 0.99
@@ -100,7 +100,7 @@ def read(owners: Owners, where: str) -> Iterator[pa.RecordBatch]:
         yield from joined(where)
         return
     alone = tables.ATTEMPTS_ALONE
-    for batch in worker.read(alone.select(f"{span} ORDER BY a.id"), alone.schema):
+    for batch in executor.read(alone.select(f"{span} ORDER BY a.id"), alone.schema):
         yield owners.theirs(batch)
     for some in owners.waiting():
         listed = ", ".join(map(str, some))
@@ -110,7 +110,7 @@ def read(owners: Owners, where: str) -> Iterator[pa.RecordBatch]:
 def joined(where: str) -> Iterator[pa.RecordBatch]:
     """As the database brings them together with their deliveries."""
     table = tables.ATTEMPTS_OF_DELIVERIES
-    yield from worker.read(table.select(f"{where} ORDER BY d.id"), table.schema)
+    yield from executor.read(table.select(f"{where} ORDER BY d.id"), table.schema)
 
 
 def counted(low: int, high: int, limits: Cutoffs, deliveries: int) -> Iterator[dict[str, int]]:
@@ -124,14 +124,14 @@ def counted(low: int, high: int, limits: Cutoffs, deliveries: int) -> Iterator[d
         own = f"a.delivery_id >= {low:d} AND a.delivery_id < {high:d}"
         found = totals.of_tables("attempts", own, tables.ATTEMPTS_ALONE.source)
         if there > deliveries:
-            others = totals.of_tables("attempts", ripe.others(low, high, limits))
+            others = totals.of_tables("attempts", eligible.others(low, high, limits))
             found = {name: value - others[name] for name, value in found.items()}
         yield found
-    yield totals.of_tables("attempts", ripe.where(DELIVERIES, low, high, limits))
+    yield totals.of_tables("attempts", eligible.where(DELIVERIES, low, high, limits))
 
 
 def _count(table: tables.Table, where: str) -> int:
     schema = pa.schema([("found", pa.int64())])
     sql = f"SELECT COUNT(*) AS found FROM {table.source} WHERE {where}"
-    (batch,) = worker.read(sql, schema)
+    (batch,) = executor.read(sql, schema)
     return int(batch.column("found")[0].as_py())

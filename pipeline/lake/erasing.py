@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from pipeline import failpoints
 from pipeline.broker.database import Database
-from pipeline.lake import export, parquet, places
+from pipeline.lake import export, layout, parquet
+from pipeline.lake.eligible import MESSAGES
 from pipeline.lake.ledger import AMENDING, PRUNED, File, Ledger, Segment
-from pipeline.lake.ripe import MESSAGES
 
 OWNER = {"messages": "id", "deliveries": "message_id", "attempts": "message_id"}
 """Where a table's files have the key of the message."""
@@ -35,10 +35,10 @@ def recover(ledger: Ledger) -> None:
             _end(ledger, segment, segment.files)
     # Older versions wrote beside the file's place.
     for path in (
-        *(ledger.folder / places.STAGING).glob(f"*{ASIDE}"),
+        *(ledger.folder / layout.STAGING).glob(f"*{ASIDE}"),
         *ledger.folder.glob(f"*/day=*/*{ASIDE}"),
     ):
-        places.remove(ledger.folder, str(path.relative_to(ledger.folder)))
+        layout.remove(ledger.folder, str(path.relative_to(ledger.folder)))
 
 
 def touched(ledger: Ledger, paths: set[str]) -> list[Segment]:
@@ -88,7 +88,7 @@ def erase(
         return receipts
     for file in files:
         if file.tmp.endswith(ASIDE):
-            places.remove(ledger.folder, file.tmp)
+            layout.remove(ledger.folder, file.tmp)
     return []
 
 
@@ -119,7 +119,7 @@ def _without(folder: Path, file: File, gone: pa.Array, run_id: int) -> File | No
         ]
         if not any(parts):
             return file
-        tmp = places.aside(file.path, run_id, ASIDE)
+        tmp = layout.aside(file.path, run_id, ASIDE)
         written = export.Written()
         # As the file has it: it may be older than a column of today's tables.
         with parquet.writer(folder / tmp, old.schema_arrow) as new:
@@ -131,6 +131,6 @@ def _without(folder: Path, file: File, gone: pa.Array, run_id: int) -> File | No
                     for batch in group.to_batches():
                         written.add(file.table, batch)
     if not written.rows:
-        places.remove(folder, tmp)
+        layout.remove(folder, tmp)
         return None
     return File(**export.described(folder, file.table, file.path, tmp, written, file.totals))

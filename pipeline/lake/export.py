@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import failpoints
-from pipeline.broker import worker
+from pipeline.broker import executor
 from pipeline.broker.tables import Table
-from pipeline.lake import attempts, parquet, places, ripe, totals
+from pipeline.lake import attempts, eligible, layout, parquet, totals
 from pipeline.lake.attempts import Owners
-from pipeline.lake.ripe import Cutoffs
+from pipeline.lake.eligible import Cutoffs
 
 GROUP_ROWS = 100_000
 GROUP_BYTES = 32 << 20
@@ -115,21 +115,21 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     """The segment's rows of a table, those of its own by their keys."""
     kind = task["kind"]
-    where = ripe.where(kind, task["low"], task["high"], Cutoffs.from_json(task["cutoffs"]))
+    where = eligible.where(kind, task["low"], task["high"], Cutoffs.from_json(task["cutoffs"]))
     if name == "attempts":
         # What was written once and differed is read in the plain way.
         yield from attempts.joined(where) if task["files"] else attempts.read(owners, where)
         return
-    where += " ORDER BY " + ("d.id" if kind == ripe.DELIVERIES else "m.id")
+    where += " ORDER BY " + ("d.id" if kind == eligible.DELIVERIES else "m.id")
     if name != "messages":
-        yield from worker.read(table.select(where), table.schema)
+        yield from executor.read(table.select(where), table.schema)
         return
     if task["keep_bodies"]:
-        yield from worker.read(table.select(where), table.schema, BODY_ROWS)
+        yield from executor.read(table.select(where), table.schema, BODY_ROWS)
         return
     names = [column for column in table.schema.names if column not in BODIES]
     schema = pa.schema([table.schema.field(column) for column in names])
-    for batch in worker.read(table.select(where, names), schema):
+    for batch in executor.read(table.select(where, names), schema):
         for column in BODIES:
             nothing = pa.nulls(batch.num_rows, table.schema.field(column).type)
             batch = batch.append_column(column, nothing)
@@ -209,7 +209,7 @@ def described(
         "tmp": tmp,
         "rows": written.rows,
         "bytes": size,
-        "sha256": places.sha256(folder / tmp),
+        "sha256": layout.sha256(folder / tmp),
         "first": written.first,
         "last": written.last,
         "totals": {name: value for name, value in written.sums.items() if name in counted},
@@ -220,7 +220,7 @@ def _check(task: dict[str, Any]) -> dict[str, Any]:
     """Whether each file is the one that was written, and whether the tables have the same rows."""
     for file in task["files"]:
         path = Path(task["lake"]) / file["path"]
-        if not path.exists() or places.sha256(path) != file["sha256"]:
+        if not path.exists() or layout.sha256(path) != file["sha256"]:
             return {"differs": f"{file['path']} is not what was written"}
         if (rows := totals.of_file(file["table"], path, file["totals"])) != file["totals"]:
             return {"differs": f"{file['path']} has {rows}, not {file['totals']}"}
@@ -241,7 +241,7 @@ def _found(task: dict[str, Any], name: str) -> Iterator[dict[str, int]]:
     if name == "attempts":
         yield from attempts.counted(low, high, limits, task["files"][0]["rows"])
     else:
-        yield totals.of_tables(name, ripe.where(task["kind"], low, high, limits))
+        yield totals.of_tables(name, eligible.where(task["kind"], low, high, limits))
 
 
 def _is_same(found: dict[str, int], wanted: dict[str, int] | None) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 from pipeline import failpoints
 from pipeline.broker.database import Database
 from pipeline.broker.runs import Run
-from pipeline.lake import places
-from pipeline.lake.ripe import DELIVERIES, Cutoffs
+from pipeline.lake import layout
+from pipeline.lake.eligible import DELIVERIES, Cutoffs
 
 SEGMENTS = "delivery_segment"
 PLANNED, EXPORTED, VERIFIED = "planned", "exported", "verified"
@@ -159,7 +159,7 @@ class Ledger:
         if not moved:
             return None
         for file in files:
-            places.publish(self.folder, file.path, file.tmp)
+            layout.publish(self.folder, file.path, file.tmp)
             failpoints.reach("after_publish")
         return replace(segment, state=state, files=tuple(files), rows=rows)
 
@@ -187,7 +187,7 @@ class Ledger:
         failpoints.reach("after_amend_commit")
         if moved:
             for file in files:
-                places.publish(self.folder, file.path, file.tmp)
+                layout.publish(self.folder, file.path, file.tmp)
             failpoints.reach("after_amend_publish")
         return moved
 
@@ -201,14 +201,14 @@ class Ledger:
         failpoints.reach("after_reopen_commit")
         if moved:
             for file in files:
-                places.publish(self.folder, file.path, file.tmp)
+                layout.publish(self.folder, file.path, file.tmp)
                 failpoints.reach("after_reopen_publish")
         return moved
 
     def ended(self, segment: Segment, files: Sequence[File], rows: int) -> bool:
         """An amended segment is in the lake alone; tables without a row left have no file."""
         for table in set(segment.tables) - {file.table for file in files}:
-            places.remove(self.folder, places.path_of(table, segment.day, segment.id))
+            layout.remove(self.folder, layout.path_of(table, segment.day, segment.id))
         return self._move(
             segment,
             AMENDING,
@@ -225,19 +225,19 @@ class Ledger:
             self.publish(segment)
         for segment in self.having(PLANNED):
             for table in segment.tables:
-                places.remove(self.folder, places.path_of(table, segment.day, segment.id))
+                layout.remove(self.folder, layout.path_of(table, segment.day, segment.id))
 
     def publish(self, segment: Segment) -> None:
         """Its files come to their places, if whoever wrote them down did not live to do it."""
         for file in segment.files:
-            places.publish(self.folder, file.path, file.tmp)
+            layout.publish(self.folder, file.path, file.tmp)
             if not (self.folder / file.path).exists():
                 self._missing(segment, file)
                 break
 
     def _missing(self, segment: Segment, file: File) -> None:
         if segment.state == AMENDING:
-            raise places.Unusable(
+            raise layout.Unusable(
                 f"{self.folder / file.path} is missing. Its rows are nowhere else: bring the "
                 "lake's folder back from a backup."
             )

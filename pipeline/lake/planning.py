@@ -11,9 +11,9 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from pipeline.broker import tables
 from pipeline.broker.database import Database
-from pipeline.lake import ripe
+from pipeline.lake import eligible
+from pipeline.lake.eligible import Cutoffs
 from pipeline.lake.ledger import Range, Segment
-from pipeline.lake.ripe import Cutoffs
 
 SEGMENT_ROWS = 200_000
 SEGMENT_BYTES = 256 << 20
@@ -91,7 +91,7 @@ def _counted(
     whole = "DIV" if database.is_mysql else "/"
     rows = database.read(
         f"SELECT {key} {whole} {step:d}, COUNT(*), SUM({size}) FROM {source} "
-        f"WHERE {ripe.where(kind, low, high, limits)} GROUP BY 1 ORDER BY 1"
+        f"WHERE {eligible.where(kind, low, high, limits)} GROUP BY 1 ORDER BY 1"
     )
     return [
         (int(number) * step, (int(number) + 1) * step, int(count), int(more))

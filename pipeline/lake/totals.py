@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.broker import tables, worker
+from pipeline.broker import executor, tables
 
 PRIME = 2_147_483_647
 ROWS = "row_total"
@@ -110,7 +110,7 @@ def of_tables(table: str, where: str, source: str = "") -> dict[str, int]:
     )
     schema = pa.schema([(name, pa.int64()) for name in every])
     sql = f"SELECT {shown} FROM {source or ARCHIVED[table].source} WHERE {where}"
-    (batch,) = worker.read(sql, schema)
+    (batch,) = executor.read(sql, schema)
     (row,) = batch.to_pylist()
     return {name: int(value) for name, value in row.items()}
 

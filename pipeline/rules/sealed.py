@@ -1,6 +1,6 @@
 """Sealed: answers that the broker sealed at rest, opened with its keys.
 
-channels_app/rules/encryption.py and channels_app/sealing.py say how they are made.
+channels_app/rules/encryption.py and channels_app/data_encryption.py say how they are made.
 """
 
 import base64

@@ -6,7 +6,7 @@ Runs on executors, for each dead letter.
 import hashlib
 import re
 
-LONGEST = 250
+MAX_LENGTH = 250
 """Characters of an answer that count; no shape is longer."""
 _FOUR_BYTES = 4
 """Of the longest character in UTF-8."""
@@ -41,9 +41,9 @@ _VARIABLE = tuple(
 def answer(error: str | None, excerpt: bytes | None) -> str:
     """What an attempt came to as text: the error's words, else the beginning of the answer."""
     if error:
-        return error[:LONGEST]
+        return error[:MAX_LENGTH]
     # Cut first: an answer may be much longer than what counts.
-    return bytes(excerpt or b"")[: _FOUR_BYTES * LONGEST].decode("utf-8", "replace")[:LONGEST]
+    return bytes(excerpt or b"")[: _FOUR_BYTES * MAX_LENGTH].decode("utf-8", "replace")[:MAX_LENGTH]
 
 
 def shape(text: str) -> str:
@@ -66,4 +66,4 @@ def _simpler(text: str) -> str:
     text = "".join(char if char.isprintable() else " " for char in text)
     for pattern, name in _VARIABLE:
         text = pattern.sub(name, text)
-    return " ".join(text.split())[:LONGEST].rstrip()
+    return " ".join(text.split())[:MAX_LENGTH].rstrip()

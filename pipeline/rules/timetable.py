@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pipeline.rules import outlook
-from pipeline.rules.outlook import HOUR, IDLE, Basis, Hours, Load
+from pipeline.rules import estimates
+from pipeline.rules.estimates import HOUR, IDLE, Basis, Hours, Load
 
 ALL = 0
 """Stands for all channels together."""
@@ -116,14 +116,14 @@ def hours(past: Past, known: Known, start: datetime, count: int, weeks: int) -> 
     for place in range(count):
         at = start + HOUR * place
         once, later = (
-            outlook.estimate(kind, at, since=since, until=start, weeks=weeks)
+            estimates.estimate(kind, at, since=since, until=start, weeks=weeks)
             for kind in (past.at_once, past.later)
         )
         fixed = sure.get(at, IDLE)
         found.append(
             Hour(
                 once.load,
-                outlook.larger(fixed, later.load),
+                estimates.larger(fixed, later.load),
                 again.get(at, IDLE),
                 fixed.messages,
                 once.low + max(fixed.messages, later.low),
@@ -137,7 +137,7 @@ def hours(past: Past, known: Known, start: datetime, count: int, weeks: int) -> 
 
 def frames(channel_id: int, start: datetime, found: list[Hour], known: Known) -> Iterator[Frame]:
     """The hours as rows; of one channel only those in which something is to be expected."""
-    hot = outlook.threshold([hour.load.deliveries for hour in found])
+    hot = estimates.threshold([hour.load.deliveries for hour in found])
     busiest: dict[datetime, float] = {}
     for minute, number in known.deliveries().items():
         at = hour_of(minute)
@@ -165,7 +165,7 @@ def frames(channel_id: int, start: datetime, found: list[Hour], known: Known) ->
 
 def hot_minutes(found: list[Hour], known: Known, most: int) -> list[datetime]:
     """Minutes of all together in which far more waits than a usual minute has, hottest first."""
-    hot = outlook.threshold([hour.load.deliveries / 60 for hour in found])
+    hot = estimates.threshold([hour.load.deliveries / 60 for hour in found])
     minutes = [(number, at) for at, number in known.deliveries().items() if number > hot]
     return [at for _, at in sorted(minutes, key=lambda it: (-it[0], it[1]))[:most]]
 
@@ -200,7 +200,7 @@ def backtest(past: Past, start: datetime, count: int, weeks: int) -> Iterator[tu
         at = begins + HOUR * place
         said = came = 0.0
         for kind in (past.at_once, past.later):
-            told = outlook.estimate(kind, at, since=since, until=begins, weeks=weeks)
+            told = estimates.estimate(kind, at, since=since, until=begins, weeks=weeks)
             said += told.load.messages
             came += kind.get(at, IDLE).messages
         yield came, said

@@ -11,7 +11,7 @@ import requests
 
 from tests.support.broker import Broker, wait_until
 
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 AWAY = {502, 503, 504}
 
 
@@ -36,7 +36,7 @@ class Failpoint:
         os.rename(draft, self._path)
         try:
             yield
-            wait_until(self.was_reached, PATIENCE_S, f"nobody reached {name}", broker.log)
+            wait_until(self.was_reached, TIMEOUT_S, f"nobody reached {name}", broker.log)
         finally:
             self._path.unlink(missing_ok=True)
 
@@ -45,9 +45,9 @@ class Failpoint:
         return self._reached.exists()
 
 
-def insist(broker: Broker, method: str, path: str, **options: Any) -> tuple[Any, int]:
+def retry_until_done(broker: Broker, method: str, path: str, **options: Any) -> tuple[Any, int]:
     """Call as a producer should: until there is an answer. Its JSON, and how many calls it took."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     for tries in range(1, 10_000):
         try:
             answer = requests.request(

@@ -11,10 +11,10 @@ from django.db import connection, transaction
 from channels_app import clock
 from channels_app.models import Channel, Consumer, DirectoryVersion, Message, Team
 from delivery.models import Counter, Delivery
-from delivery.rules.accounting import Check
-from delivery.runtime import auditor as auditors
-from delivery.runtime.auditor import Auditor, Wanted
-from delivery.steps import audit
+from delivery.rules.reconciliation import Check
+from delivery.runtime import reconciler as auditors
+from delivery.runtime.reconciler import Reconciler, Wanted
+from delivery.steps import reconcile
 from tests.support import broker as brokers
 from tests.support.broker import Broker
 from tests.support.factories import ConsumerFactory, DeliveryFactory, TeamFactory
@@ -110,22 +110,22 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
             DeliveryFactory.create(consumer=late, message=row.message)
         Message.objects.update(consumer_count=2)
 
-    auditor = Auditor(Wanted(), now=clock.now(), most_ids=5)
-    with audit.snapshot():
-        auditor.parties.refresh()
+    reconciler = Reconciler(Wanted(), now=clock.now(), most_ids=5)
+    with reconcile.snapshot():
+        reconciler.parties.refresh()
         meanwhile(come_late)
-        stretch = audit.next_stretch(auditor.scope, 0)
-        audit.look(auditor.books, auditor.scope, stretch, auditor.parties)
-    assert auditor.books.looked["deliveries"] == 3
-    assert auditor.books.off == {}
+        stretch = reconcile.next_key_range(reconciler.scope, 0)
+        reconcile.look(reconciler.books, reconciler.scope, stretch, reconciler.parties)
+    assert reconciler.books.looked["deliveries"] == 3
+    assert reconciler.books.off == {}
     assert Delivery.objects.count() == 6
 
 
 @pytest.mark.mariadb
 def test_behind_a_look_transactions_are_what_they_were() -> None:
     """Others count on seeing each other's commits."""
-    with audit.snapshot():
-        audit.newest()
+    with reconcile.snapshot():
+        reconcile.newest()
     with transaction.atomic():
         assert not Team.objects.exists()
         meanwhile(TeamFactory.create)
@@ -135,7 +135,7 @@ def test_behind_a_look_transactions_are_what_they_were() -> None:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Delivery:
     """Due for long, and nothing holds its consumer back."""
-    monkeypatch.setattr(auditors, "APART_S", 0.0)
+    monkeypatch.setattr(auditors, "CHECK_INTERVAL_S", 0.0)
     row = DeliveryFactory.create(due_at=clock.now() - LONG)
     Channel.objects.update(updated_at=clock.now() - LONG)
     Consumer.objects.update(updated_at=clock.now() - LONG)
@@ -171,33 +171,33 @@ def consumer_is_paused(waiting: Delivery) -> None:
 def test_what_moves_between_two_looks_does_not_stand_still(
     waiting: Delivery, between: Callable[[Delivery], None], number: int
 ) -> None:
-    auditor = Auditor(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
-    steps = auditor.steps()
+    reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
+    steps = reconciler.steps()
     next(steps)  # the first look
     between(waiting)
     assert [share for share in steps][-1] == 1.0
-    assert auditor.books.by_check()[Check.LATE] == auditor.books.gap == number
+    assert reconciler.books.by_check()[Check.LATE] == reconciler.books.gap == number
 
 
 def test_what_was_not_due_at_the_first_look_is_not_late_at_the_second(waiting: Delivery) -> None:
     rows = Delivery.objects.filter(id=waiting.id)
     rows.update(due_at=clock.now() + LONG)
-    auditor = Auditor(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
-    steps = auditor.steps()
+    reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
+    steps = reconciler.steps()
     next(steps)
     rows.update(due_at=waiting.due_at)
     assert list(steps)
-    assert auditor.books.off == {}
+    assert reconciler.books.off == {}
 
 
 def test_a_lease_that_began_during_a_long_audit_is_not_too_long(
     waiting: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    auditor = Auditor(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
-    steps = auditor.steps()
+    reconciler = Reconciler(Wanted(grace=LONG / 2), now=clock.now(), most_ids=5)
+    steps = reconciler.steps()
     next(steps)
     later = clock.now() + timedelta(hours=1)
     monkeypatch.setattr(clock, "now", lambda: later)
     is_taken(waiting)
     assert list(steps)
-    assert auditor.books.off == {}
+    assert reconciler.books.off == {}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from tests.crash.books import Books
-from tests.crash.failpoint import PATIENCE_S, insist
+from tests.crash.counts import Counts
+from tests.crash.failpoint import TIMEOUT_S, retry_until_done
 from tests.crash.traffic import flowing
 from tests.support import broker as broker_module
 from tests.support.broker import Broker, wait_until
@@ -56,14 +56,14 @@ def delayed(broker: Broker, receiver: Receiver, channel: str, seconds: float) ->
     headers = {"Hookstation-Delay": f"{seconds * 1000:.0f}"}
     path = f"/channels/{channel}/messages"
     before = time.monotonic()
-    answer, _ = insist(broker, "POST", path, data="later", headers=headers)
+    answer, _ = retry_until_done(broker, "POST", path, data="later", headers=headers)
 
     def arrived() -> list[float]:
         found = receiver.requests("/ok")
         return [it.at for it in found if it.header("webhook-id") == answer["id"]]
 
     yield
-    wait_until(lambda: bool(arrived()), PATIENCE_S, "what was delayed did not come", broker.log)
+    wait_until(lambda: bool(arrived()), TIMEOUT_S, "what was delayed did not come", broker.log)
     assert arrived()[0] - before >= seconds
 
 
@@ -73,9 +73,9 @@ def test_steps_of_the_clock_lose_nothing_and_send_nothing_early(
 ) -> None:
     clock = Clock(tmp_path)
     with broker_module.running(tmp_path, **clock.settings) as broker:
-        insist(broker, "PUT", "/channels/steps", json={})
+        retry_until_done(broker, "PUT", "/channels/steps", json={})
         values = {"url": receiver.url("/ok"), "timeout_ms": 2000}
-        insist(broker, "PUT", "/channels/steps/consumers/one", json=values)
+        retry_until_done(broker, "PUT", "/channels/steps/consumers/one", json=values)
         # SQLite has no clock but the machine's: what is under way when that is set back waits until
         # the same time comes again. So there it is set back before, and only forward under load.
         has_own_clock = connection.vendor == "mysql"
@@ -88,8 +88,8 @@ def test_steps_of_the_clock_lose_nothing_and_send_nothing_early(
                 if has_own_clock:
                     with delayed(broker, receiver, "steps", 1.0):
                         traffic.wait_for_more(10)
-        books = Books(broker)
-        wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+        books = Counts(broker)
+        wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
         heard = {it.header("webhook-id") for it in receiver.requests("/ok")}
         assert heard >= traffic.acknowledged
         books.check()

@@ -16,8 +16,8 @@ import pytest
 from hookstation_client import Hookstation, HookstationError
 from pytest_django import DjangoDbBlocker
 
-from tests.crash.books import Books
-from tests.crash.failpoint import PATIENCE_S
+from tests.crash.counts import Counts
+from tests.crash.failpoint import TIMEOUT_S
 from tests.crash.test_kills import title, victim
 from tests.support import broker as broker_module
 from tests.support import ports
@@ -108,7 +108,7 @@ class Application:
             assert self.worker.is_running, self.logs()
             return done()
 
-        wait_until(is_done, PATIENCE_S, otherwise, more or self.logs)
+        wait_until(is_done, TIMEOUT_S, otherwise, more or self.logs)
 
     def kill_worker_at_work(self) -> None:
         """Kill the worker while it holds what it has not confirmed."""
@@ -155,7 +155,7 @@ class Stage:
 
     def is_held(self) -> bool:
         """Whether a message of the channel was given out and is not confirmed."""
-        return Books(self.broker).number(HELD.format(self.name)) > 0
+        return Counts(self.broker).number(HELD.format(self.name)) > 0
 
     def files(self) -> set[int]:
         """Numbers of the files that an example wrote."""

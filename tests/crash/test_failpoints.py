@@ -21,9 +21,9 @@ import pytest
 import requests
 from pytest_django import DjangoDbBlocker
 
-from delivery.runtime import slots
-from tests.crash.books import Books
-from tests.crash.failpoint import PATIENCE_S, Failpoint, insist
+from delivery.runtime import registration
+from tests.crash.counts import Counts
+from tests.crash.failpoint import TIMEOUT_S, Failpoint, retry_until_done
 from tests.support import broker as broker_module
 from tests.support.broker import ROOT, Broker, heard_ids, wait_until
 from tests.support.receiver import Receiver, Reply
@@ -54,9 +54,9 @@ class Place:
 
     def register(self, target: str = "/ok", **values: Any) -> None:
         """The channel and its consumer; each test has a receiver of its own."""
-        insist(self.broker, "PUT", self.path, json={})
+        retry_until_done(self.broker, "PUT", self.path, json={})
         body = {"url": self.receiver.url(target), "timeout_ms": 2000, **values}
-        insist(self.broker, "PUT", f"{self.path}/consumers/one", json=body)
+        retry_until_done(self.broker, "PUT", f"{self.path}/consumers/one", json=body)
 
     @property
     def puller(self) -> str:
@@ -72,7 +72,7 @@ class Place:
         if number is not None:
             headers["Hookstation-Producer-Seq"] = f"{number}"
         path = f"{self.path}/messages"
-        answer, _ = insist(self.broker, "POST", path, data=key, headers=headers)
+        answer, _ = retry_until_done(self.broker, "POST", path, data=key, headers=headers)
         return str(answer["id"])
 
     def publish_batch(self, number: int, delay_ms: int = 0) -> list[str]:
@@ -81,7 +81,7 @@ class Place:
             {"body": f"{n}", "idempotency_key": f"item-{n}", "delay_ms": delay_ms}
             for n in range(number)
         ]
-        answer, _ = insist(self.broker, "POST", f"{self.path}/messages/batch", json=items)
+        answer, _ = retry_until_done(self.broker, "POST", f"{self.path}/messages/batch", json=items)
         return [item["id"] for item in answer["items"]]
 
     def heard(self) -> Counter[str]:
@@ -91,8 +91,8 @@ class Place:
 
     def settle(self) -> None:
         """Wait until nothing is on its way, and check the books."""
-        books = Books(self.broker)
-        wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", self.broker.log)
+        books = Counts(self.broker)
+        wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", self.broker.log)
         books.check()
 
 
@@ -122,7 +122,7 @@ def test_a_request_that_dies_with_its_process_is_stored_once(place: Place, name:
         ids = place.publish_batch(130) if name == "in_write" else [place.publish("key")]
     place.settle()
     assert place.heard() == Counter(ids)
-    assert Books(place.broker).message_count(place.channel) == len(ids)
+    assert Counts(place.broker).message_count(place.channel) == len(ids)
 
 
 @pytest.mark.smoke
@@ -146,7 +146,7 @@ def test_requests_that_share_a_commit_are_each_stored_once(place: Place, name: s
     assert len(ids) >= len(threads)
     place.settle()
     assert place.heard() == Counter(ids)
-    assert Books(place.broker).message_count(place.channel) == len(ids)
+    assert Counts(place.broker).message_count(place.channel) == len(ids)
 
 
 @pytest.mark.seed("S2-65")
@@ -163,8 +163,8 @@ def test_numbered_messages_whose_process_dies_are_stored_once_in_their_order(
     assert ids == sorted(ids)
     assert place.heard() == Counter(ids)
     assert list(place.heard()) == ids, "they came in another order"
-    assert Books(place.broker).message_count(place.channel) == len(ids)
-    counted = Books(place.broker).read(
+    assert Counts(place.broker).message_count(place.channel) == len(ids)
+    counted = Counts(place.broker).read(
         "SELECT channel.slug, kept.expected, kept.skipped_count "
         "FROM channels_app_sequence AS kept "
         "JOIN channels_app_channel AS channel ON channel.id = kept.channel_id"
@@ -230,7 +230,7 @@ def test_who_dies_while_burying_a_pump_that_nobody_replaced_is_followed_too(plac
     # A cluster that comes back at once takes its predecessor's place over and buries nobody.
     with place.point.armed(place.broker, "after_burial"), _paused(place.broker):
         os.kill(_worker(place.broker), signal.SIGKILL)
-        time.sleep(slots.QUIET_S + slots.BEAT_S)
+        time.sleep(registration.QUIET_S + registration.BEAT_S)
     place.settle()
     assert place.heard() == Counter({message_id: 2})
 
@@ -243,14 +243,14 @@ def test_a_slice_of_a_replay_is_whole_or_did_not_happen(place: Place, name: str)
     place.settle()
     with place.point.armed(place.broker, name):
         wanted = {"channel": place.channel, "states": ["delivered"]}
-        answer, _ = insist(place.broker, "POST", "/replays", json={"filter": wanted})
+        answer, _ = retry_until_done(place.broker, "POST", "/replays", json={"filter": wanted})
     path = f"/replays/{answer['id']}"
     wait_until(
-        lambda: insist(place.broker, "GET", path)[0]["state"] == "finished",
-        PATIENCE_S,
+        lambda: retry_until_done(place.broker, "GET", path)[0]["state"] == "finished",
+        TIMEOUT_S,
         "the replay does not end",
     )
-    assert insist(place.broker, "GET", path)[0]["replayed_count"] == 5
+    assert retry_until_done(place.broker, "GET", path)[0]["replayed_count"] == 5
     place.settle()
     assert place.heard() == Counter({message_id: 2 for message_id in ids})
 
@@ -265,7 +265,7 @@ def test_messages_out_of_the_lake_come_in_once(place: Place, name: str) -> None:
         place.broker.manage("shell", "-c", code)
     count = "SELECT COUNT(*) FROM delivery_restored"
     wait_until(
-        lambda: not Books(place.broker).number(count), PATIENCE_S, "rows wait", place.broker.log
+        lambda: not Counts(place.broker).number(count), TIMEOUT_S, "rows wait", place.broker.log
     )
     place.settle()
     assert place.heard() == Counter({message_id: 2 for message_id in ids})
@@ -283,17 +283,17 @@ def test_a_death_is_published_on_the_dead_letter_channel_once(
         message_id = place.publish("key")
 
     def is_published() -> bool:
-        books = Books(place.broker)
+        books = Counts(place.broker)
         return not books.open_count() and books.message_count(dead.channel) == 1
 
-    wait_until(is_published, PATIENCE_S, "the dead letter is not published", place.broker.log)
-    (delivery,) = insist(place.broker, "GET", f"/messages/{message_id}")[0]["deliveries"]
+    wait_until(is_published, TIMEOUT_S, "the dead letter is not published", place.broker.log)
+    (delivery,) = retry_until_done(place.broker, "GET", f"/messages/{message_id}")[0]["deliveries"]
     assert delivery["state"] == "Dead"
     # Charged to nobody any more: the books of this broker say that nobody was.
-    insist(place.broker, "POST", f"/deliveries/{delivery['id']}/replay", json={})
+    retry_until_done(place.broker, "POST", f"/deliveries/{delivery['id']}/replay", json={})
     place.settle()
-    assert Books(place.broker).number("SELECT COUNT(*) FROM delivery_deadletter") == 0
-    assert Books(place.broker).message_count(dead.channel) == 1
+    assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_deadletter") == 0
+    assert Counts(place.broker).message_count(dead.channel) == 1
     (request,) = [one for one in place.receiver.requests() if one.path == "/dead"]
     assert request.header("Hookstation-Dead-Letter-Message") == message_id
     assert request.body == b"key"
@@ -306,15 +306,18 @@ def test_a_steward_that_dies_with_an_occurrence_is_followed_by_one_that_fires_it
     place.register()
     with place.point.armed(place.broker, name):
         wanted = {"every_ms": 1000, "limit": 3, "misfire": "fire_all", "body": "tick"}
-        insist(place.broker, "PUT", f"{place.path}/schedules/ticks", json=wanted)
+        retry_until_done(place.broker, "PUT", f"{place.path}/schedules/ticks", json=wanted)
     wait_until(
-        lambda: insist(place.broker, "GET", f"{place.path}/schedules/ticks")[0]["state"] == "ended",
-        PATIENCE_S,
+        lambda: (
+            retry_until_done(place.broker, "GET", f"{place.path}/schedules/ticks")[0]["state"]
+            == "ended"
+        ),
+        TIMEOUT_S,
         "the schedule does not end",
         place.broker.log,
     )
     place.settle()
-    recent = insist(place.broker, "GET", f"{place.path}/schedules/ticks")[0]["recent"]
+    recent = retry_until_done(place.broker, "GET", f"{place.path}/schedules/ticks")[0]["recent"]
     assert [line["result"] for line in recent] == ["fired"] * 3
     assert place.heard() == Counter(line["message"] for line in recent)
 
@@ -329,29 +332,31 @@ def test_a_schedule_whose_change_dies_is_as_it_was_or_as_it_was_to_be(
     wanted = {"every_ms": 500, "limit": 3, "misfire": "fire_all", "body": "tick"}
     if how != "put":
         # So that nothing fires before it is changed.
-        insist(place.broker, "PUT", path, json=wanted | {"start_at": "2090-01-01T00:00:00Z"})
+        retry_until_done(
+            place.broker, "PUT", path, json=wanted | {"start_at": "2090-01-01T00:00:00Z"}
+        )
     with place.point.armed(place.broker, name):
         if how == "put":
-            insist(place.broker, "PUT", path, json=wanted)
+            retry_until_done(place.broker, "PUT", path, json=wanted)
         elif how == "change":
-            insist(place.broker, "PATCH", path, json={"start_at": None})
+            retry_until_done(place.broker, "PATCH", path, json={"start_at": None})
         else:
-            insist(place.broker, "POST", f"{path}/pause")
+            retry_until_done(place.broker, "POST", f"{path}/pause")
     first = [] if how == "put" else ["schedule.create"]
     done = {"put": "schedule.create", "change": "schedule.update", "pause": "schedule.pause"}
-    assert Books(place.broker).audited(f"schedule:{place.channel}/ticks") == [*first, done[how]]
+    assert Counts(place.broker).audited(f"schedule:{place.channel}/ticks") == [*first, done[how]]
     if how == "pause":
-        assert insist(place.broker, "GET", path)[0]["state"] == "paused"
-        insist(place.broker, "PATCH", path, json={"start_at": None})
-        insist(place.broker, "POST", f"{path}/resume")
+        assert retry_until_done(place.broker, "GET", path)[0]["state"] == "paused"
+        retry_until_done(place.broker, "PATCH", path, json={"start_at": None})
+        retry_until_done(place.broker, "POST", f"{path}/resume")
     wait_until(
-        lambda: insist(place.broker, "GET", path)[0]["state"] == "ended",
-        PATIENCE_S,
+        lambda: retry_until_done(place.broker, "GET", path)[0]["state"] == "ended",
+        TIMEOUT_S,
         "the schedule does not end",
         place.broker.log,
     )
     place.settle()
-    recent = insist(place.broker, "GET", path)[0]["recent"]
+    recent = retry_until_done(place.broker, "GET", path)[0]["recent"]
     assert [line["result"] for line in recent] == ["fired"] * 3
     assert place.heard() == Counter(line["message"] for line in recent)
 
@@ -361,7 +366,7 @@ def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> No
     place.register()
     message_id = place.publish("key", delay_ms=600_000)
     with place.point.armed(place.broker, name):
-        _, tries = insist(place.broker, "DELETE", f"/messages/{message_id}")
+        _, tries = retry_until_done(place.broker, "DELETE", f"/messages/{message_id}")
     assert tries > 1
     place.settle()
     assert not place.heard()
@@ -371,7 +376,7 @@ def test_a_cancellation_that_dies_may_be_repeated(place: Place, name: str) -> No
 def test_a_move_that_dies_may_be_repeated(place: Place, name: str) -> None:
     place.register()
     message_id = place.publish("key", delay_ms=600_000)
-    wait_until(lambda: bool(_instants(place)), PATIENCE_S, "it is not fanned out")
+    wait_until(lambda: bool(_instants(place)), TIMEOUT_S, "it is not fanned out")
     before = _instants(place)
     # Far away: what is sent before the repetition could not be moved any more.
     path, later = f"/messages/{message_id}", {"delay_ms": 300_000}
@@ -382,8 +387,8 @@ def test_a_move_that_dies_may_be_repeated(place: Place, name: str) -> None:
     after = _instants(place)
     assert len(set(after)) == 1
     assert (after == before) is (name == "in_move")
-    insist(place.broker, "PATCH", path, json=later)
-    insist(place.broker, "PATCH", path, json={"delay_ms": 0})
+    retry_until_done(place.broker, "PATCH", path, json=later)
+    retry_until_done(place.broker, "PATCH", path, json={"delay_ms": 0})
     place.settle()
     assert place.heard() == Counter([message_id])
 
@@ -408,13 +413,18 @@ def test_a_web_process_that_dies_in_the_hands_of_a_pull_consumer_loses_nothing(
     with place.point.armed(place.broker, name):
         while len(got) < len(ids):
             asked = {"max": 2, "wait_s": 5, "lease_s": 3}
-            received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+            received, _ = retry_until_done(
+                place.broker, "POST", f"{place.puller}/receive", json=asked
+            )
             leases = [one["lease"] for one in received["messages"]]
             got.update(one["id"] for one in received["messages"])
             longer = {"leases": leases, "lease_s": 60}
-            assert insist(place.broker, "POST", "/leases/extend", json=longer)[0]["failed"] == []
+            assert (
+                retry_until_done(place.broker, "POST", "/leases/extend", json=longer)[0]["failed"]
+                == []
+            )
             # Who is not answered says it again, and is told that it was done.
-            done, _ = insist(place.broker, "POST", "/leases/ack", json={"leases": leases})
+            done, _ = retry_until_done(place.broker, "POST", "/leases/ack", json={"leases": leases})
             assert done == {"done": leases, "failed": []}
     place.settle()
     assert got.keys() == set(ids)
@@ -429,22 +439,22 @@ def test_a_rejection_or_a_return_that_dies_is_counted_once(
 ) -> None:
     pulled(place, number=1)
     asked = {"max": 1, "wait_s": 10, "lease_s": 60}
-    received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+    received, _ = retry_until_done(place.broker, "POST", f"{place.puller}/receive", json=asked)
     leases = [one["lease"] for one in received["messages"]]
     said = {"leases": leases, "delay_s": 0}
     with place.point.armed(place.broker, name):
-        done, _ = insist(place.broker, "POST", f"/leases/{what}", json=said)
+        done, _ = retry_until_done(place.broker, "POST", f"/leases/{what}", json=said)
     assert done == {"done": leases, "failed": []}
-    received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+    received, _ = retry_until_done(place.broker, "POST", f"{place.puller}/receive", json=asked)
     (again,) = received["messages"]
-    shown, _ = insist(place.broker, "GET", f"/deliveries/{again['delivery_id']}")
+    shown, _ = retry_until_done(place.broker, "GET", f"/deliveries/{again['delivery_id']}")
     assert (shown["attempt_count"], shown["failure_count"]) == (2, int(what == "nack"))
-    insist(place.broker, "POST", "/leases/ack", json={"leases": [again["lease"]]})
+    retry_until_done(place.broker, "POST", "/leases/ack", json={"leases": [again["lease"]]})
     # The books want nobody charged in the end: a replay begins with a fresh budget.
-    insist(place.broker, "POST", f"/deliveries/{again['delivery_id']}/replay")
-    received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+    retry_until_done(place.broker, "POST", f"/deliveries/{again['delivery_id']}/replay")
+    received, _ = retry_until_done(place.broker, "POST", f"{place.puller}/receive", json=asked)
     leases = [one["lease"] for one in received["messages"]]
-    insist(place.broker, "POST", "/leases/ack", json={"leases": leases})
+    retry_until_done(place.broker, "POST", "/leases/ack", json={"leases": leases})
     place.settle()
 
 
@@ -455,18 +465,18 @@ def test_a_worker_that_is_back_is_given_what_it_holds_over_another_death(
 ) -> None:
     ids = pulled(place, number=2)
     asked = {"max": 2, "wait_s": 10, "lease_s": 600, "worker_id": "w1"}
-    received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+    received, _ = retry_until_done(place.broker, "POST", f"{place.puller}/receive", json=asked)
     assert [one["id"] for one in received["messages"]] == ids
     with place.point.armed(place.broker, name):
         back = asked | {"resume": True}
-        again, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=back)
+        again, _ = retry_until_done(place.broker, "POST", f"{place.puller}/receive", json=back)
     assert [one["id"] for one in again["messages"]] == ids
     for one in again["messages"]:
-        shown, _ = insist(place.broker, "GET", f"/deliveries/{one['delivery_id']}")
+        shown, _ = retry_until_done(place.broker, "GET", f"/deliveries/{one['delivery_id']}")
         # Its own first one, what died before it was handed out, and this one.
         assert shown["attempt_count"] == (3 if name == "before_handout" else 2)
     leases = [one["lease"] for one in again["messages"]]
-    done, _ = insist(place.broker, "POST", "/leases/ack", json={"leases": leases})
+    done, _ = retry_until_done(place.broker, "POST", "/leases/ack", json={"leases": leases})
     assert done == {"done": leases, "failed": []}
     place.settle()
 
@@ -480,7 +490,9 @@ def test_at_most_once_is_never_twice_wherever_the_process_dies(place: Place, nam
     with place.point.armed(place.broker, name):
         while len(got) < len(ids) - lost or not place.point.was_reached():
             asked = {"max": 2, "wait_s": 5, "lease_s": 2, "auto_ack": True}
-            received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+            received, _ = retry_until_done(
+                place.broker, "POST", f"{place.puller}/receive", json=asked
+            )
             got.update(one["id"] for one in received["messages"])
     place.settle()
     assert set(got.values()) == ONCE
@@ -489,7 +501,7 @@ def test_at_most_once_is_never_twice_wherever_the_process_dies(place: Place, nam
 
 def _instants(place: Place) -> list[Any]:
     """When a channel's one message is sent: what it says itself, and what its delivery says."""
-    rows = Books(place.broker).read(
+    rows = Counts(place.broker).read(
         "SELECT channel.slug, message.due_at, delivery.due_at "
         "FROM delivery_delivery AS delivery "
         "JOIN channels_app_message AS message ON message.id = delivery.message_id "
@@ -500,8 +512,8 @@ def _instants(place: Place) -> list[Any]:
 
 def pulled(place: Place, number: int = 6) -> list[str]:
     """Messages that wait for a pull consumer."""
-    insist(place.broker, "PUT", place.path, json={})
-    insist(place.broker, "PUT", place.puller, json={"mode": "pull"})
+    retry_until_done(place.broker, "PUT", place.path, json={})
+    retry_until_done(place.broker, "PUT", place.puller, json={"mode": "pull"})
     return place.publish_batch(number)
 
 
@@ -532,7 +544,7 @@ def _paused(broker: Broker) -> Iterator[None]:
 
 
 def _pump(place: Place) -> int:
-    return Books(place.broker).number("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
+    return Counts(place.broker).number("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
 
 
 def _worker(broker: Broker) -> int:

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from tests.crash.books import Books
-from tests.crash.failpoint import AWAY, PATIENCE_S, insist
+from tests.crash.counts import Counts
+from tests.crash.failpoint import AWAY, TIMEOUT_S, retry_until_done
 from tests.crash.test_failpoints import Place, place, started
 from tests.support.broker import heard_ids, wait_until
 from tests.support.receiver import Reply, Request
@@ -39,7 +39,7 @@ def test_an_ordered_key_keeps_its_order_over_a_death(place: Place, name: str) ->
     assert list(dict.fromkeys(heard)) == ids
     assert heard == sorted(heard, key=ids.index), "one that came twice came before the next one"
     assert len(heard) <= len(ids) + 1
-    assert Books(place.broker).number("SELECT COUNT(*) FROM delivery_lane") == 0
+    assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_lane") == 0
 
 
 @pytest.mark.parametrize("name", ["in_lane", "after_lane"])
@@ -51,18 +51,22 @@ def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: st
     ]
     path = f"{place.path}/consumers/one/lanes"
     wait_until(
-        lambda: insist(place.broker, "GET", path)[0]["items"], PATIENCE_S, "there is no lane"
+        lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
+        TIMEOUT_S,
+        "there is no lane",
     )
-    (lane,) = insist(place.broker, "GET", path)[0]["items"]
+    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
     with place.point.armed(place.broker, name), suppress(AssertionError):
         # Who is done already says so by a 404 or a 409.
-        insist(place.broker, "POST", f"{path}/{lane['id']}/skip", json={"head": lane["head"]})
+        retry_until_done(
+            place.broker, "POST", f"{path}/{lane['id']}/skip", json={"head": lane["head"]}
+        )
     # The repetition must not pass over the next one, which is still there.
-    insist(place.broker, "PATCH", f"/messages/{second}", json={"delay_ms": 0})
+    retry_until_done(place.broker, "PATCH", f"/messages/{second}", json={"delay_ms": 0})
     place.settle()
     assert heard_ids(place.receiver, "/ok") == [second, third]
     assert first not in place.heard()
-    done = Books(place.broker).audited(f"consumer:{place.channel}/one")
+    done = Counts(place.broker).audited(f"consumer:{place.channel}/one")
     assert [it for it in done if it.startswith("lane.")] == ["lane.skip"]
 
 
@@ -73,20 +77,22 @@ def test_a_key_that_is_held_or_let_go_over_a_death(place: Place, what: str, name
     ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
     path = f"{place.path}/consumers/one/lanes"
     wait_until(
-        lambda: insist(place.broker, "GET", path)[0]["items"], PATIENCE_S, "there is no lane"
+        lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
+        TIMEOUT_S,
+        "there is no lane",
     )
-    (lane,) = insist(place.broker, "GET", path)[0]["items"]
+    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
     if what == "resume":
-        insist(place.broker, "POST", f"{path}/{lane['id']}/park")
+        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/park")
     with place.point.armed(place.broker, name):
-        insist(place.broker, "POST", f"{path}/{lane['id']}/{what}")
+        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/{what}")
     if what == "park":
-        insist(place.broker, "POST", f"{path}/{lane['id']}/resume")
+        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/resume")
     for message_id in ids:
-        insist(place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 0})
+        retry_until_done(place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 0})
     place.settle()
     assert heard_ids(place.receiver, "/ok") == ids
-    done = Books(place.broker).audited(f"consumer:{place.channel}/one")
+    done = Counts(place.broker).audited(f"consumer:{place.channel}/one")
     assert [it for it in done if it.startswith("lane.")] == ["lane.park", "lane.resume"]
 
 
@@ -98,18 +104,20 @@ def test_a_key_that_lost_its_head_while_it_was_held_goes_on_over_a_death(
     ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
     path = f"{place.path}/consumers/one/lanes"
     wait_until(
-        lambda: insist(place.broker, "GET", path)[0]["items"], PATIENCE_S, "there is no lane"
+        lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
+        TIMEOUT_S,
+        "there is no lane",
     )
-    (lane,) = insist(place.broker, "GET", path)[0]["items"]
-    insist(place.broker, "POST", f"{path}/{lane['id']}/park")
-    insist(place.broker, "DELETE", f"/messages/{ids[0]}")
+    (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
+    retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/park")
+    retry_until_done(place.broker, "DELETE", f"/messages/{ids[0]}")
     headless = "SELECT COUNT(*) FROM delivery_lane WHERE head_id IS NULL"
-    assert Books(place.broker).number(headless) == 1
+    assert Counts(place.broker).number(headless) == 1
     with place.point.armed(place.broker, name):
-        insist(place.broker, "POST", f"{path}/{lane['id']}/resume")
+        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/resume")
     # At once: not only when a sweep finds a lane that stands still.
-    assert Books(place.broker).number(headless) == 0
-    insist(place.broker, "PATCH", f"/messages/{ids[1]}", json={"delay_ms": 0})
+    assert Counts(place.broker).number(headless) == 0
+    retry_until_done(place.broker, "PATCH", f"/messages/{ids[1]}", json={"delay_ms": 0})
     place.settle()
     assert heard_ids(place.receiver, "/ok") == ids[1:]
 
@@ -123,17 +131,17 @@ def test_a_wait_that_ends_while_its_pump_dies_lets_the_next_one_go_once(
     place.register("/ok", ordering=True, ack=mode)
     ids = [place.publish(f"{n}", ordering_key="A") for n in range(2)]
     waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
-    wait_until(lambda: Books(place.broker).number(waiting) == 1, PATIENCE_S, "it does not wait")
+    wait_until(lambda: Counts(place.broker).number(waiting) == 1, TIMEOUT_S, "it does not wait")
     # Over while nobody may take it: who looks a moment ahead would die before there is an end.
-    insist(place.broker, "POST", f"{place.path}/consumers/one/pause")
+    retry_until_done(place.broker, "POST", f"{place.path}/consumers/one/pause")
     wait_until(
         lambda: _end_of_wait(place) < datetime.now(UTC).replace(tzinfo=None),
-        PATIENCE_S,
+        TIMEOUT_S,
         "the wait does not end",
     )
     with place.point.armed(place.broker, name):
-        insist(place.broker, "POST", f"{place.path}/consumers/one/resume")
-        place.receiver.wait_for(2, timeout=PATIENCE_S)
+        retry_until_done(place.broker, "POST", f"{place.path}/consumers/one/resume")
+        place.receiver.wait_for(2, timeout=TIMEOUT_S)
     place.settle()
     assert heard_ids(place.receiver, "/ok") == ids
 
@@ -148,12 +156,12 @@ def test_an_acknowledgement_that_dies_may_be_repeated(place: Place, name: str) -
     for number, message_id in enumerate(ids, 1):
         request = place.receiver.wait_for(number)[-1]
         assert request.header("webhook-id") == message_id
-        wait_until(lambda: Books(place.broker).number(waiting) == 1, PATIENCE_S, "it does not wait")
+        wait_until(lambda: Counts(place.broker).number(waiting) == 1, TIMEOUT_S, "it does not wait")
         if number == 1:
             with place.point.armed(place.broker, name):
                 _acknowledge(place, request)
             # At once: not only when a sweep finds a lane that stands still.
-            assert Books(place.broker).number("SELECT COUNT(*) FROM delivery_lanewaiter") == 0
+            assert Counts(place.broker).number("SELECT COUNT(*) FROM delivery_lanewaiter") == 0
         else:
             _acknowledge(place, request)
     place.settle()
@@ -167,11 +175,11 @@ def test_a_consumer_at_work_is_waited_for_over_a_death(place: Place, name: str) 
     message_id = place.publish("first")
     (request,) = place.receiver.wait_for(1)
     waiting = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'awaiting_ack'"
-    wait_until(lambda: Books(place.broker).number(waiting) == 1, PATIENCE_S, "it does not wait")
+    wait_until(lambda: Counts(place.broker).number(waiting) == 1, TIMEOUT_S, "it does not wait")
     until = _end_of_wait(place)
     with place.point.armed(place.broker, name):
         _call(place, request.header("Hookstation-Ack-Url") or "", {"status": "working"})
-    assert Books(place.broker).number(waiting) == 1
+    assert Counts(place.broker).number(waiting) == 1
     # Begun anew, and not one wait behind the other.
     assert timedelta() < _end_of_wait(place) - until < timedelta(minutes=5)
     _acknowledge(place, request)
@@ -188,7 +196,7 @@ def test_a_providers_early_word_survives_a_death(place: Place, name: str) -> Non
     correlation = {"preset": "whatsapp-cloud"}
     mode = {"mode": "callback", "timeout_ms": 600_000, "correlation": correlation}
     place.register("/slow", ordering=True, timeout_ms=10_000, ack=mode)
-    consumer, _ = insist(place.broker, "GET", f"{place.path}/consumers/one")
+    consumer, _ = retry_until_done(place.broker, "GET", f"{place.path}/consumers/one")
     status = {"id": "wamid.1", "status": "delivered"}
     told = {"entry": [{"changes": [{"value": {"statuses": [status]}}]}]}
     with place.point.armed(place.broker, name):
@@ -197,14 +205,14 @@ def test_a_providers_early_word_survives_a_death(place: Place, name: str) -> Non
         _call(place, consumer["inbound_url"], told)
     place.settle()
     assert set(place.heard()) == {message_id}
-    (delivery,) = insist(place.broker, "GET", f"/messages/{message_id}")[0]["deliveries"]
+    (delivery,) = retry_until_done(place.broker, "GET", f"/messages/{message_id}")[0]["deliveries"]
     assert delivery["reason"] == "acknowledged"
 
 
 def _end_of_wait(place: Place) -> datetime:
     """Of the one delivery that waits for a word."""
     waiting = "SELECT due_at FROM delivery_delivery WHERE state = 'awaiting_ack'"
-    ((due_at,),) = Books(place.broker).read(waiting)
+    ((due_at,),) = Counts(place.broker).read(waiting)
     return datetime.fromisoformat(str(due_at))
 
 
@@ -225,4 +233,4 @@ def _call(place: Place, address: str, body: object = None) -> None:
             return answer.ok
         return False
 
-    wait_until(is_heard, PATIENCE_S, "nobody hears it", place.broker.log)
+    wait_until(is_heard, TIMEOUT_S, "nobody hears it", place.broker.log)

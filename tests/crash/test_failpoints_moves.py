@@ -12,7 +12,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from tests.crash.failpoint import PATIENCE_S
+from tests.crash.failpoint import TIMEOUT_S
 from tests.crash.test_failpoints import Place, place, started
 from tests.crash.test_kills import lives, victim
 from tests.support.broker import wait_until
@@ -104,7 +104,7 @@ def queues(sqs: Any, place: Place) -> Queues:
             sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0)
         died += len(handles)
     log = place.broker.log
-    wait_until(lambda: made.waiting(dead_url) == NUMBER, PATIENCE_S, "they have not died", log)
+    wait_until(lambda: made.waiting(dead_url) == NUMBER, TIMEOUT_S, "they have not died", log)
     return made
 
 
@@ -112,9 +112,9 @@ def check(queues: Queues, place: Place) -> None:
     """The task ends, and each message is where it was, once."""
     log = place.broker.log
     wait_until(
-        lambda: queues.task()["Status"] == "COMPLETED", PATIENCE_S, "the task does not end", log
+        lambda: queues.task()["Status"] == "COMPLETED", TIMEOUT_S, "the task does not end", log
     )
-    wait_until(lambda: queues.waiting(queues.url) >= NUMBER, PATIENCE_S, "some are missing", log)
+    wait_until(lambda: queues.waiting(queues.url) >= NUMBER, TIMEOUT_S, "some are missing", log)
     assert queues.task()["ApproximateNumberOfMessagesMoved"] == NUMBER
     assert sorted(queues.received(queues.url)) == sorted(BODIES)
     assert queues.received(queues.dead_url) == []
@@ -135,12 +135,12 @@ def test_a_move_whose_cluster_is_killed_goes_on_where_it_stood(
     queues.move(MaxNumberOfMessagesPerSecond=RATE)
     wait_until(
         lambda: queues.task()["ApproximateNumberOfMessagesMoved"] > 0,
-        PATIENCE_S,
+        TIMEOUT_S,
         "nothing is moved",
         place.broker.log,
     )
     dead = victim(place.broker, "worker")
     os.kill(dead, signal.SIGKILL)
-    wait_until(lambda: not lives(dead), PATIENCE_S, "it lives on")
+    wait_until(lambda: not lives(dead), TIMEOUT_S, "it lives on")
     assert queues.task()["ApproximateNumberOfMessagesMoved"] < NUMBER
     check(queues, place)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.books import Books
-from tests.crash.failpoint import PATIENCE_S, insist
+from tests.crash.counts import Counts
+from tests.crash.failpoint import TIMEOUT_S, retry_until_done
 from tests.crash.test_failpoints import Place, place, pulled, started
 from tests.support.broker import heard_ids, wait_until
 
@@ -64,20 +64,22 @@ def test_what_a_worker_booked_before_it_died_is_booked_once(place: Place, tmp_pa
 
     def work(*, dies: bool) -> None:
         asked = {"max": 2, "wait_s": 1, "lease_s": 2}
-        received, _ = insist(place.broker, "POST", f"{place.puller}/receive", json=asked)
+        received, _ = retry_until_done(place.broker, "POST", f"{place.puller}/receive", json=asked)
         for one in received["messages"]:
             came[one["id"]] += 1
             till.book(one["id"])
             if not dies:
-                insist(place.broker, "POST", "/leases/ack", json={"leases": [one["lease"]]})
+                retry_until_done(
+                    place.broker, "POST", "/leases/ack", json={"leases": [one["lease"]]}
+                )
 
     work(dies=True)
 
     def is_done() -> bool:
         work(dies=False)
-        open_count = Books(place.broker).open_count()
+        open_count = Counts(place.broker).open_count()
         return len(came) == len(ids) and max(came.values()) >= 2 and not open_count
 
-    wait_until(is_done, PATIENCE_S, "what the dead one held does not come back")
+    wait_until(is_done, TIMEOUT_S, "what the dead one held does not come back")
     place.settle()
     assert till.booked() == Counter(ids)

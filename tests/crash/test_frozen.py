@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from tests.crash.books import Books
-from tests.crash.failpoint import PATIENCE_S, Failpoint, insist
+from tests.crash.counts import Counts
+from tests.crash.failpoint import TIMEOUT_S, Failpoint, retry_until_done
 from tests.crash.test_kills import lives
 from tests.support import broker as broker_module
 from tests.support.broker import Broker, descendants, heard_ids, wait_until
@@ -23,31 +23,31 @@ LEASE_MS = 60_000
 
 
 def register(broker: Broker, url: str) -> None:
-    insist(broker, "PUT", "/channels/orders", json={})
-    insist(
+    retry_until_done(broker, "PUT", "/channels/orders", json={})
+    retry_until_done(
         broker, "PUT", "/channels/orders/consumers/one", json={"url": url, "timeout_ms": LEASE_MS}
     )
 
 
 def publish(broker: Broker) -> str:
-    return str(insist(broker, "POST", "/channels/orders/messages", data="x")[0]["id"])
+    return str(retry_until_done(broker, "POST", "/channels/orders/messages", data="x")[0]["id"])
 
 
 def pumps(broker: Broker) -> list[int]:
     """Process ids of the pumps of this broker that live."""
     assert broker.process is not None
-    rows = Books(broker).read("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
+    rows = Counts(broker).read("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
     return [int(pid) for (pid,) in rows if int(pid) in descendants(broker.process.pid)]
 
 
 def freeze(broker: Broker, pids: list[int]) -> None:
     """Stop processes while none of them holds the lock of an SQLite file, which it would keep."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while True:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: all(map(is_stopped, pids)), PATIENCE_S, "a process does not stop")
-        if Books(broker).is_writable():
+        wait_until(lambda: all(map(is_stopped, pids)), TIMEOUT_S, "a process does not stop")
+        if Counts(broker).is_writable():
             return
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -69,10 +69,10 @@ def test_two_frozen_pumps_are_replaced_within_seconds(
     settings = {**SETTINGS, "HOOKSTATION_PUMPS": "2"}
     with django_db_blocker.unblock(), broker_module.running(tmp_path, **settings) as broker:
         register(broker, receiver.url("/ok"))
-        wait_until(lambda: len(pumps(broker)) == 2, PATIENCE_S, "no two pumps", broker.log)
+        wait_until(lambda: len(pumps(broker)) == 2, TIMEOUT_S, "no two pumps", broker.log)
         first = publish(broker)
-        books = Books(broker)
-        wait_until(lambda: not books.open_count(), PATIENCE_S, "nothing is sent", broker.log)
+        books = Counts(broker)
+        wait_until(lambda: not books.open_count(), TIMEOUT_S, "nothing is sent", broker.log)
         frozen = pumps(broker)
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
@@ -80,14 +80,14 @@ def test_two_frozen_pumps_are_replaced_within_seconds(
         began, second = time.monotonic(), publish(broker)
         wait_until(
             lambda: second in heard_ids(receiver, "/ok"),
-            PATIENCE_S,
+            TIMEOUT_S,
             "nobody takes over",
             broker.log,
         )
 
         assert time.monotonic() - began < TAKEOVER_S
-        wait_until(lambda: not any(map(lives, frozen)), PATIENCE_S, "a frozen pump lives on")
-        wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+        wait_until(lambda: not any(map(lives, frozen)), TIMEOUT_S, "a frozen pump lives on")
+        wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
         books.check()
         assert heard_ids(receiver, "/ok") == [first, second]
 
@@ -119,12 +119,12 @@ def test_a_pump_that_wakes_up_sends_nothing_that_others_took_over(
                 message = publish(broker)
             other.start()
             wait_until(
-                lambda: message in heard_ids(receiver, "/ok"), PATIENCE_S, "nobody sends", other.log
+                lambda: message in heard_ids(receiver, "/ok"), TIMEOUT_S, "nobody sends", other.log
             )
             os.kill(frozen, signal.SIGCONT)
-            wait_until(lambda: not lives(frozen), PATIENCE_S, "it goes on", broker.log)
-            books = Books(broker)
-            wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", other.log)
+            wait_until(lambda: not lives(frozen), TIMEOUT_S, "it goes on", broker.log)
+            books = Counts(broker)
+            wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", other.log)
             books.check()
             assert heard_ids(receiver, "/ok") == [message]
         finally:

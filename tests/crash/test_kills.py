@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from tests.crash.books import Books
-from tests.crash.failpoint import PATIENCE_S, insist
+from tests.crash.counts import Counts
+from tests.crash.failpoint import TIMEOUT_S, retry_until_done
 from tests.crash.traffic import flowing
 from tests.support import broker as broker_module
 from tests.support.broker import Broker, descendants, heard_ids, wait_until
@@ -50,16 +50,16 @@ def broker(started: Broker) -> Broker:
 def channel(broker: Broker, receiver: Receiver) -> str:
     """With a consumer that takes its time."""
     name = f"kills-{next(_numbers)}"
-    insist(broker, "PUT", f"/channels/{name}", json={})
+    retry_until_done(broker, "PUT", f"/channels/{name}", json={})
     values = {"url": receiver.url("/slow?ms=200"), "timeout_ms": 2000, "max_in_flight": 16}
-    insist(broker, "PUT", f"/channels/{name}/consumers/one", json=values)
+    retry_until_done(broker, "PUT", f"/channels/{name}/consumers/one", json=values)
     return name
 
 
 def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
     """All of it came, the books are in order; how many came more than once."""
-    books = Books(broker)
-    wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+    books = Counts(broker)
+    wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
     books.check()
     heard = Counter(heard_ids(receiver, "/slow"))
     assert acknowledged <= heard.keys()
@@ -69,7 +69,7 @@ def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
 def victim(broker: Broker, kind: str) -> int:
     """A process of that kind that lives."""
     if kind in {"pump", "steward"}:
-        wait_until(lambda: bool(_living(broker, kind)), PATIENCE_S, f"no {kind} has a slot")
+        wait_until(lambda: bool(_living(broker, kind)), TIMEOUT_S, f"no {kind} has a slot")
         return _living(broker, kind)[0]
     assert broker.process is not None
     word = {"web": "granian", "worker": "qcluster"}[kind]
@@ -79,7 +79,7 @@ def victim(broker: Broker, kind: str) -> int:
 
 def _living(broker: Broker, kind: str) -> list[int]:
     """Who holds a slot. That of a process killed with its broker stays until its heartbeat ends."""
-    slots = Books(broker).read("SELECT kind, pid FROM delivery_pumpslot")
+    slots = Counts(broker).read("SELECT kind, pid FROM delivery_pumpslot")
     return [int(pid) for held_as, pid in slots if held_as == kind and lives(int(pid))]
 
 
@@ -131,7 +131,7 @@ def test_a_second_broker_takes_over_where_a_killed_one_left(
 def test_a_stop_under_load_gives_everything_back_in_time(
     broker: Broker, receiver: Receiver, channel: str
 ) -> None:
-    books = Books(broker)
+    books = Counts(broker)
     with flowing(channel, broker) as traffic:
         # Whom it kills while it waits for its next turn must not be waited for.
         os.kill(victim(broker, "steward"), signal.SIGKILL)
@@ -154,7 +154,7 @@ def test_two_brokers_on_one_database_share_the_work_until_one_is_killed(
 ) -> None:
     for number in range(8):
         values = {"url": receiver.url("/ok"), "timeout_ms": 2000}
-        insist(broker, "PUT", f"/channels/{channel}/consumers/more-{number}", json=values)
+        retry_until_done(broker, "PUT", f"/channels/{channel}/consumers/more-{number}", json=values)
     other = Broker(tmp_path, broker.environment["DATABASE_URL"], **SETTINGS)
     other.http.headers.update(broker.http.headers)
     try:
@@ -162,7 +162,7 @@ def test_two_brokers_on_one_database_share_the_work_until_one_is_killed(
         assert other.process is not None
         with flowing(channel, broker, other) as traffic:
             traffic.wait_for_more(20)
-            wait_until(lambda: len(_workers(broker)) == 2, PATIENCE_S, "one of them does nothing")
+            wait_until(lambda: len(_workers(broker)) == 2, TIMEOUT_S, "one of them does nothing")
             os.kill(other.process.pid, signal.SIGKILL)
             other.process.wait()
             other.port = broker.port  # as a balancer would do
@@ -178,5 +178,5 @@ def test_two_brokers_on_one_database_share_the_work_until_one_is_killed(
 
 def _workers(broker: Broker) -> set[str]:
     """Pumps that delivered something just now."""
-    rows = Books(broker).read("SELECT worker FROM delivery_attempt ORDER BY id DESC LIMIT 40")
+    rows = Counts(broker).read("SELECT worker FROM delivery_attempt ORDER BY id DESC LIMIT 40")
     return {str(worker) for (worker,) in rows}

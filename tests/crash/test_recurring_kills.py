@@ -1,4 +1,4 @@
-"""A schedule of every second under two nodes whose stewards are killed by chance."""
+"""A schedule of every second under two nodes whose maintenance processes are killed by chance."""
 
 import os
 import random
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.books import Books
-from tests.crash.failpoint import PATIENCE_S, insist
+from tests.crash.counts import Counts
+from tests.crash.failpoint import TIMEOUT_S, retry_until_done
 from tests.support import broker as broker_module
 from tests.support.broker import Broker, heard_ids, wait_until
 from tests.support.receiver import Receiver
@@ -46,19 +46,21 @@ def test_each_second_is_one_message(tmp_path: Path, receiver: Receiver) -> None:
 
 def played(broker: Broker, receiver: Receiver) -> list[str]:
     """Keys of the messages, in their order."""
-    insist(broker, "PUT", "/channels/ticks", json={})
-    insist(broker, "PUT", "/channels/ticks/consumers/one", json={"url": receiver.url("/ok")})
+    retry_until_done(broker, "PUT", "/channels/ticks", json={})
+    retry_until_done(
+        broker, "PUT", "/channels/ticks/consumers/one", json={"url": receiver.url("/ok")}
+    )
     wanted = {"cron": "*/1 * * * * *", "limit": SECONDS, "body": "tick"}
-    insist(broker, "PUT", SCHEDULE, json=wanted)
-    books, chance = Books(broker), random.Random(7)
-    end = time.monotonic() + PATIENCE_S
-    while insist(broker, "GET", SCHEDULE)[0]["state"] == "active":
+    retry_until_done(broker, "PUT", SCHEDULE, json=wanted)
+    books, chance = Counts(broker), random.Random(7)
+    end = time.monotonic() + TIMEOUT_S
+    while retry_until_done(broker, "GET", SCHEDULE)[0]["state"] == "active":
         assert time.monotonic() < end, broker.log()[-3000:]
         time.sleep(chance.uniform(0.5, 2.0))
         living = [int(pid) for (pid,) in books.read(STEWARDS) if _lives(int(pid))]
         if living:
             os.kill(chance.choice(living), signal.SIGKILL)
-    wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+    wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
     heard = Counter(heard_ids(receiver, "/ok"))
     rows = books.read(KEYS)
     assert len(heard) == len(rows) == SECONDS

@@ -9,8 +9,8 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from channels_app.rules.encryption import Keyring, generate_key
-from tests.crash.books import Books
-from tests.crash.failpoint import PATIENCE_S
+from tests.crash.counts import Counts
+from tests.crash.failpoint import TIMEOUT_S
 from tests.support.broker import ROOT, Broker, fresh_database, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
@@ -83,7 +83,7 @@ def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
     for number in range(CONSUMERS):
         body = {"url": receiver.url(f"/{number}")}
         one.call("PUT", f"/channels/orders/consumers/c{number}", 201, json=body)
-    wait_until(lambda: _knows(other), PATIENCE_S, "the other host does not know the channel")
+    wait_until(lambda: _knows(other), TIMEOUT_S, "the other host does not know the channel")
     publish(other)
 
     # A host with a key that is not the installation's does not start.
@@ -101,7 +101,7 @@ def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
 
     # Whatever lets it seal nevertheless: the other host leaves what it cannot open.
     one.manage("shell", "-c", ACTIVATE)
-    wait_until(lambda: not other.is_ready(), PATIENCE_S, "the other host calls itself ready")
+    wait_until(lambda: not other.is_ready(), TIMEOUT_S, "the other host calls itself ready")
     refusal = other.call("POST", "/channels/orders/messages", 503, json={"n": 0})
     assert refusal["code"] == "key_missing"
     publish(one)
@@ -122,8 +122,8 @@ def _knows(broker: Broker) -> bool:
 
 def _all_came(broker: Broker, receiver: Receiver, count: int) -> None:
     """Each message, to each consumer, with its first attempt."""
-    books = Books(broker)
-    wait_until(lambda: not books.open_count(), PATIENCE_S, "rows stay open", broker.log)
+    books = Counts(broker)
+    wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
     books.check()
     for number in range(CONSUMERS):
         heard = heard_ids(receiver, f"/{number}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.crash.failpoint import insist
+from tests.crash.failpoint import retry_until_done
 from tests.support.broker import Broker
 
 
@@ -25,7 +25,7 @@ class Traffic:
         try:
             while not self.stopped.wait(pause_s):
                 turn += 1
-                answer, _ = insist(
+                answer, _ = retry_until_done(
                     brokers[turn % len(brokers)],
                     "POST",
                     f"/channels/{self.channel}/messages",

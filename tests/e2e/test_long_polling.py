@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.broker import ANSWER_S, Broker, descendants, running, wait_until
+from tests.support.broker import ANSWER_TIMEOUT_S, Broker, descendants, running, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.mark.mysql]
 WAIT_S = 20
@@ -65,7 +65,7 @@ def receive(broker: Broker, path: str, asked: dict[str, Any]) -> list[dict[str, 
         f"{broker.base}{path}/receive",
         json=asked,
         headers=dict(broker.http.headers),
-        timeout=ANSWER_S,
+        timeout=ANSWER_TIMEOUT_S,
     )
     assert answer.status_code == 200, answer.text
     messages: list[dict[str, Any]] = answer.json()["messages"]
@@ -83,7 +83,7 @@ def publish(broker: Broker, path: str, *bodies: str) -> list[str]:
 def resumed(broker: Broker) -> Tally[str]:
     """How many receivers were given messages, by what made them look."""
     root = broker.base.removesuffix("/api/v1")
-    text = requests.get(f"{root}/metrics", timeout=ANSWER_S).text
+    text = requests.get(f"{root}/metrics", timeout=ANSWER_TIMEOUT_S).text
     found = re.findall(
         r'^hookstation_receivers_resumed_total\{cause="(\w+)"\} ([\d.]+)', text, re.M
     )
@@ -102,7 +102,7 @@ def request(broker: Broker, path: str, asked: dict[str, Any]) -> bytes:
 
 def waits(broker: Broker, path: str, asked: dict[str, Any]) -> socket.socket:
     """A connection whose request waits."""
-    one = socket.create_connection(("127.0.0.1", broker.port), ANSWER_S)
+    one = socket.create_connection(("127.0.0.1", broker.port), ANSWER_TIMEOUT_S)
     before = gauge(broker)
     one.sendall(request(broker, path, asked))
     wait_until(lambda: gauge(broker) > before, 60, "it does not wait", broker.log)
@@ -111,7 +111,7 @@ def waits(broker: Broker, path: str, asked: dict[str, Any]) -> socket.socket:
 
 def gauge(broker: Broker) -> int:
     root = broker.base.removesuffix("/api/v1")
-    text = requests.get(f"{root}/metrics", timeout=ANSWER_S).text
+    text = requests.get(f"{root}/metrics", timeout=ANSWER_TIMEOUT_S).text
     found = re.search(r"^hookstation_receivers_waiting ([\d.]+)", text, re.M)
     return int(float(found[1])) if found else 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.runtime.processes import AIRLOCK, Child, Guardian, Process
+from delivery.runtime.processes import WAIT_FOR_GO, Child, Process, Reaper
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -205,18 +205,18 @@ def test_nothing_survives_a_killed_supervisor(supervise: Supervise) -> None:
 def test_a_killed_guardian_is_replaced_and_knows_all(supervise: Supervise, tmp_path: Path) -> None:
     supervisor = supervise(STUBBORN)
     child, worker = starts(tmp_path)[0]
-    (guardian,) = children_of(supervisor.pid) - {child}
+    (reaper,) = children_of(supervisor.pid) - {child}
 
-    os.kill(guardian, signal.SIGKILL)
+    os.kill(reaper, signal.SIGKILL)
 
-    wait_until(lambda: len(children_of(supervisor.pid) - {guardian, child}) == 1)
+    wait_until(lambda: len(children_of(supervisor.pid) - {reaper, child}) == 1)
     time.sleep(0.2)  # for the new guardian to be told; it says nothing back
     supervisor.kill()
     wait_until(lambda: not lives(child) and not lives(worker), 3)
 
 
 def test_nothing_starts_when_the_supervisor_dies_before_the_guardian_knows(tmp_path: Path) -> None:
-    command = [*AIRLOCK, "touch", str(tmp_path / "ran")]
+    command = [*WAIT_FOR_GO, "touch", str(tmp_path / "ran")]
 
     subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
     assert not (tmp_path / "ran").exists()
@@ -264,10 +264,10 @@ def test_a_heartbeat_that_hangs_does_not_keep_the_supervisor_from_stopping(
 
 
 @pytest.fixture
-def guardian() -> Iterator[Guardian]:
-    guardian = Guardian()
-    yield guardian
-    guardian.close()
+def reaper() -> Iterator[Reaper]:
+    reaper = Reaper()
+    yield reaper
+    reaper.close()
 
 
 @pytest.mark.parametrize(
@@ -278,33 +278,33 @@ def guardian() -> Iterator[Guardian]:
     ],
 )
 def test_pauses_double_up_to_the_childs_longest(
-    guardian: Guardian, child: Child, expected: list[int]
+    reaper: Reaper, child: Child, expected: list[int]
 ) -> None:
-    process = Process(child, guardian)
+    process = Process(child, reaper)
     pauses = []
     for _ in range(7):
         process.start()
         wait_until(process.has_ended)
-        status = process.bury()
+        status = process.reap()
         pauses.append(round(process.start_at - time.monotonic()))
 
     assert status == 1
     assert pauses == expected
 
 
-def test_a_process_that_ran_for_long_starts_again_soon(guardian: Guardian) -> None:
-    process = Process(Child(name="child", command=("false",)), guardian)
+def test_a_process_that_ran_for_long_starts_again_soon(reaper: Reaper) -> None:
+    process = Process(Child(name="child", command=("false",)), reaper)
     for age_s in (0, 0, 61):
         process.start()
         process.started_at -= age_s
         wait_until(process.has_ended)
-        process.bury()
+        process.reap()
 
     assert round(process.start_at - time.monotonic()) == 1
 
 
-def test_a_command_that_cannot_be_started_is_tried_again(guardian: Guardian) -> None:
-    process = Process(Child(name="child", command=("true",), folder=Path("/nowhere")), guardian)
+def test_a_command_that_cannot_be_started_is_tried_again(reaper: Reaper) -> None:
+    process = Process(Child(name="child", command=("true",), folder=Path("/nowhere")), reaper)
 
     process.start()
 

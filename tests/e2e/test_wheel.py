@@ -17,7 +17,7 @@ from tests.support.receiver import Receiver
 UV = Path(sys.executable).with_name("uv")
 PYTHON = os.environ.get("HOOKSTATION_WHEEL_PYTHON", sys.executable)
 """Where it is installed: `make test-pythons` names others."""
-LONGEST_S = 600
+MAX_S = 600
 
 pytestmark = pytest.mark.e2e
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=LONGEST_S)
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=MAX_S)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -40,7 +40,7 @@ def installed(wheel: Path, tmp_path: Path) -> Path:
         ["venv", "--python", PYTHON, str(place)],
         ["pip", "install", "--python", str(python), str(wheel)],
     ):
-        subprocess.run([UV, *words], check=True, capture_output=True, timeout=LONGEST_S)
+        subprocess.run([UV, *words], check=True, capture_output=True, timeout=MAX_S)
     return place / "bin/hookstation"
 
 

@@ -19,7 +19,7 @@ from broker_site.env import Environment
 from channels_app.api import publication
 from channels_app.errors import KeyUnavailable
 from channels_app.models import Consumer, Message, Schedule
-from channels_app.rules import firings, recurrence
+from channels_app.rules import occurrence_log, recurrence
 from channels_app.rules.backoff import PRESETS
 from channels_app.rules.keys import SCOPES
 from channels_app.steps import (
@@ -164,7 +164,7 @@ def test_every_problem_code_is_documented_and_used() -> None:
         pytest.param("## Channels", register_channel.FIELDS, id="channel"),
         pytest.param("### Event types", register_event_type.FIELDS, id="event type"),
         pytest.param("## Schedules", recurrence.FIELDS, id="schedule"),
-        pytest.param("## Schedules", firings.RESULTS, id="firing"),
+        pytest.param("## Schedules", occurrence_log.RESULTS, id="firing"),
         pytest.param("## Consumers", register_consumer.FIELDS, id="consumer"),
         pytest.param("## Consumers", rotate_secret.FIELDS, id="secret"),
         pytest.param("## Teams", register_team.FIELDS, id="team"),

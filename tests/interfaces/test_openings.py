@@ -11,7 +11,7 @@ from channels_app.models import AuditEntry, Channel, Consumer, Message, Producer
 from channels_app.rules import access
 from channels_app.steps import note_opening
 from delivery.models import Attempt, DeadCluster, Delivery
-from tests.interfaces.console.test_giving import client_of, person
+from tests.interfaces.console.test_granting import client_of, person
 from tests.support import console, people, world
 from tests.support.calling import Api, problem
 from tests.support.factories import (

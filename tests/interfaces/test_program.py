@@ -12,7 +12,7 @@ from django.urls import reverse
 from channels_app.errors import KeyUnavailable
 from channels_app.rules import program
 from delivery.models import DeadCluster, Erasure, LakeAudit, PipelineRun, Restore, Segment
-from delivery.rules.accounting import Check, way_out
+from delivery.rules.reconciliation import Check, remedy
 from tests.support import console
 
 pytestmark = pytest.mark.django_db
@@ -75,10 +75,10 @@ def test_hints_of_the_doctor(started: str) -> None:
 
 
 def test_ways_out_of_what_an_audit_finds(started: str) -> None:
-    texts = [way_out(found, "", "") for found in Check]
+    texts = [remedy(found, "", "") for found in Check]
     for text in texts:
         check(text, started)
-    check(way_out(Check.COUNTERS, "", ""), started, "recount")
+    check(remedy(Check.COUNTERS, "", ""), started, "recount")
 
 
 def test_errors_of_commands_and_of_the_api(started: str) -> None:

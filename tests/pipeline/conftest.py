@@ -18,13 +18,13 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
 from pyspark.sql import SparkSession
 
 from pipeline import commandline
-from pipeline.broker import fence, runs
+from pipeline.broker import high_watermark, runs
+from pipeline.execution import session
+from pipeline.execution.job import Context
 from pipeline.jobs import JOBS
-from pipeline.parts import segments
 from pipeline.rules import sealed
-from pipeline.running import session
-from pipeline.running.job import Context
 from pipeline.settings import Settings
+from pipeline.transforms import segments
 from tests.pipeline.elsewhere import Elsewhere
 
 RunJob = Callable[..., dict[str, Any]]
@@ -114,7 +114,9 @@ def count_until(chosen: Settings, at: datetime) -> None:
 def run_with(chosen: Settings, spark: Any, name: str, **options: Any) -> dict[str, Any]:
     """A job of an installation, as on the command line; ``spark`` None for one without."""
     if connection.vendor == "mysql":
-        time.sleep(fence.CACHED.total_seconds())  # what was made this instant is to be read
+        time.sleep(
+            high_watermark.CACHED.total_seconds()
+        )  # what was made this instant is to be read
     job = JOBS[name]
     parser = argparse.ArgumentParser()
     job.arguments(parser)

@@ -17,7 +17,7 @@ from pipeline.lake import export
 
 
 class Elsewhere:
-    """Stands in for Spark in pipeline/parts/segments.py."""
+    """Stands in for Spark in pipeline/transforms/segments.py."""
 
     def __init__(self) -> None:
         # Not forked: this process has a database open, and threads.

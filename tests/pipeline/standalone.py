@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline.running import java
+from pipeline.execution import java
 from tests.support import ports
 
 START_S = 120

@@ -20,22 +20,22 @@ from pyspark.sql import functions as f
 from channels_app.models import Channel, Message, new_id
 from delivery.models import Attempt, Delivery, PipelineRun, RestoredMessage, Segment
 from delivery.runtime import sweeps
-from delivery.steps import archived, recount
+from delivery.steps import archived, counter_repair
 from pipeline import settings
 from pipeline.broker.database import Database
 from pipeline.broker.runs import Cancelled
-from pipeline.lake import places, planning
-from pipeline.lake.frames import Frames
+from pipeline.execution.job import Context
+from pipeline.lake import layout, planning
+from pipeline.lake.datasets import Frames
 from pipeline.lake.ledger import Ledger, Range
-from pipeline.parts import segments
-from pipeline.parts.segments import Mover
-from pipeline.running.job import Context
 from pipeline.settings import Settings
+from pipeline.transforms import segments
+from pipeline.transforms.segments import Mover
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive, RunJob
 from tests.pipeline.month import Month
 from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
-from tests.support.books import assert_counters_are_true
+from tests.support.counts import assert_counters_are_true
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = timedelta(days=1)
@@ -61,7 +61,7 @@ def month() -> Month:
         row.state = "dead"
         Delivery.objects.filter(id=row.id).update(state="dead")
     for name in ("books", "slow"):
-        recount.recount(made.consumers[name].id)
+        counter_repair.recount(made.consumers[name].id)
     return made
 
 
@@ -72,7 +72,7 @@ def files(chosen: Settings) -> Lake:
     return Lake(chosen.lake)
 
 
-def ripe(made: Month) -> set[int]:
+def eligible(made: Month) -> set[int]:
     """Deliveries that are old enough, counted one by one."""
     now = datetime.now(UTC)
     days = {
@@ -92,7 +92,7 @@ def ripe_messages(made: Month) -> set[int]:
     """Messages that are old enough and whose deliveries are all."""
     now = datetime.now(UTC)
     days = {row.id: row.retention_days or 30 for row in Channel.objects.all()}
-    mine = ripe(made)
+    mine = eligible(made)
     held = {row.message_id for row in made.deliveries if row.id not in mine}
     return {
         row.id
@@ -115,14 +115,14 @@ def finish(archive_job: RunArchive) -> None:
 def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
-    before, deliveries, messages = in_tables(), ripe(month), ripe_messages(month)
+    before, deliveries, messages = in_tables(), eligible(month), ripe_messages(month)
     finish(archive_job)
     assert_once(before, files)
     found = files.rows()
     # While it ran something more may have become old enough.
-    assert deliveries <= found["deliveries"].keys() <= ripe(month)
+    assert deliveries <= found["deliveries"].keys() <= eligible(month)
     assert messages <= found["messages"].keys() <= ripe_messages(month)
-    assert 0 < len(ripe(month)) < len(month.deliveries)
+    assert 0 < len(eligible(month)) < len(month.deliveries)
     assert {row["state"] for row in found["deliveries"].values()} == {"delivered", "dead"}
     assert Segment.objects.count() > 6
     for segment in Segment.objects.all():
@@ -130,7 +130,7 @@ def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
             assert f"/day={segment.day}/" in file["path"]
             keys = [row["id"] for row in _rows(files, file["path"])]
             assert (file["first"], file["last"]) == (min(keys), max(keys))
-    assert recount.gap() == 0
+    assert counter_repair.gap() == 0
     assert_counters_are_true()
     call_command("audit")
 
@@ -180,9 +180,9 @@ def test_lake_and_tables_together_are_the_month_at_every_stage(
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     archive_job: RunArchive, month: Month, files: Lake
 ) -> None:
-    least = len(ripe(month))
+    least = len(eligible(month))
     told = archive_job(dry_run=True)
-    assert least <= told["deliveries_rows"] <= len(ripe(month))
+    assert least <= told["deliveries_rows"] <= len(eligible(month))
     assert told["deliveries_segments"] > 2
     assert told["messages_rows"] == 0  # they still have their deliveries
     assert not Segment.objects.exists()
@@ -289,13 +289,13 @@ def test_a_file_on_its_way_is_in_no_tables_folder(
     archive_job: RunArchive, month: Month, files: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its name ends in, pandas and pyarrow would read it there."""
-    publish = places.publish
+    publish = layout.publish
     staged: list[bool] = []
     early: list[Path] = []
 
     def look(lake: Path, path: str, tmp: str) -> bool:
         staged.append((lake / tmp).is_file())
-        tables = [lake / table for table in places.TABLES]
+        tables = [lake / table for table in layout.TABLES]
         there = [file for table in tables for file in table.rglob("*") if file.is_file()]
         known = {
             str(lake / one["path"]) for row in Segment.objects.all() for one in row.files or []
@@ -304,7 +304,7 @@ def test_a_file_on_its_way_is_in_no_tables_folder(
         early.extend(file for file in there if file.suffix != ".parquet")
         return publish(lake, path, tmp)
 
-    monkeypatch.setattr(places, "publish", look)
+    monkeypatch.setattr(layout, "publish", look)
     archive_job()
 
     assert any(staged)
@@ -323,7 +323,7 @@ def test_an_amended_file_that_is_older_than_a_column_keeps_the_columns_it_has(
             path = files.folder / one["path"]
             table = pq.read_table(path, partitioning=None)
             pq.write_table(table.drop_columns(["consumer_id"]), path)
-    key = sorted(ripe(month))[3]
+    key = sorted(eligible(month))[3]
     requeue(key)
     prune()
     assert "amending" in states()
@@ -343,12 +343,12 @@ def test_what_is_replayed_before_it_is_deleted_stays_here_and_leaves_the_lake(
 ) -> None:
     before = in_tables()
     archive_job()
-    early = sorted(ripe(month))[3]
+    early = sorted(eligible(month))[3]
     requeue(early)
     steps = archived.prune(0)
     for _ in range(5):
         next(steps)
-    late = sorted(ripe(month))[-3]
+    late = sorted(eligible(month))[-3]
     assert Delivery.objects.filter(id=late).exists()
     requeue(late)
     prune()
@@ -365,7 +365,7 @@ def test_what_is_replayed_before_it_is_deleted_stays_here_and_leaves_the_lake(
     for key in (early, late):
         before["deliveries"][key] = in_tables()["deliveries"][key]
     assert_once(before, files)
-    assert recount.gap() == 0
+    assert counter_repair.gap() == 0
 
 
 @pytest.mark.mysql
@@ -435,8 +435,8 @@ def test_a_channel_that_is_deleted_meanwhile_does_not_hold_the_archive_up(
     gone = Delivery.objects.filter(channel__slug="invoices")
     Attempt.objects.filter(delivery_id__in=gone.values("id")).delete()
     gone.delete()
-    recount.recount(month.consumers["books"].id)
-    recount.recount(month.consumers["slow"].id)
+    counter_repair.recount(month.consumers["books"].id)
+    counter_repair.recount(month.consumers["slow"].id)
     prune()
     finish(archive_job)
     files.check()
@@ -524,10 +524,10 @@ def test_a_lake_that_cannot_be_used_is_named_and_nothing_is_lost(
     archive_job()
     aside = files.folder.with_name("elsewhere")
     files.folder.rename(aside)
-    with pytest.raises(places.Unusable, match="Is the disk mounted"):
+    with pytest.raises(layout.Unusable, match="Is the disk mounted"):
         archive_job()
     files.folder.mkdir()
-    with pytest.raises(places.Unusable, match="Is the disk mounted"):
+    with pytest.raises(layout.Unusable, match="Is the disk mounted"):
         archive_job()
     files.folder.rmdir()
     aside.rename(files.folder)
@@ -540,7 +540,7 @@ def test_files_of_another_archive_are_not_written_over(
 ) -> None:
     archive_job()
     Segment.objects.all().delete()
-    with pytest.raises(places.Unusable, match="another archive"):
+    with pytest.raises(layout.Unusable, match="another archive"):
         archive_job()
 
 
@@ -550,7 +550,7 @@ def test_a_full_disk_ends_the_run_with_a_reason(
     before = in_tables()
     files.folder.mkdir()
     (files.folder / "attempts").symlink_to("/dev/full")
-    with pytest.raises(places.Unusable, match="attempts"):
+    with pytest.raises(layout.Unusable, match="attempts"):
         archive_job()
     (files.folder / "attempts").unlink()
     finish(archive_job)
@@ -581,7 +581,7 @@ def test_a_file_that_is_not_what_was_written_is_written_again(
         elif damage == "fewer rows":
             # As a library would that wrote something else than it was given.
             pq.write_table(pq.read_table(path).slice(1), path)
-            segment.files[0]["sha256"] = places.sha256(path)
+            segment.files[0]["sha256"] = layout.sha256(path)
             segment.save()
         else:
             Attempt.objects.filter(delivery_id=_rows(files, segment.files[0]["path"])[0]["id"])[
@@ -606,7 +606,7 @@ def test_the_broker_and_the_archive_mean_the_same_rows(
 ) -> None:
     archive_job()
     for segment in Segment.objects.filter(kind="deliveries"):
-        q = archived._ripe(segment, archived._finished)
+        q = archived._eligible(segment, archived._finished)
         rows = Delivery.objects.filter(q, id__gte=segment.low, id__lt=segment.high)
         assert set(rows.values_list("id", flat=True)) == {
             row["id"] for row in _rows(files, segment.files[0]["path"])

@@ -36,7 +36,7 @@ def files(chosen: settings.Settings) -> Lake:
     return Lake(chosen.lake)
 
 
-def ripe() -> list[Delivery]:
+def eligible() -> list[Delivery]:
     """Deliveries that will be archived, oldest first."""
     return list(Delivery.objects.filter(state="delivered").order_by("id"))
 
@@ -59,7 +59,7 @@ def are_joined(files: Lake) -> bool:
 def test_attempts_long_after_their_delivery_and_by_a_clock_behind_go_with_it(
     archive_job: RunArchive, files: Lake
 ) -> None:
-    first, *_, other, last = ripe()
+    first, *_, other, last = eligible()
     for delivery, at in (
         (first, tables.made_at(first.id) - 5 * SECOND),
         (other, datetime.now(UTC) - timedelta(hours=1)),
@@ -79,7 +79,7 @@ def test_attempts_long_after_their_delivery_and_by_a_clock_behind_go_with_it(
 def test_where_others_lie_in_between_the_database_finds_them(
     archive_job: RunArchive, files: Lake
 ) -> None:
-    waiting, *others = ripe()
+    waiting, *others = eligible()
     requeue(waiting.id)
     Attempt.objects.bulk_create(
         attempt(waiting.id, 5 * place + number, row.finished_at + number * SECOND, place)
@@ -102,7 +102,7 @@ def test_they_are_read_in_the_order_of_their_table(archive_job: RunArchive, file
 def test_a_delivery_that_counts_its_attempts_wrong_takes_a_second_look(
     archive_job: RunArchive, files: Lake
 ) -> None:
-    row = ripe()[5]
+    row = eligible()[5]
     attempt(row.id, row.attempt_count + 1, datetime.now(UTC) - timedelta(hours=1)).save()
     before = in_tables()
     assert archive_job()["to_do_again"] == 1
@@ -112,7 +112,7 @@ def test_a_delivery_that_counts_its_attempts_wrong_takes_a_second_look(
 
 
 def test_attempts_without_a_delivery_hold_nothing_up(archive_job: RunArchive, files: Lake) -> None:
-    row = ripe()[5]
+    row = eligible()[5]
     attempt(row.id + 1, 1, tables.made_at(row.id) + SECOND).save()
     assert not Delivery.objects.filter(id=row.id + 1).exists()
     before = in_tables()

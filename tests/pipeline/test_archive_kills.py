@@ -14,20 +14,20 @@ import pytest
 from django.db import connection
 
 from delivery.models import Delivery, PipelineLock, Segment
-from delivery.steps import archived, recount
+from delivery.steps import archived, counter_repair
 from pipeline import failpoints, settings
 from pipeline.broker import runs
 from pipeline.lake import planning
-from pipeline.lake.places import Unusable
-from pipeline.parts import segments
+from pipeline.lake.layout import Unusable
 from pipeline.settings import Settings
+from pipeline.transforms import segments
 from tests.pipeline import month as month_module
 from tests.pipeline import without_spark
 from tests.pipeline.conftest import RunArchive
 from tests.pipeline.process import ON_EXECUTORS, PATIENCE_S, Process
 from tests.pipeline.test_erase_kills import WHILE_ERASING
 from tests.pipeline.whereabouts import Lake, assert_once, in_tables, prune, requeue, states
-from tests.support.books import assert_counters_are_true
+from tests.support.counts import assert_counters_are_true
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +138,7 @@ def test_a_run_that_ends_anywhere_is_finished_by_the_next(
         archive_job()
     finish(archive_job)
     assert_once(before, files)
-    assert recount.gap() == 0
+    assert counter_repair.gap() == 0
 
 
 @pytest.mark.parametrize("name", [*WHILE_EXPORTING, *WHILE_AMENDING])
@@ -193,7 +193,7 @@ def test_the_broker_may_end_between_any_two_of_its_deletions(
 ) -> None:
     before = in_tables()
     archive_job()
-    turns, looks = count(), archived._somebody_reads
+    turns, looks = count(), archived._readers_active
 
     def sometimes() -> bool:
         if next(turns) % 5 == 4:
@@ -201,12 +201,12 @@ def test_the_broker_may_end_between_any_two_of_its_deletions(
         return looks()
 
     with monkeypatch.context() as patched:
-        patched.setattr(archived, "_somebody_reads", sometimes)
+        patched.setattr(archived, "_readers_active", sometimes)
         for _ in range(200):
             with suppress(Died):
                 if not prune():
                     break
-            assert recount.gap() == 0
+            assert counter_repair.gap() == 0
     prune()
     assert_counters_are_true()
     assert_once(before, files)

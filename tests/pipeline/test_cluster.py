@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 
 from delivery.models import PipelineRun
-from pipeline.running import java, session
+from pipeline.execution import java, session
 from pipeline.settings import Settings
 from tests.pipeline import month
 from tests.pipeline.month import Month
@@ -21,7 +21,7 @@ from tests.pipeline.test_usage import counted, plain, stored, stored_times, time
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LONGEST_S = 600
+MAX_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def count(made: Month, where: Cluster, address: str) -> PipelineRun:
         },
         capture_output=True,
         text=True,
-        timeout=LONGEST_S,
+        timeout=MAX_S,
     )
     assert done.returncode == 0, done.stderr[-5000:]
     run = PipelineRun.objects.latest("pk")
@@ -92,7 +92,7 @@ def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path
         | driver(tmp_path),
         capture_output=True,
         text=True,
-        timeout=LONGEST_S,
+        timeout=MAX_S,
     )
 
     assert done.returncode == 0, done.stderr[-5000:]

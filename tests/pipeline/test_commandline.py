@@ -18,17 +18,17 @@ from django.conf import settings
 
 from delivery.models import PipelineLock, PipelineRun
 from delivery.rules import pipeline_jobs
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.runtime import pipeline as processes
 from delivery.steps import pipeline_runs
 from pipeline import commandline
-from pipeline.broker import private, runs
+from pipeline.broker import redaction, runs
 from pipeline.jobs import JOBS
 from tests.pipeline import toy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LONGEST_S = 300
+MAX_S = 300
 """Spark starts slowly on a busy machine."""
 STARTED: list[subprocess.Popen[str]] = []
 
@@ -59,7 +59,7 @@ def begin(*words: str, stderr: Any = subprocess.PIPE) -> subprocess.Popen[str]:
 
 def until(state: str, stage: str = "") -> PipelineRun:
     """The newest run, when it is there."""
-    for _ in range(LONGEST_S * 10):
+    for _ in range(MAX_S * 10):
         run = PipelineRun.objects.order_by("-pk").first()
         if run is not None and run.state == state and run.stage.startswith(stage):
             return run
@@ -149,7 +149,7 @@ def test_who_was_meant_is_said_nowhere_and_forgotten_at_the_end(
     commandline.main(["toy", f"--who={WHO}", "--who=7", "--dry-run", *fail])
 
     run = PipelineRun.objects.get()
-    assert run.options["subject"] == private.digest({"who": ["7", WHO]}, ["who"])
+    assert run.options["subject"] == redaction.digest({"who": ["7", WHO]}, ["who"])
     assert run.options["dry_run"] is True
     said = capsys.readouterr()
     everything = said.out + said.err + str(vars(run))
@@ -172,7 +172,7 @@ def test_a_run_that_died_is_rid_of_who_was_meant_by_the_next(address: str) -> No
 
     run = PipelineRun.objects.get(pk=dead.id)
     assert run.state == "failed"
-    assert run.options == {"steps": 3, "subject": private.digest(told, ["who"])}
+    assert run.options == {"steps": 3, "subject": redaction.digest(told, ["who"])}
 
 
 def test_what_is_kept_of_a_person_is_the_same_wherever_a_run_ends() -> None:
@@ -183,7 +183,7 @@ def test_what_is_kept_of_a_person_is_the_same_wherever_a_run_ends() -> None:
         {"reason": "x"},
         {"subject": "0" * 64},
     ):
-        assert erase.kept(told) == private.kept(told, JOBS["erase"].private)
+        assert erase.kept(told) == redaction.kept(told, JOBS["erase"].private)
 
 
 def test_a_second_run_of_a_job_at_work_is_refused(
@@ -278,7 +278,7 @@ def test_a_signal_stops_it_in_order(number: signal.Signals) -> None:
     process = begin("toy", "--steps=1000", "--pause-s=0.1")
     run = until("running", "stepping")
     process.send_signal(number)
-    _, err = process.communicate(timeout=LONGEST_S)
+    _, err = process.communicate(timeout=MAX_S)
 
     assert process.returncode == commandline.STOPPED
     run.refresh_from_db()
@@ -295,7 +295,7 @@ def test_on_a_terminal_it_draws_a_bar() -> None:
     drawn = b""
     while chunk := _read(ours):
         drawn += chunk
-    process.communicate(timeout=LONGEST_S)
+    process.communicate(timeout=MAX_S)
 
     assert process.returncode == 0
     text = drawn.decode()
@@ -321,7 +321,7 @@ def test_spark_says_nothing_of_its_own_and_ctrl_c_stops_it(
     assert java, "no Java was started"
     # Perhaps before Spark has begun what it is to give up.
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=LONGEST_S)
+    _, err = process.communicate(timeout=MAX_S)
 
     run.refresh_from_db()
     assert (process.returncode, run.state, run.error) == (commandline.STOPPED, "cancelled", "")
@@ -353,8 +353,8 @@ def test_the_broker_starts_it_and_sees_its_end(
     run.refresh_from_db()
     assert run.pid is not None
     assert os.getsid(run.pid) != os.getsid(0)
-    pipeline_runs.cancel(run.pk, Asker("user:olga"), now=datetime.now(UTC))
-    watcher.join(LONGEST_S)
+    pipeline_runs.cancel(run.pk, Principal("user:olga"), now=datetime.now(UTC))
+    watcher.join(MAX_S)
 
     assert until("cancelled").pk == run.pk
     assert not Path(f"/proc/{run.pid}").exists()

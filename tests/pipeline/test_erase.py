@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from channels_app.models import Channel, Consumer, DirectoryVersion, Message
 from channels_app.rules import ids
 from delivery.models import Erasure, PipelineRun, Segment
-from pipeline.running.job import Refused
+from pipeline.execution.job import Refused
 from pipeline.settings import Settings
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob

@@ -10,8 +10,8 @@ import pytest
 from delivery.models import Erasure, PipelineRun, Segment
 from pipeline import failpoints, settings
 from pipeline.lake import planning
-from pipeline.parts import segments
 from pipeline.settings import Settings
+from pipeline.transforms import segments
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive, RunJob
 from tests.pipeline.whereabouts import Lake, Rows, assert_once, in_tables, prune, states

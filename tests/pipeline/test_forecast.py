@@ -15,7 +15,7 @@ from pipeline.settings import Settings
 from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import noon
 from tests.pipeline.moving import move
-from tests.support.books import key_at
+from tests.support.counts import key_at
 from tests.support.factories import ChannelFactory, ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -9,11 +9,11 @@ import pytest
 
 from channels_app.models import Consumer
 from delivery.models import Attempt, HealthDay
-from pipeline.parts import endpoints
+from pipeline.execution.job import Refused
 from pipeline.rules import health, histogram, hours
 from pipeline.rules.health import Measures
-from pipeline.running.job import Refused
 from pipeline.settings import Settings
+from pipeline.transforms import endpoints
 from tests.pipeline import month, moving
 from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import Month

@@ -11,12 +11,12 @@ import pytest
 from django.conf import settings
 
 from pipeline import settings as choices
-from pipeline.running import java
+from pipeline.execution import java
 
 COUNT = """
 import sys
 from pathlib import Path
-from pipeline.running import java
+from pipeline.execution import java
 from pyspark.sql import SparkSession
 folder = Path(sys.argv[1])
 print(java.ensure(folder))

@@ -8,8 +8,8 @@ import pytest
 from delivery.rules.pipeline_jobs import JOBS as OFFERED
 from delivery.rules.pipeline_jobs import Kind
 from pipeline import commandline
+from pipeline.execution.job import Job
 from pipeline.jobs import JOBS, erase
-from pipeline.running.job import Job
 
 NOT_OFFERED = {"help", "csv"}
 """Of the command line alone: a form of the console writes no files."""

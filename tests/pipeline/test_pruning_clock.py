@@ -9,7 +9,7 @@ from channels_app import clock
 from delivery.models import PipelineRun
 from pipeline import settings
 from pipeline.lake import planning
-from pipeline.parts import segments
+from pipeline.transforms import segments
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive
 from tests.pipeline.whereabouts import prune, states

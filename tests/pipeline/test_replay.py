@@ -29,17 +29,17 @@ from delivery.models import (
     Restored,
     RestoredMessage,
 )
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.steps.replay import restore
 from pipeline.broker import runs
+from pipeline.execution.job import Refused
 from pipeline.jobs import replay as job
-from pipeline.parts import staging
-from pipeline.running.job import Refused
 from pipeline.settings import Settings
+from pipeline.transforms import staging
 from tests.pipeline import archiving, month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
-from tests.support.books import assert_counters_are_true
+from tests.support.counts import assert_counters_are_true
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -290,7 +290,7 @@ def test_what_is_stopped_on_the_console_ends_the_run(
 ) -> None:
     def stop() -> None:
         row = Restore.objects.get()
-        restore.cancel(row.id, Asker("user:olga", "enough"), now=clock.now())
+        restore.cancel(row.id, Principal("user:olga", "enough"), now=clock.now())
 
     monkeypatch.setattr(job, "_nap", stop)
     with pytest.raises(Refused, match="stopped on the console"):

@@ -16,8 +16,8 @@ from delivery.models import Delivery, PipelineRun
 from pipeline import settings
 from pipeline.broker import replica
 from pipeline.lake import planning
-from pipeline.parts import segments
 from pipeline.settings import Settings
+from pipeline.transforms import segments
 from tests.pipeline import month as month_module
 from tests.pipeline.conftest import RunArchive, run_with
 from tests.pipeline.elsewhere import Elsewhere
@@ -127,7 +127,7 @@ def test_a_replica_that_stays_behind_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made, behind = lagging
-    monkeypatch.setattr(replica, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(replica, "CATCH_UP_TIMEOUT_S", 1.5)
     there = replace(chosen, bulk_url=behind.url)
 
     with pytest.raises(replica.Behind, match="HOOKSTATION_LAKE_READ_URL is more than this run"):

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from channels_app.models import Message, MessageBody
 from delivery.models import Attempt, Delivery
 from pipeline import settings
-from pipeline.broker import fence, source, tables, worker
+from pipeline.broker import executor, high_watermark, source, tables
 from pipeline.broker.database import Database
-from pipeline.lake.frames import Frames
+from pipeline.lake.datasets import Frames
 from pipeline.settings import Settings
-from tests.support.books import make_deliveries
+from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]
@@ -60,7 +60,7 @@ def test_a_body_is_read_as_it_is_stored(address: str, monkeypatch: pytest.Monkey
     MessageBody.objects.create(message=message, data=b"\x00\xff sealed", key_id="k1")
 
     sql = tables.WHOLE_MESSAGES.select(f"m.id = {message.id:d}")
-    (batch,) = worker.read(sql, tables.WHOLE_MESSAGES.schema)
+    (batch,) = executor.read(sql, tables.WHOLE_MESSAGES.schema)
 
     (row,) = batch.to_pylist()
     assert (row["body"], row["body_key_id"]) == (b"\x00\xff sealed", "k1")
@@ -92,16 +92,16 @@ def test_the_fence_stands_before_a_transaction_that_is_open(chosen: Settings) ->
     with writer.transaction():
         began = reader.now()
         writer.execute("UPDATE channels_app_directoryversion SET number = number + 1")
-        held = fence.bound(reader, lag)
+        held = high_watermark.bound(reader, lag)
     assert held <= began - lag
 
     # InnoDB makes its list of transactions anew after a tenth of a second at the earliest, and
     # tests beside this one have short transactions on the same server.
     end = time.monotonic() + 120
-    while (free := fence.bound(reader, lag)) <= began - lag:
+    while (free := high_watermark.bound(reader, lag)) <= began - lag:
         assert time.monotonic() < end
         time.sleep(0.3)
-    assert free <= reader.now() - lag - fence.CACHED
+    assert free <= reader.now() - lag - high_watermark.CACHED
 
 
 def test_a_stream_never_skips_a_row_that_commits_late(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline.broker import runs
-from pipeline.running import java, session
-from pipeline.running.job import Context
+from pipeline.execution import java, session
+from pipeline.execution.job import Context
 from pipeline.settings import Settings
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -7,25 +7,25 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from channels_app import sealing
+from channels_app import data_encryption
+from channels_app.data_encryption import StoredResponse
 from channels_app.models import AuditEntry, new_id
-from channels_app.sealing import Answer
 from delivery.admin import triage
 from delivery.admin.triage import Part
 from delivery.models import Attempt, DeadCluster, Delivery
 from pipeline.broker import tables
+from pipeline.execution.job import Refused
 from pipeline.jobs.triage import host
-from pipeline.parts import shapes
 from pipeline.rules import signature
-from pipeline.rules.beginning import span
-from pipeline.running.job import Refused
+from pipeline.rules.onset import span
 from pipeline.settings import Settings
+from pipeline.transforms import shapes
 from tests.pipeline import month
 from tests.pipeline.conftest import RunJob
 from tests.pipeline.month import Month
 from tests.pipeline.moving import move
 from tests.support import console
-from tests.support.books import make_deliveries
+from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -110,7 +110,7 @@ def test_sealed_answers_are_told_apart_and_not_written_in_clear(run_job: RunJob)
         make_deliveries(consumer, 3, outcome="client_error"), answers, strict=True
     ):
         Delivery.objects.filter(pk=row.pk).update(finished_at=now)
-        said = Answer("", "HTTP/1.1 422 No", answer)
+        said = StoredResponse("", "HTTP/1.1 422 No", answer)
         Attempt.objects.create(
             id=new_id(),
             delivery=row,
@@ -118,7 +118,7 @@ def test_sealed_answers_are_told_apart_and_not_written_in_clear(run_job: RunJob)
             started_at=now,
             outcome="client_error",
             status_code=422,
-            answer_excerpt=sealing.seal_answer(row.pk, 1, said),
+            answer_excerpt=data_encryption.encrypt_response(row.pk, 1, said),
         )
 
     run_job("triage", since=EVER)

@@ -14,11 +14,11 @@ from pyspark.sql import functions as f
 from channels_app.models import Channel, Consumer
 from delivery.models import Attempt, Delivery, LatencyHour, UsageHour
 from delivery.rules.outcome import Outcome
+from pipeline.execution.job import Refused
 from pipeline.jobs.usage import COUNTED, KEYS
-from pipeline.parts import buckets
 from pipeline.rules import histogram
-from pipeline.running.job import Refused
 from pipeline.settings import Settings
+from pipeline.transforms import buckets
 from tests.pipeline import month, moving
 from tests.pipeline.conftest import RunJob, count_until
 from tests.pipeline.month import Month

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from pipeline import commandline
+from pipeline.execution.job import Context, Job, Refused
 from pipeline.jobs import JOBS
-from pipeline.running.job import Context, Job, Refused
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from django.db import connection
 
 from delivery.models import Delivery, Segment
-from delivery.steps import archived, recount
+from delivery.steps import archived, counter_repair
 from pipeline.broker.database import instant
 from pipeline.lake import totals
 
@@ -117,4 +117,4 @@ def requeue(key: int) -> None:
         due_at=datetime.now(UTC),
         version=row.version + 1,
     )
-    recount.recount(row.consumer_id)
+    counter_repair.recount(row.consumer_id)

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from pipeline import commandline
-from pipeline.parts import segments
-from pipeline.running.job import Context
+from pipeline.execution.job import Context
+from pipeline.transforms import segments
 from tests.pipeline.elsewhere import Elsewhere
 
 COMMAND = ("-c", "from tests.pipeline import without_spark; without_spark.main()")

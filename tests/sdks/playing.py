@@ -20,7 +20,7 @@ import requests
 
 from tests.e2e.sqs.conftest import client
 from tests.support.broker import ROOT
-from tests.support.conformance import ANSWER_S, Driver, Proxy, Red, Result, at, difference
+from tests.support.conformance import ANSWER_TIMEOUT_S, Driver, Proxy, Red, Result, at, difference
 from tests.support.door import REGION, Door
 
 FOLDER = ROOT / "tests/sdks"
@@ -182,7 +182,7 @@ class Play:
                 raise Red(f"{operation}: there is no {path}") from None
 
     def _answer(self, step: Mapping[str, Any]) -> Any:
-        end = time.monotonic() + ANSWER_S
+        end = time.monotonic() + ANSWER_TIMEOUT_S
         if "until" in step:
             return self._received(step["until"], step["input"], end)
         said = {name: step[name] for name in ("input", "address", "query") if name in step}
@@ -253,7 +253,7 @@ class Play:
         self.suite.proxy.answer_busy = count
 
     def _run_fetch(self, url: str, status: int) -> None:
-        answer = requests.get(url, timeout=ANSWER_S)
+        answer = requests.get(url, timeout=ANSWER_TIMEOUT_S)
         if answer.status_code != status:
             raise Red(f"fetch: {answer.status_code} in place of {status}: {answer.text[:300]}")
 

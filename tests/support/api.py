@@ -18,7 +18,7 @@ BASE = "/api/v1/"
 
 
 class _Lean(ClientHandler):
-    """The handler of programs' requests (broker_site/lean.py), as a server calls it."""
+    """The handler of programs' requests (broker_site/fast_path.py), as a server calls it."""
 
     def __call__(self, environ: dict[str, Any]) -> HttpResponse:  # type: ignore[override]  # it answers, where Django's returns nothing known
         started: list[tuple[str, list[tuple[str, str]]]] = []

@@ -25,7 +25,7 @@ START_S = 180.0
 """On a machine that has much else to do; nobody waits so long unless something is wrong."""
 LEAST_PATIENCE_S = 300.0
 """Other work may take nine tenths of the machine: whoever gives up earlier reports that."""
-ANSWER_S = 60.0
+ANSWER_TIMEOUT_S = 60.0
 """For one answer: a disk that others keep busy may hold a commit for many seconds."""
 ROOT = Path(settings.BASE_DIR)
 
@@ -113,7 +113,9 @@ class Broker:
 
     def call(self, method: str, path: str, expect: int, **options: Any) -> Any:
         """One API request whose status must be ``expect``; the answer's JSON."""
-        answer = self.http.request(method, f"{self.base}{path}", timeout=ANSWER_S, **options)
+        answer = self.http.request(
+            method, f"{self.base}{path}", timeout=ANSWER_TIMEOUT_S, **options
+        )
         assert answer.status_code == expect, (method, path, answer.status_code, answer.text)
         return answer.json() if answer.content else None
 

@@ -35,7 +35,7 @@ SCENARIOS: Sequence[Any] = json.loads((FOLDER / "scenarios.json").read_text(enco
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 PYTHON = os.environ.get("HOOKSTATION_CLIENT_PYTHON", sys.executable)
 """What runs drivers in Python: `make test-pythons` names others, where the wheel is installed."""
-ANSWER_S = 180.0
+ANSWER_TIMEOUT_S = 180.0
 """For one answer of a driver, and for messages to arrive."""
 SIGNED_ID = "msg_06xvz43r2p400"
 WITH_CONSUMER = {"register", "receive", "dead_letters"}
@@ -109,7 +109,7 @@ class Proxy:
         headers = {
             name: value for name, value in handler.headers.items() if name.lower() != "connection"
         }
-        broker = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
+        broker = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_TIMEOUT_S)
         try:
             broker.request(handler.command, handler.path, body or None, headers)
             with broker.getresponse() as answer:
@@ -176,8 +176,8 @@ class Driver:
         line = json.dumps({"op": operation, **arguments}) + "\n"
         self._process.stdin.write(line.encode())
         self._process.stdin.flush()
-        if not select.select([self._process.stdout], [], [], ANSWER_S)[0]:
-            raise Red(f"{operation}: no answer within {ANSWER_S} s")
+        if not select.select([self._process.stdout], [], [], ANSWER_TIMEOUT_S)[0]:
+            raise Red(f"{operation}: no answer within {ANSWER_TIMEOUT_S} s")
         answer = self._process.stdout.readline()
         if not answer:
             raise Red(f"{operation}: the driver ended")
@@ -304,10 +304,12 @@ class Play:
     def _receive(self, until: int, settle: str = "", **words: Any) -> Any:
         """Asks until there are so many, and settles each batch before it asks for the next one."""
         found: list[Any] = []
-        end = time.monotonic() + ANSWER_S
+        end = time.monotonic() + ANSWER_TIMEOUT_S
         while len(found) < until:
             if time.monotonic() > end:
-                raise Red(f"receive: {len(found)} of {until} messages came within {ANSWER_S} s")
+                raise Red(
+                    f"receive: {len(found)} of {until} messages came within {ANSWER_TIMEOUT_S} s"
+                )
             answer = self._ask("receive", {"wait": 5, **words})
             if "error" in answer:
                 return answer

@@ -22,7 +22,7 @@ from channels_app.models import (
     Sequence,
     new_id,
 )
-from channels_app.rules import firings, ids
+from channels_app.rules import ids, occurrence_log
 from channels_app.steps import invite
 from delivery.models import (
     AccountingReport,
@@ -58,10 +58,10 @@ from delivery.models import (
     TrafficMark,
     UsageHour,
 )
-from delivery.rules.accounting import Check
 from delivery.rules.lake import MEANINGS
 from delivery.rules.lanes import lane_id
 from delivery.rules.latency import BUCKETS
+from delivery.rules.reconciliation import Check
 from tests.support.factories import (
     ApiKeyFactory,
     AttemptFactory,
@@ -161,10 +161,10 @@ def fill() -> None:
         **{"channel": channel, "producer": producer, "name": "daily-report"},
         **{"cron": "0 9 * * 1-5", "every_ms": None, "timezone": "Europe/Paris"},
         recent=[
-            firings.line(firings.FIRED, now, occurrence_at=now, message=fired),
-            firings.line(firings.MISSED, now, occurrence_at=now, count=1234),
-            firings.line(
-                firings.REFUSED, now, occurrence_at=now, detail="<script>alert(1)</script>"
+            occurrence_log.line(occurrence_log.FIRED, now, occurrence_at=now, message=fired),
+            occurrence_log.line(occurrence_log.MISSED, now, occurrence_at=now, count=1234),
+            occurrence_log.line(
+                occurrence_log.REFUSED, now, occurrence_at=now, detail="<script>alert(1)</script>"
             ),
         ],
     )

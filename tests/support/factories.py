@@ -21,7 +21,7 @@ from factory.declarations import (
 from factory.django import DjangoModelFactory
 from factory.helpers import post_generation
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.models import (
     ApiKey,
     Channel,
@@ -137,7 +137,7 @@ class ConsumerFactory(DjangoModelFactory[Consumer]):
     @post_generation
     def secret(consumer: Consumer, create: bool, text: str | None, **_: Any) -> str:
         text = text or secrets.new_secret()
-        sealed, key_id = sealing.seal_for_consumer(
+        sealed, key_id = data_encryption.encrypt_for_consumer(
             consumer.channel_id, consumer.client_id, secrets.decode_secret(text)
         )
         ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
@@ -166,7 +166,7 @@ class MessageFactory(DjangoModelFactory[Message]):
     @post_generation
     def body(message: Message, create: bool, data: bytes | None, **_: Any) -> None:
         plain = b'{"id": 1}' if data is None else data
-        stored, key_id = sealing.seal_body(
+        stored, key_id = data_encryption.encrypt_body(
             message.id, plain, encrypt=message.channel.encrypt_bodies
         )
         MessageBody.objects.create(message_id=message.id, data=stored, key_id=key_id)
@@ -194,7 +194,7 @@ class ScheduleFactory(DjangoModelFactory[Schedule]):
     @post_generation
     def body(schedule: Schedule, create: bool, data: bytes | None, **_: Any) -> None:
         plain = b'{"id": 1}' if data is None else data
-        stored, key_id = sealing.seal_schedule(
+        stored, key_id = data_encryption.encrypt_schedule(
             schedule.pk, plain, encrypt=schedule.channel.encrypt_bodies
         )
         schedule.body = ScheduleBody.objects.create(

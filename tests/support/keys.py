@@ -8,7 +8,7 @@ from django.conf import settings
 from django.test import override_settings
 
 from channels_app import conf, keystore
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.rules.encryption import Keyring
 
 
@@ -29,4 +29,4 @@ def host(*keys: str, secret: str = "", former: Sequence[str] = ()) -> Iterator[K
 def _forget() -> None:
     conf.keyring.cache_clear()
     keystore.forget()
-    directory.__init__()  # type: ignore[misc]  # begins anew
+    config_cache.__init__()  # type: ignore[misc]  # begins anew

@@ -7,7 +7,7 @@ from typing import Any
 from channels_app import clock
 from channels_app.models import Channel, Consumer, Team
 from delivery.models import Delivery
-from delivery.steps import dispatch
+from delivery.steps import fanout
 from tests.support.calling import Api
 from tests.support.factories import ConsumerFactory
 from tests.support.pumping import make_channel, publish
@@ -52,7 +52,7 @@ def waiting(*bodies: bytes, channel: Channel | None = None, **values: Any) -> Co
 def bring(consumer: Consumer, *bodies: bytes, **options: Any) -> list[int]:
     """Publish and fan out."""
     found = publish(consumer.channel, *bodies, **options)
-    while dispatch.dispatch(1000, slot=0).more:
+    while fanout.fan_out(1000, slot=0).more:
         pass
     return found
 

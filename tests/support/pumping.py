@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from channels_app import sealing
-from channels_app.directory import ChannelView, directory
+from channels_app import data_encryption
+from channels_app.config_cache import ChannelConfig, config_cache
 from channels_app.models import Channel, Consumer, ConsumerSecret
 from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 from delivery.models import Counter, Delivery
 from delivery.models.counter import COUNTED, MADE
-from delivery.runtime import slots
+from delivery.runtime import registration
 from delivery.runtime.pump import Pump
-from delivery.runtime.wake import Listener
+from delivery.runtime.wakeups import Listener
 
 SECRET = b"0123456789abcdef0123456789abcdef"
-LOOK_S = 0.02
+POLL_S = 0.02
 """Longest wait of a pump that a test drives, before it looks again whether it may stop."""
 _numbers = itertools.count(1)
 
@@ -34,15 +34,15 @@ def make_consumer(channel: Channel, url: str, **values: Any) -> Consumer:
     """A push consumer that signs with SECRET and retries almost at once."""
     defaults = {"client_id": f"consumer-{next(_numbers)}", "retry": [0.01], "max_attempts": 3}
     consumer = Consumer.objects.create(channel=channel, url=url, **(defaults | values))
-    sealed, key_id = sealing.seal_for_consumer(channel.id, consumer.client_id, SECRET)
+    sealed, key_id = data_encryption.encrypt_for_consumer(channel.id, consumer.client_id, SECRET)
     ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
     return consumer
 
 
-def view_of(channel: Channel) -> ChannelView:
+def view_of(channel: Channel) -> ChannelConfig:
     """The channel as the directory has it now."""
-    directory.refresh(now=True)
-    view = directory.channel(channel.slug)
+    config_cache.refresh(now=True)
+    view = config_cache.channel(channel.slug)
     assert view is not None
     return view
 
@@ -57,7 +57,7 @@ def publish(channel: Channel, *bodies: bytes, **options: Any) -> list[int]:
 def pumping() -> Iterator[Pump]:
     """A pump that owns every consumer, closed at the end."""
     listener = Listener()
-    held = slots.acquire(f"test-{next(_numbers)}", "pump", 1, listener.address)
+    held = registration.acquire(f"test-{next(_numbers)}", "pump", 1, listener.address)
     assert held is not None
     pump = Pump(held, listener)
     try:
@@ -65,7 +65,7 @@ def pumping() -> Iterator[Pump]:
     finally:
         pump.drain(0.0)
         pump.close()
-        slots.leave(held)
+        registration.leave(held)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def brisk(pump: Pump) -> Iterator[None]:
     """
     patience = pump._patience
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pump, "_patience", lambda: min(patience(), LOOK_S))
+        patched.setattr(pump, "_patience", lambda: min(patience(), POLL_S))
         yield
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from channels_app.rules.addresses import Networks, parse_networks
-from delivery.steps.send import Answer, Call, Sender
+from delivery.steps.send import Call, Response, Sender
 
 LOOPBACK = parse_networks("127.0.0.0/8, ::1")
 EXCERPT_BYTES = 1000
@@ -53,22 +53,22 @@ class Loop:
             assert key.fileobj is self.sender
             self.sender.ready()
 
-    def turn(self) -> list[Answer]:
+    def turn(self) -> list[Response]:
         """One round: wait for a moment at most, move on, collect."""
         patience = self.sender.next_timeout()
         self.ready(0.1 if patience is None else min(patience, 0.1))
         self.sender.on_timer()
         return self.sender.take()
 
-    def run(self, *calls: Call) -> list[Answer]:
+    def run(self, *calls: Call) -> list[Response]:
         """The answers to these calls, all started at once, in the order of the calls."""
         for call in calls:
             self.sender.start(call)
         return self.finish()
 
-    def finish(self) -> list[Answer]:
+    def finish(self) -> list[Response]:
         """The answers to whatever is in flight, by key."""
-        answers: list[Answer] = []
+        answers: list[Response] = []
         deadline = time.monotonic() + _PATIENCE_S
         while self.sender.in_flight:
             assert time.monotonic() < deadline, f"{self.sender.in_flight} calls have no answer"
@@ -82,7 +82,7 @@ class Loop:
             assert time.monotonic() < deadline
             assert self.turn() == []
 
-    def post(self, url: str, **changes: Any) -> Answer:
+    def post(self, url: str, **changes: Any) -> Response:
         """The answer to one call."""
         (answer,) = self.run(a_call(url, **changes))
         return answer

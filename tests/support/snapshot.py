@@ -7,7 +7,7 @@ from functools import cache
 from django.db import connection, transaction
 from django.db.models import Model
 
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 
 Rows = set[tuple[object, ...]]
 
@@ -35,4 +35,4 @@ def undone() -> Iterator[None]:
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
-    directory.__init__()  # type: ignore[misc]  # begins anew
+    config_cache.__init__()  # type: ignore[misc]  # begins anew

@@ -3,10 +3,10 @@
 from typing import Any
 
 from channels_app.rules import backoff
-from channels_app.rules.consumers import ConsumerView
+from channels_app.rules.consumers import ConsumerConfig
 
 
-def consumer_view(**values: Any) -> ConsumerView:
+def consumer_view(**values: Any) -> ConsumerConfig:
     """A push consumer with these settings."""
     given: dict[str, Any] = {
         "id": 1,
@@ -25,4 +25,4 @@ def consumer_view(**values: Any) -> ConsumerView:
         "team_id": None,
         "version": 1,
     }
-    return ConsumerView(**(given | values))
+    return ConsumerConfig(**(given | values))

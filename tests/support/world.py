@@ -7,9 +7,9 @@ from channels_app.models import ApiKey, Consumer, Producer, Team
 from channels_app.rules import ids
 from channels_app.rules.correlation import correlation
 from delivery.models import Delivery, Lane, Replay
-from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id
 from delivery.rules.leases import Lease
+from delivery.rules.principal import Principal
 from delivery.runtime import leasing
 from delivery.steps import replay
 from tests.support import factories
@@ -58,8 +58,8 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
     lease = Lease(held.id, pull.id, 1, 0, 0, held.accepted_at, held.accepted_at, "worker")
     schedule = factories.ScheduleFactory.create(channel=channel, producer=producer)
     wanted = replay.parse({"channel": channel.slug, "consumer": consumer.client_id})
-    asker = Asker(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
-    asked = replay.create(wanted, [consumer], asker, now=clock.now())
+    principal = Principal(f"key:{key.key_id}", "test", producer.id, team.id if team else None)
+    asked = replay.create(wanted, [consumer], principal, now=clock.now())
     lane = Lane.objects.create(
         id=lane_id(consumer.id, "room-7"),
         consumer=consumer,

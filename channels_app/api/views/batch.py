@@ -7,15 +7,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app import clock, quotas
-from channels_app.api import openapi, problems, publication, publishing, turns
+from channels_app.api import openapi, problems, publication, publishing, sequencing
 from channels_app.api.authentication import caller_of
 from channels_app.api.base import ApiView, parse_json, read_body
 from channels_app.api.problems import ApiProblem
-from channels_app.api.turns import Result
+from channels_app.api.sequencing import Result
 from channels_app.api.views.publish import RECORD
 from channels_app.conf import MAX_BATCH_ITEMS, MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY, conf
-from channels_app.directory import ChannelView
-from channels_app.rules.turns import LARGEST
+from channels_app.config_cache import ChannelConfig
+from channels_app.rules.sequence import MAX_NUMBER
 from channels_app.steps.accept import Publication
 
 LINES = {"application/x-ndjson", "application/jsonl", "application/ndjson"}
@@ -39,7 +39,7 @@ ITEM = openapi.component(
             "spread_ms": {"type": ["integer", "null"], "minimum": 0},
             "expires_at": {"type": ["string", "integer", "null"]},
             "ordering_key": openapi.MAYBE_TEXT | {"minLength": 1, "maxLength": MAX_ORDERING_KEY},
-            "producer_seq": {"type": ["integer", "null"], "minimum": 0, "maximum": LARGEST},
+            "producer_seq": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_NUMBER},
             "headers": {
                 "type": ["object", "null"],
                 "additionalProperties": {"type": "string"},
@@ -114,10 +114,12 @@ class BatchView(ApiView):
                 read.append(problem)
         messages = [one for one in read if isinstance(one, Publication)]
         publishing.check_rate(producer, len(messages))
-        stored = turns.accept_in_turn(view, producer_id, messages, self.caller.owner)
+        stored = sequencing.accept_in_sequence(view, producer_id, messages, self.caller.owner)
         results = iter(stored)
         items = [
-            _refused(one) if isinstance(one, ApiProblem) else _shown(view, one, next(results))
+            _refused(one)
+            if isinstance(one, ApiProblem)
+            else _representation(view, one, next(results))
             for one in read
         ]
         return Response({"items": items, **_sums(items)}, status=207)
@@ -153,7 +155,7 @@ def _line(line: bytes) -> Any:
         return problem
 
 
-def _shown(channel: ChannelView, message: Publication, result: Result) -> dict[str, Any]:
+def _representation(channel: ChannelConfig, message: Publication, result: Result) -> dict[str, Any]:
     if isinstance(result, ApiProblem):
         return _problem(result.status_code, result.code, str(result.detail), result.field)
     if result.conflict:

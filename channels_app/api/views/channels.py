@@ -55,7 +55,7 @@ class ChannelListView(ApiView):
     def get(self, request: Request) -> Response:
         """The channels, newest first."""
         page = cursor.read(request)
-        return Response(page.answer([_visible(self.caller)], shown))
+        return Response(page.answer([_visible(self.caller)], representation))
 
 
 class ChannelView(ApiView):
@@ -76,7 +76,7 @@ class ChannelView(ApiView):
         found = Channel.objects.filter(slug=channel).first()
         if found is None:
             raise NotFound("unknown_channel", f"There is no channel {channel}.")
-        return etags.fresh(request, shown(found), found.version)
+        return etags.fresh(request, representation(found), found.version)
 
     @openapi.operation(
         "putChannel",
@@ -94,9 +94,9 @@ class ChannelView(ApiView):
             channel,
             json_object(request, optional=True),
             actor=self.caller.actor,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
-        return etags.registered(done, shown(done.row), f"channels/{channel}")
+        return etags.registered(done, representation(done.row), f"channels/{channel}")
 
     @openapi.operation(
         "patchChannel",
@@ -113,12 +113,12 @@ class ChannelView(ApiView):
             channel,
             json_object(request),
             actor=self.caller.actor,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
-        return etags.registered(done, shown(done.row))
+        return etags.registered(done, representation(done.row))
 
 
-def shown(channel: Channel) -> dict[str, Any]:
+def representation(channel: Channel) -> dict[str, Any]:
     """The channel as the API answers it."""
     defaults = conf()
     quota = channel.quota(defaults.channel_quota)

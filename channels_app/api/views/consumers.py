@@ -14,8 +14,8 @@ from channels_app.api.base import ApiView, json_object, stamps
 from channels_app.conf import conf
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
-from channels_app.rules import backoff, condition, fields, retries, settings, times
-from channels_app.rules.registered import Registered
+from channels_app.rules import backoff, consumer_status, fields, retries, settings, times
+from channels_app.rules.write_result import WriteResult
 from channels_app.steps import register_consumer, rotate_secret, switch_consumer
 from channels_app.steps.register_consumer import FIELDS
 
@@ -58,7 +58,7 @@ _PROPERTIES: dict[str, Mapping[str, Any]] = {
     "state": {"type": "string", "enum": STATES},
     "health": {
         "type": "string",
-        "enum": list(condition.CODES),
+        "enum": list(consumer_status.CODES),
         "description": "How it is doing. Its changes leave `version` as it is.",
     },
     "state_reason": openapi.TEXT,
@@ -76,7 +76,7 @@ WITH_SECRET = openapi.component(
 )
 READ, WRITE = ("read", "register"), ("register",)
 PATH = (openapi.CHANNEL, openapi.CLIENT_ID)
-Step = Callable[..., Registered[Consumer]]
+Step = Callable[..., WriteResult[Consumer]]
 
 
 class ConsumerListView(ApiView):
@@ -111,7 +111,7 @@ class ConsumerListView(ApiView):
         else:
             detail = f"Choose from {', '.join(STATES)}."
             raise Invalid("invalid_parameter", detail, field="state")
-        return Response(page.answer([mine], shown))
+        return Response(page.answer([mine], representation))
 
 
 class ConsumerView(ApiView):
@@ -140,7 +140,7 @@ class ConsumerView(ApiView):
         if found is None:
             raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
         # Its health changes without a new version: a tag of the version alone would hide it.
-        return etags.fresh(request, shown(found), found.version, found.condition.code)
+        return etags.fresh(request, representation(found), found.version, found.condition.code)
 
     @openapi.operation(
         "putConsumer",
@@ -162,7 +162,7 @@ class ConsumerView(ApiView):
             json_object(request),
             actor=self.caller.actor,
             tenant=self.caller.tenant,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
             may_publish=self.caller.may_publish,
         )
         place = f"channels/{channel}/consumers/{client_id}"
@@ -185,10 +185,10 @@ class ConsumerView(ApiView):
             json_object(request),
             actor=self.caller.actor,
             tenant=self.caller.tenant,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
             may_publish=self.caller.may_publish,
         )
-        return etags.registered(done, shown(done.row))
+        return etags.registered(done, representation(done.row))
 
     @openapi.operation(
         "deleteConsumer",
@@ -205,7 +205,7 @@ class ConsumerView(ApiView):
             client_id,
             actor=self.caller.actor,
             tenant=self.caller.tenant,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
         return Response(status=204)
 
@@ -222,9 +222,9 @@ class DoneView(ApiView):
             client_id,
             actor=self.caller.actor,
             tenant=self.caller.tenant,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
-        return etags.registered(done, shown(done.row))
+        return etags.registered(done, representation(done.row))
 
 
 class PauseView(DoneView):
@@ -282,12 +282,12 @@ class SecretsView(ApiView):
             json_object(request, optional=True),
             actor=self.caller.actor,
             tenant=self.caller.tenant,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
         return etags.tagged(with_secret(done), done.row.version, status=201)
 
 
-def shown(consumer: Consumer) -> dict[str, Any]:
+def representation(consumer: Consumer) -> dict[str, Any]:
     """The consumer as the API answers it."""
     defaults, channel = conf(), consumer.channel
     changed_at = consumer.state_changed_at
@@ -324,9 +324,9 @@ def shown(consumer: Consumer) -> dict[str, Any]:
     }
 
 
-def with_secret(done: Registered[Consumer]) -> dict[str, Any]:
+def with_secret(done: WriteResult[Consumer]) -> dict[str, Any]:
     """The consumer, with the secret that was made on the way."""
-    return shown(done.row) | ({"secret": done.secrets[0]} if done.secrets else {})
+    return representation(done.row) | ({"secret": done.secrets[0]} if done.secrets else {})
 
 
 def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:

@@ -18,7 +18,7 @@ from channels_app.steps.register_event_type import FIELDS, Writer
 
 NAME_SCHEMA = {
     "type": "string",
-    "maxLength": names.LONGEST_EVENT_TYPE,
+    "maxLength": names.MAX_EVENT_TYPE_LENGTH,
     "pattern": r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$",
 }
 SETTINGS = openapi.component("EventTypeSettings", fields.object_schema(FIELDS))
@@ -50,7 +50,7 @@ class EventTypeListView(ApiView):
         view = publishing.channel_of(channel)
         page = cursor.read(request)
         mine = EventType.objects.filter(channel_id=view.id)
-        return Response(page.answer([mine], lambda row: shown(channel, row)))
+        return Response(page.answer([mine], lambda row: representation(channel, row)))
 
 
 class EventTypeView(ApiView):
@@ -77,7 +77,7 @@ class EventTypeView(ApiView):
         found = EventType.objects.filter(channel_id=view.id, name=name).first()
         if found is None:
             raise NotFound("unknown_event_type", f"The channel has no event type {name}.")
-        return etags.fresh(request, shown(channel, found), found.version)
+        return etags.fresh(request, representation(channel, found), found.version)
 
     @openapi.operation(
         "putEventType",
@@ -98,10 +98,10 @@ class EventTypeView(ApiView):
             json_object(request, optional=True),
             actor=self.caller.actor,
             writer=writer,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
         place = f"channels/{channel}/event-types/{name}"
-        return etags.registered(done, shown(channel, done.row), place)
+        return etags.registered(done, representation(channel, done.row), place)
 
     @openapi.operation(
         "patchEventType",
@@ -121,9 +121,9 @@ class EventTypeView(ApiView):
             json_object(request),
             actor=self.caller.actor,
             writer=writer,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
-        return etags.registered(done, shown(channel, done.row))
+        return etags.registered(done, representation(channel, done.row))
 
     @openapi.operation(
         "deleteEventType",
@@ -141,12 +141,12 @@ class EventTypeView(ApiView):
             name,
             actor=self.caller.actor,
             writer=writer,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
         return Response(status=204)
 
 
-def shown(channel: str, event_type: EventType) -> dict[str, Any]:
+def representation(channel: str, event_type: EventType) -> dict[str, Any]:
     """The event type as the API answers it."""
     return {
         "channel": channel,

@@ -11,7 +11,7 @@ from channels_app.api.base import ApiView, json_object, stamps
 from channels_app.errors import NotFound
 from channels_app.models import ApiKey, Producer
 from channels_app.rules import fields, times
-from channels_app.rules.registered import Registered
+from channels_app.rules.write_result import WriteResult
 from channels_app.steps import api_keys
 from channels_app.steps.api_keys import FIELDS, OVERLAP
 
@@ -60,7 +60,7 @@ class KeyListView(ApiView):
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
         page = cursor.read(request)
         mine = ApiKey.objects.select_related("producer").filter(producer=owner)
-        return Response(page.answer([mine], shown))
+        return Response(page.answer([mine], representation))
 
     @openapi.operation(
         "createApiKey",
@@ -96,7 +96,7 @@ class KeyView(ApiView):
             key_id,
             actor=self.caller.actor,
             producer=producer,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
         return Response(status=204)
 
@@ -123,12 +123,12 @@ class KeyRotationView(ApiView):
             json_object(request, optional=True),
             actor=self.caller.actor,
             producer=producer,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
         return _made(done)
 
 
-def shown(key: ApiKey) -> dict[str, Any]:
+def representation(key: ApiKey) -> dict[str, Any]:
     """The key as the API answers it: nothing of its secret."""
     return {
         "key_id": key.key_id,
@@ -140,10 +140,10 @@ def shown(key: ApiKey) -> dict[str, Any]:
     }
 
 
-def _made(done: Registered[ApiKey]) -> Response:
+def _made(done: WriteResult[ApiKey]) -> Response:
     secrets = api_keys.Shown(*done.secrets)
     body = {
-        **shown(done.row),
+        **representation(done.row),
         "key": secrets.key,
         "aws_access_key_id": secrets.access_key_id,
         "aws_secret_access_key": secrets.secret_access_key,

@@ -38,7 +38,7 @@ class ProducerListView(ApiView):
     def get(self, request: Request) -> Response:
         """The producers, newest first."""
         page = cursor.read(request)
-        return Response(page.answer([_visible(self.caller)], shown))
+        return Response(page.answer([_visible(self.caller)], representation))
 
 
 class ProducerView(ApiView):
@@ -63,7 +63,7 @@ class ProducerView(ApiView):
         found = _visible(self.caller).filter(slug=producer).first()
         if found is None:
             raise NotFound("unknown_producer", f"There is no producer {producer}.")
-        return etags.fresh(request, shown(found), found.version)
+        return etags.fresh(request, representation(found), found.version)
 
     @openapi.operation(
         "putProducer",
@@ -81,9 +81,9 @@ class ProducerView(ApiView):
             producer,
             json_object(request, optional=True),
             actor=self.caller.actor,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
-        return etags.registered(done, shown(done.row), f"producers/{producer}")
+        return etags.registered(done, representation(done.row), f"producers/{producer}")
 
     @openapi.operation(
         "patchProducer",
@@ -100,12 +100,12 @@ class ProducerView(ApiView):
             producer,
             json_object(request),
             actor=self.caller.actor,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
-        return etags.registered(done, shown(done.row))
+        return etags.registered(done, representation(done.row))
 
 
-def shown(producer: Producer) -> dict[str, Any]:
+def representation(producer: Producer) -> dict[str, Any]:
     """The producer as the API answers it."""
     return {
         "slug": producer.slug,

@@ -6,11 +6,11 @@ from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from channels_app.api import openapi, publishing, short
+from channels_app.api import fast_path, openapi, publishing
 from channels_app.api.base import ApiView
 from channels_app.conf import MAX_IDEMPOTENCY_KEY, MAX_ORDERING_KEY
 from channels_app.rules import times
-from channels_app.rules.turns import LARGEST
+from channels_app.rules.sequence import MAX_NUMBER
 
 RECORD = openapi.record(
     id={"type": "string", "pattern": "^msg_[0-7][0-9a-hjkmnp-tv-z]{12}$"},
@@ -43,12 +43,12 @@ PARAMETERS = (
     openapi.header(
         "Hookstation-Delay",
         "Milliseconds from acceptance.",
-        {"type": "integer", "minimum": 0, "maximum": times.LONGEST_DELAY_MS},
+        {"type": "integer", "minimum": 0, "maximum": times.MAX_DELAY_MS},
     ),
     openapi.header(
         "Hookstation-Spread",
         "Milliseconds: sent so much later at most, by chance.",
-        {"type": "integer", "minimum": 0, "maximum": times.LONGEST_DELAY_MS},
+        {"type": "integer", "minimum": 0, "maximum": times.MAX_DELAY_MS},
     ),
     openapi.header("Hookstation-Expires-At", "Not sent after this instant, which is after due."),
     openapi.header(
@@ -59,7 +59,7 @@ PARAMETERS = (
     openapi.header(
         "Hookstation-Producer-Seq",
         "Stored in the order of these numbers within the key, from 1; 0 begins anew.",
-        {"type": "integer", "minimum": 0, "maximum": LARGEST},
+        {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
     ),
     openapi.header("traceparent", "Forwarded, as tracestate, baggage and Hookstation-Header-*."),
     OpenApiParameter(
@@ -93,7 +93,7 @@ class PublishView(ApiView):
         return HttpResponse(
             done.body,
             status=done.status,
-            content_type=short.CONTENT_TYPE,
+            content_type=fast_path.CONTENT_TYPE,
             headers=dict(done.headers),
         )
 

@@ -13,7 +13,7 @@ from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView, json_object
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Schedule
-from channels_app.rules import fields, firings
+from channels_app.rules import fields, occurrence_log
 from channels_app.rules.recurrence import CONTENT, FIELDS
 from channels_app.steps import register_schedule
 from channels_app.steps.register_schedule import Order, Owner
@@ -25,7 +25,7 @@ _SEEN = {name: field for name, field in FIELDS.items() if not name.startswith("b
 FIRING = openapi.component(
     "Firing",
     openapi.record(
-        result={"type": "string", "enum": list(firings.RESULTS)},
+        result={"type": "string", "enum": list(occurrence_log.RESULTS)},
         occurrence_at=openapi.MAYBE_INSTANT | {"description": "null for one by hand."},
         at=openapi.INSTANT,
         message={"type": ["string", "null"], "description": "msg_... of what was published."},
@@ -42,7 +42,7 @@ _PROPERTIES: dict[str, Any] = {
     "words": openapi.TEXT | {"description": "The rhythm as people say it."},
     "next": {"type": "array", "items": openapi.INSTANT, "maxItems": recurring.SHOWN},
     "last": {"oneOf": [FIRING, {"type": "null"}]},
-    "recent": {"type": "array", "items": FIRING, "maxItems": firings.KEPT},
+    "recent": {"type": "array", "items": FIRING, "maxItems": occurrence_log.MAX_KEPT},
     "fired_count": openapi.WHOLE,
     "skipped_count": openapi.WHOLE,
 }
@@ -88,7 +88,7 @@ class ScheduleListView(ApiView):
         if state is not None:
             mine = mine.filter(state=state)
         now = clock.now()
-        return Response(page.answer([mine], lambda row: recurring.shown(row, now)))
+        return Response(page.answer([mine], lambda row: recurring.representation(row, now)))
 
 
 class OneScheduleView(ApiView):
@@ -221,7 +221,7 @@ def order_of(caller: Caller, request: Request, channel: str, schedule: str) -> O
         schedule,
         caller.actor,
         Owner(caller.tenant, caller.producer),
-        etags.condition_of(request),
+        etags.precondition_of(request),
     )
 
 

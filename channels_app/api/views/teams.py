@@ -44,7 +44,7 @@ class TeamListView(ApiView):
     def get(self, request: Request) -> Response:
         """The teams, newest first."""
         page = cursor.read(request)
-        return Response(page.answer([_visible(self.caller)], shown))
+        return Response(page.answer([_visible(self.caller)], representation))
 
 
 class TeamView(ApiView):
@@ -65,7 +65,7 @@ class TeamView(ApiView):
         found = _visible(self.caller).filter(slug=team).first()
         if found is None:
             raise NotFound("unknown_team", f"There is no team {team}.")
-        return etags.fresh(request, shown(found), found.version)
+        return etags.fresh(request, representation(found), found.version)
 
     @openapi.operation(
         "putTeam",
@@ -83,9 +83,9 @@ class TeamView(ApiView):
             team,
             json_object(request, optional=True),
             actor=self.caller.actor,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
-        return etags.registered(done, shown(done.row), f"teams/{team}")
+        return etags.registered(done, representation(done.row), f"teams/{team}")
 
     @openapi.operation(
         "patchTeam",
@@ -102,12 +102,12 @@ class TeamView(ApiView):
             team,
             json_object(request),
             actor=self.caller.actor,
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
         )
-        return etags.registered(done, shown(done.row))
+        return etags.registered(done, representation(done.row))
 
 
-def shown(team: Team) -> dict[str, Any]:
+def representation(team: Team) -> dict[str, Any]:
     """The team as the API answers it."""
     quota = team.quota(conf().team_quota)
     effective = {

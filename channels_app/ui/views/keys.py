@@ -11,12 +11,12 @@ from django.views.decorators.debug import sensitive_variables
 from channels_app import clock
 from channels_app.errors import NotFound
 from channels_app.models import ApiKey
-from channels_app.rules.registered import Registered
+from channels_app.rules.write_result import WriteResult
 from channels_app.steps import api_keys
 from channels_app.ui.access import TeamRequest, TeamView, actor
 from channels_app.ui.forms import KeyForm, RotateForm, tried
 
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 """Working keys are always shown; those that are over only as far as this."""
 
 
@@ -29,7 +29,7 @@ class KeysView(TeamView):
         """The list."""
         mine = api_keys.keys_of(request.team.slug).select_related("producer", "team")
         keys = list(api_keys.working(mine).order_by("-id"))
-        room = max(MOST_SHOWN - len(keys), 0)
+        room = max(MAX_SHOWN - len(keys), 0)
         over = list(api_keys.over(mine).order_by("-id")[: room + 1])
         rows = [(key, state_of(key)) for key in keys + over[:room]]
         return self.page("portal/keys.html", {"rows": rows, "are_all": len(over) <= room})
@@ -41,7 +41,7 @@ class KeyView(TeamView):
     section = "keys"
     reader = "editor"
 
-    def show(self, done: Registered[ApiKey], **more: Any) -> HttpResponse:
+    def show(self, done: WriteResult[ApiKey], **more: Any) -> HttpResponse:
         """The text with a line that uses it."""
         key, secrets = done.row, api_keys.Shown(*done.secrets)
         context = {

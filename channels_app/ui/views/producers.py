@@ -7,7 +7,7 @@ from django.shortcuts import redirect
 
 from channels_app import clock
 from channels_app.models import Producer
-from channels_app.rules.conditions import Condition
+from channels_app.rules.preconditions import Precondition
 from channels_app.steps import register_producer
 from channels_app.ui.access import TeamRequest, TeamView, actor
 from channels_app.ui.forms import NewProducerForm, ProducerForm, initial, tried
@@ -77,7 +77,7 @@ class ProducerView(TeamView):
                 producer,
                 form.values(),
                 actor=actor(request),
-                condition=Condition(frozenset({int(seen)} if seen.isdecimal() else ())),
+                condition=Precondition(frozenset({int(seen)} if seen.isdecimal() else ())),
             ),
         )
         if done is None:

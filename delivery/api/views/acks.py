@@ -7,11 +7,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app import clock
-from channels_app.api.base import Knower, OpenView
+from channels_app.api.base import AuthenticatedRequest, OpenView
 from channels_app.rules import fields
 from channels_app.rules.fields import Field
 from delivery.api import bodies, shapes
-from delivery.runtime import wake
+from delivery.runtime import wakeups
 from delivery.steps import acknowledge
 
 WORKING = "working"
@@ -29,14 +29,14 @@ class AckView(OpenView):
         """The consumer has it, has failed after all, or is at work and asks to be waited for."""
         # Looked at first: of a stranger no body is waited for.
         number = acknowledge.opened(token)
-        values = bodies.read(request, BODY, optional=True, sender=Knower(number))
+        values = bodies.read(request, BODY, optional=True, sender=AuthenticatedRequest(number))
         status = values.get("status", "ok")
         if status == WORKING:
-            answered = acknowledge.prolong(number, now=clock.now())
+            answered = acknowledge.extend_wait(number, now=clock.now())
         else:
             answered = acknowledge.acknowledge(
                 number, ok=status == "ok", now=clock.now(), slot=os.getpid()
             )
         if answered.due:
-            wake.hurry(answered.due)
+            wakeups.notify_pumps(answered.due)
         return Response({"heard": answered.heard, "state": shapes.state(answered.delivery)})

@@ -12,7 +12,7 @@ from channels_app.api.cursor import Page
 from channels_app.api.views.publish import PublishView
 from channels_app.models import IdempotencyRecord, Message
 from channels_app.models.hints import by_index
-from delivery.api import documents, pages, reach, shapes
+from delivery.api import documents, pages, policy, shapes
 from delivery.steps.replay.filters import LARGEST_ID, SKEW, id_at
 
 STATES: dict[str, Q] = {
@@ -34,10 +34,10 @@ class ChannelMessagesView(PublishView):
         With a filter a page may hold fewer items than asked for, even none, while `next` is set:
         each request looks at a bounded number of rows.
         """
-        view = reach.channel_of(channel)
+        view = policy.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
-        wanted = pages.common(page) & reach.messages_on(self.caller, view.id)
+        wanted = pages.common(page) & policy.messages_on(self.caller, view.id)
         if "state" in page.filters:
             states = {**STATES, "scheduled": Message.scheduled(now)}
             wanted &= pages.choose(page, "state", states)

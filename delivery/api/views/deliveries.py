@@ -16,14 +16,14 @@ from channels_app.models import Consumer
 from channels_app.models.hints import by_index
 from channels_app.rules import ids, times
 from channels_app.steps import note_opening
-from delivery.api import bodies, documents, pages, reach, shapes
+from delivery.api import bodies, documents, pages, policy, shapes
 from delivery.models import Attempt, Delivery
 from delivery.rules.lifecycle import DeliveryState
-from delivery.runtime import wake
+from delivery.runtime import wakeups
 from delivery.steps import cancel, replay
 from delivery.steps.replay.filters import SKEW, id_at
 
-MOST_ATTEMPTS = 200
+MAX_ATTEMPTS = 200
 """Shown with one delivery, the newest ones."""
 SETTLED_S = 2.0
 """Rows younger than this may still be joined by older ones, whose transaction is longer."""
@@ -37,11 +37,11 @@ class DeliveryView(ApiView):
     @documents.get_delivery
     def get(self, request: Request, delivery_id: str) -> Response:
         """A delivery and its attempts."""
-        row = reach.delivery_of(self.caller, delivery_id)
+        row = policy.delivery_of(self.caller, delivery_id)
         known = Attempt.objects.filter(delivery_id=row.id).order_by("-number")
-        newest = list(known[:MOST_ATTEMPTS])
+        newest = list(known[:MAX_ATTEMPTS])
         operator = self.caller.tenant.everything
-        may_open = reach.may_open(self.caller, row.channel)
+        may_open = policy.may_open(self.caller, row.channel)
         if may_open and any(one.answer_headers or one.answer_excerpt for one in newest):
             team_id = self.caller.tenant.team_id
             note_opening.note(self.caller.actor, f"delivery:{row}", "answers", team_id=team_id)
@@ -63,11 +63,11 @@ class DeliveryReplayView(ApiView):
         Its history stays. Refused (409) while it is not finished, after the message's last
         instant, and for a consumer that was removed.
         """
-        row = reach.delivery_of(self.caller, delivery_id)
+        row = policy.delivery_of(self.caller, delivery_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
-        asker = reach.asker_of(self.caller, reason)
-        after = replay.replay_one(row.id, asker, now=clock.now(), slot=os.getpid())
-        wake.hurry([after.consumer_id])
+        principal = policy.principal_of(self.caller, reason)
+        after = replay.replay_one(row.id, principal, now=clock.now(), slot=os.getpid())
+        wakeups.notify_pumps([after.consumer_id])
         body = shapes.delivery(after, row.channel.slug, row.consumer.client_id)
         return etags.tagged(body, after.version, status=202, location=body["url"])
 
@@ -80,10 +80,10 @@ class DeliveryCancelView(ApiView):
     @documents.cancel_delivery
     def post(self, request: Request, delivery_id: str) -> Response:
         """Take back a queued delivery; 409 for one that is not queued."""
-        row = reach.delivery_of(self.caller, delivery_id)
+        row = policy.delivery_of(self.caller, delivery_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
-        asker = reach.asker_of(self.caller, reason)
-        after = cancel.cancel_one(row.id, asker, now=clock.now(), slot=os.getpid())
+        principal = policy.principal_of(self.caller, reason)
+        after = cancel.cancel_one(row.id, principal, now=clock.now(), slot=os.getpid())
         body = shapes.delivery(after, row.channel.slug, row.consumer.client_id)
         return etags.tagged(body, after.version)
 
@@ -100,7 +100,7 @@ class ConsumerDeliveriesView(ApiView):
         With a filter other than the state a page may hold fewer items than asked for, even none,
         while `next` is set: each request looks at a bounded number of rows.
         """
-        consumer = reach.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
         return Response(_listed(page, consumer, *pages.states_of(page)))
 
@@ -116,7 +116,7 @@ class DeadLettersView(ApiView):
 
         With a filter a page may hold fewer items than asked for, even none, while `next` is set.
         """
-        consumer = reach.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
         return Response(_listed(page, consumer, [DeliveryState.DEAD.value], Q()))
 
@@ -133,7 +133,7 @@ class ConsumerMessagesView(ApiView):
         Compare it with what arrived, and replay what did not. Keep the last `message_id`, and
         send it as `after` the next time.
         """
-        consumer = reach.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
         place = page.place if page.place is not None else _place(page, consumer)
         settled = id_at(clock.now() - timedelta(seconds=SETTLED_S))

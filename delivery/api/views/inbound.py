@@ -13,18 +13,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app import clock, inbound
-from channels_app.api.base import Knower, OpenView, parse_json, read_body
+from channels_app.api.base import AuthenticatedRequest, OpenView, parse_json, read_body
 from channels_app.api.problems import ApiProblem
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
 from channels_app.rules import correlation as settings
 from delivery.rules import correlation
-from delivery.rules.acks import Heard
-from delivery.rules.correlation import Word
-from delivery.runtime import wake
+from delivery.rules.acks import AckResult
+from delivery.rules.correlation import ProviderStatus
+from delivery.runtime import wakeups
 from delivery.steps import acknowledge, correlate
 
-MOST_BYTES = 3 * 1024 * 1024
+MAX_BYTES = 3 * 1024 * 1024
 """Of one callback: as much as Meta sends."""
 _CHALLENGE = re.compile(r"[A-Za-z0-9._~-]{1,200}")
 
@@ -60,9 +60,9 @@ class InboundView(OpenView):
         heard = Tally(one.heard or _acknowledge(one, now) for one in told)
         return Response({"heard": {name.value: count for name, count in heard.items()}})
 
-    def _words(self, request: Request, consumer: Consumer) -> list[Word]:
+    def _words(self, request: Request, consumer: Consumer) -> list[ProviderStatus]:
         meta, read = request.META, request._request.read
-        body = read_body(Knower(consumer.id), meta, read, MOST_BYTES)
+        body = read_body(AuthenticatedRequest(consumer.id), meta, read, MAX_BYTES)
         setting: Any = settings.of(consumer.ack)
         if setting["signature"]:
             known = inbound.opened(consumer)
@@ -77,12 +77,12 @@ class InboundView(OpenView):
             raise ApiProblem(413, "too_many_words", str(error)) from None
 
 
-def _acknowledge(told: correlate.Told, now: datetime) -> Heard:
+def _acknowledge(told: correlate.ProviderReport, now: datetime) -> AckResult:
     assert told.delivery_id is not None
     try:
         answered = acknowledge.acknowledge(told.delivery_id, ok=told.ok, now=now, slot=os.getpid())
     except NotFound:
-        return Heard.LATE  # its delivery has been deleted since
+        return AckResult.LATE  # its delivery has been deleted since
     if answered.due:
-        wake.hurry(answered.due)
+        wakeups.notify_pumps(answered.due)
     return answered.heard

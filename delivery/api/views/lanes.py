@@ -12,11 +12,11 @@ from channels_app.api.base import ApiView
 from channels_app.errors import NotFound
 from channels_app.models import Consumer
 from channels_app.rules import ids
-from delivery.api import bodies, lane_documents, pages, reach, shapes
+from delivery.api import bodies, ordering_documents, pages, policy, shapes
 from delivery.models import Lane
-from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id as lane_id_of
-from delivery.runtime import wake
+from delivery.rules.principal import Principal
+from delivery.runtime import wakeups
 from delivery.steps import lanes, pace
 
 STATES = {
@@ -31,13 +31,13 @@ class LanesView(ApiView):
 
     scopes: ClassVar = {"GET": ("read",)}
 
-    @lane_documents.list_lanes
+    @ordering_documents.list_lanes
     def get(self, request: Request, channel: str, client_id: str) -> Response:
         """Ordering keys of a consumer, those whose head has stood longest first.
 
         There are no pages: whoever stands longest is what matters. `ordering_key` finds one.
         """
-        consumer = reach.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.caller, channel, client_id)
         page = cursor.read(request)
         rows = Lane.objects.filter(consumer_id=consumer.id).order_by("head_at")
         if "ordering_key" in page.filters:
@@ -53,14 +53,14 @@ class LaneView(ApiView):
 
     scopes: ClassVar = {"GET": ("read",)}
 
-    @lane_documents.get_lane
+    @ordering_documents.get_lane
     def get(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
         """An ordering key: its head, how long it stands there, and how many wait behind it."""
-        consumer = reach.consumer_of(self.caller, channel, client_id)
-        return Response(_shown(_lane(consumer, lane_id), consumer))
+        consumer = policy.consumer_of(self.caller, channel, client_id)
+        return Response(_representation(_lane(consumer, lane_id), consumer))
 
 
-class _Holding(ApiView):
+class _HeldKey(ApiView):
     """What a person does with one key."""
 
     scopes: ClassVar = {"POST": ("replay",)}
@@ -68,39 +68,39 @@ class _Holding(ApiView):
     def _hold(
         self, request: Request, channel: str, client_id: str, lane_id: str, what: str
     ) -> Response:
-        consumer = reach.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.caller, channel, client_id)
         lane = _lane(consumer, lane_id)
         known = bodies.SKIP if what == "skip" else bodies.REPAIR
         values = bodies.read(request, known, optional=True)
-        asker = reach.asker_of(self.caller, values.get("reason", ""))
-        if _carry_out(lane, asker, what, values):
-            wake.hurry([consumer.id])
+        principal = policy.principal_of(self.caller, values.get("reason", ""))
+        if _carry_out(lane, principal, what, values):
+            wakeups.notify_pumps([consumer.id])
         after = Lane.objects.filter(id=lane.id).first()
-        return Response(_shown(after or _empty(lane), consumer))
+        return Response(_representation(after or _empty(lane), consumer))
 
 
-class LaneParkView(_Holding):
+class LaneParkView(_HeldKey):
     """Hold one key."""
 
-    @lane_documents.park_lane
+    @ordering_documents.park_lane
     def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
         """Begin nothing more of a key: what is on the wire ends. Other keys go on."""
         return self._hold(request, channel, client_id, lane_id, "park")
 
 
-class LaneResumeView(_Holding):
+class LaneResumeView(_HeldKey):
     """Let one key go on."""
 
-    @lane_documents.resume_lane
+    @ordering_documents.resume_lane
     def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
         """Let a parked key go on. Doing it twice is harmless."""
         return self._hold(request, channel, client_id, lane_id, "resume")
 
 
-class LaneSkipView(_Holding):
+class LaneSkipView(_HeldKey):
     """Pass over the head of one key."""
 
-    @lane_documents.skip_lane
+    @ordering_documents.skip_lane
     def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
         """Pass over the head of a key: a dead one stays dead, one that waits is cancelled.
 
@@ -110,19 +110,19 @@ class LaneSkipView(_Holding):
         return self._hold(request, channel, client_id, lane_id, "skip")
 
 
-def _shown(lane: Lane, consumer: Consumer) -> dict[str, Any]:
+def _representation(lane: Lane, consumer: Consumer) -> dict[str, Any]:
     return shapes.lane(lane, consumer, pace.most_per_second(consumer.id))
 
 
-def _carry_out(lane: Lane, asker: Asker, what: str, values: dict[str, Any]) -> bool:
+def _carry_out(lane: Lane, principal: Principal, what: str, values: dict[str, Any]) -> bool:
     """Whether something may be due by that."""
     now = clock.now()
     if what == "park":
-        lanes.park(lane.id, asker, now=now)
+        lanes.park(lane.id, principal, now=now)
         return False
     if what == "resume":
-        return bool(lanes.resume(lane.id, asker, now=now))
-    return bool(lanes.skip(lane.id, values.get("head", lane.head_id or 0), asker, now=now))
+        return bool(lanes.resume(lane.id, principal, now=now))
+    return bool(lanes.skip(lane.id, values.get("head", lane.head_id or 0), principal, now=now))
 
 
 def _lane(consumer: Consumer, text: str) -> Lane:

@@ -6,7 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api.base import ApiView
-from delivery.api import bodies, documents, pulling
+from delivery.api import bodies, documents, pull
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing
 
@@ -16,7 +16,7 @@ TOO_LONG = "too_long"
 class AckView(ApiView):
     """Done."""
 
-    scopes: ClassVar = {"POST": pulling.SCOPES}
+    scopes: ClassVar = {"POST": pull.SCOPES}
 
     @documents.ack_leases
     def post(self, request: Request) -> Response:
@@ -24,13 +24,13 @@ class AckView(ApiView):
 
         A lease that has lapsed still counts, as long as nobody else received the message.
         """
-        return Response(pulling.acknowledge(self.caller, request.META, request._request.read))
+        return Response(pull.acknowledge(self.caller, request.META, request._request.read))
 
 
 class NackView(ApiView):
     """Failed."""
 
-    scopes: ClassVar = {"POST": pulling.SCOPES}
+    scopes: ClassVar = {"POST": pull.SCOPES}
 
     @documents.nack_leases
     def post(self, request: Request) -> Response:
@@ -40,13 +40,13 @@ class NackView(ApiView):
         it; at `max_attempts`, or at once with `final`, it is dead.
         """
         asked = bodies.read(request, bodies.NACK)
-        return Response(pulling.ended(self.caller, asked, Outcome.REJECTED))
+        return Response(pull.ended(self.caller, asked, Outcome.REJECTED))
 
 
 class ReleaseView(ApiView):
     """Not now."""
 
-    scopes: ClassVar = {"POST": pulling.SCOPES}
+    scopes: ClassVar = {"POST": pull.SCOPES}
 
     @documents.release_leases
     def post(self, request: Request) -> Response:
@@ -57,20 +57,20 @@ class ReleaseView(ApiView):
         asked = bodies.read(request, bodies.RELEASE)
         asked["error"] = "Its holder gave it back."
         asked = {"delay_s": 0.0} | asked
-        return Response(pulling.ended(self.caller, asked, Outcome.INTERRUPTED))
+        return Response(pull.ended(self.caller, asked, Outcome.INTERRUPTED))
 
 
 class ExtendView(ApiView):
     """A little longer."""
 
-    scopes: ClassVar = {"POST": pulling.SCOPES}
+    scopes: ClassVar = {"POST": pull.SCOPES}
 
     @documents.extend_leases
     def post(self, request: Request) -> Response:
         """Let leases end `lease_s` seconds from now, twelve hours after they were taken at most."""
         asked = bodies.read(request, bodies.EXTEND)
-        mine, failed = pulling.known(self.caller, asked["leases"])
-        lease_ms = int(asked.get("lease_s", pulling.LEASE_S) * 1000)
+        mine, failed = pull.known(self.caller, asked["leases"])
+        lease_ms = int(asked.get("lease_s", pull.LEASE_S) * 1000)
         done, too_long = leasing.extend(mine, lease_ms)
         failed |= {mine[lease]: TOO_LONG for lease in too_long}
-        return Response(pulling.result(mine, done, failed))
+        return Response(pull.result(mine, done, failed))

@@ -13,19 +13,19 @@ from channels_app import clock
 from channels_app.api import problems
 from channels_app.api.base import ApiView
 from channels_app.errors import BrokerError, Invalid
-from channels_app.rules.conditions import ALWAYS, Condition
 from channels_app.rules.fields import Field
-from delivery.api import bodies, documents, reach
-from delivery.rules.asker import Asker
-from delivery.runtime import wake
+from channels_app.rules.preconditions import ALWAYS, Precondition
+from delivery.api import bodies, documents, policy
+from delivery.rules.principal import Principal
+from delivery.runtime import wakeups
 from delivery.steps import cancel, reschedule
 
-MOST = 200
+MAX_MESSAGES = 200
 """They are locked and written together: a request should not last seconds."""
 
 Item = dict[str, Any]
 Result = dict[str, Any]
-Step = Callable[[Mapping[int, Item], Asker, datetime], Mapping[int, Result | BrokerError]]
+Step = Callable[[Mapping[int, Item], Principal, datetime], Mapping[int, Result | BrokerError]]
 """Changes messages by key, each as its item says."""
 
 
@@ -43,7 +43,7 @@ class MoveView(ApiView):
         """
         moved: set[int] = set()
 
-        def move(items: Mapping[int, Item], asker: Asker, now: datetime) -> dict[int, Any]:
+        def move(items: Mapping[int, Item], principal: Principal, now: datetime) -> dict[int, Any]:
             results: dict[int, Result | BrokerError] = {}
             moves: dict[int, reschedule.Move] = {}
             for key, item in items.items():
@@ -54,7 +54,7 @@ class MoveView(ApiView):
                     results[key] = refused
                 else:
                     moves[key] = reschedule.Move(condition=condition, **values)
-            for key, done in reschedule.reschedule_many(moves, asker, now=now).items():
+            for key, done in reschedule.reschedule_many(moves, principal, now=now).items():
                 if isinstance(done, BrokerError):
                     results[key] = done
                     continue
@@ -63,7 +63,7 @@ class MoveView(ApiView):
             return results
 
         answer = _each(self, request, bodies.MOVE_ITEM, move)
-        wake.hurry(moved)
+        wakeups.notify_pumps(moved)
         return answer
 
 
@@ -80,10 +80,12 @@ class CancelView(ApiView):
         If-Match would say.
         """
 
-        def take_back(items: Mapping[int, Item], asker: Asker, now: datetime) -> dict[int, Any]:
+        def take_back(
+            items: Mapping[int, Item], principal: Principal, now: datetime
+        ) -> dict[int, Any]:
             done = cancel.cancel_messages(
                 {key: _condition(item) for key, item in items.items()},
-                asker,
+                principal,
                 now=now,
                 slot=os.getpid(),
                 unless_sent=True,
@@ -108,9 +110,9 @@ def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Ste
     items = values["messages"]
     if not isinstance(items, list):
         raise Invalid("invalid_fields", "A list of objects is needed.", field="messages")
-    if len(items) > MOST:
-        raise Invalid("batch_too_large", f"Send at most {MOST} at once.", field="messages")
-    asker = reach.asker_of(view.caller, values.get("reason", ""))
+    if len(items) > MAX_MESSAGES:
+        raise Invalid("batch_too_large", f"Send at most {MAX_MESSAGES} at once.", field="messages")
+    principal = policy.principal_of(view.caller, values.get("reason", ""))
     results: dict[int, Result | Exception] = {}
     wanted: dict[int, Item] = {}
     for place, item in enumerate(items):
@@ -118,7 +120,7 @@ def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Ste
             wanted[place] = bodies.cleaned(item, known)
         except Invalid as refused:
             results[place] = refused
-    rows = reach.own_messages(view.caller, {item["id"] for item in wanted.values()})
+    rows = policy.own_messages(view.caller, {item["id"] for item in wanted.values()})
     keys: dict[int, int] = {}
     for place, item in wanted.items():
         row = rows[item.pop("id")]
@@ -129,21 +131,21 @@ def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Ste
     # One that stands there twice is changed twice: in the order of the request.
     while keys:
         turn = {key: place for place, key in reversed(keys.items())}
-        done = step({key: wanted[place] for key, place in turn.items()}, asker, clock.now())
+        done = step({key: wanted[place] for key, place in turn.items()}, principal, clock.now())
         for key, place in turn.items():
             results[place] = done[key]
             del keys[place]
     shown: list[Result] = [
-        {"id": _name(item)} | _shown(results[place]) for place, item in enumerate(items)
+        {"id": _name(item)} | _representation(results[place]) for place, item in enumerate(items)
     ]
     count = sum(result["status"] == 200 for result in shown)
     return Response({"items": shown, "done": count, "refused": len(shown) - count}, status=207)
 
 
-def _condition(item: Item) -> Condition:
+def _condition(item: Item) -> Precondition:
     """The version that the message must have."""
     version = item.pop("version", None)
-    return ALWAYS if version is None else Condition(frozenset({version}), must_exist=True)
+    return ALWAYS if version is None else Precondition(frozenset({version}), must_exist=True)
 
 
 def _name(item: object) -> str | None:
@@ -153,7 +155,7 @@ def _name(item: object) -> str | None:
     )
 
 
-def _shown(result: Result | Exception) -> Result:
+def _representation(result: Result | Exception) -> Result:
     if isinstance(result, BrokerError):
         problem = problems.document(result.status, result.code, result.detail, field=result.field)
     elif isinstance(result, PermissionDenied):

@@ -9,7 +9,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from channels_app import clock, sealing
+from channels_app import clock, data_encryption
 from channels_app.api import etags
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
@@ -17,13 +17,13 @@ from channels_app.errors import KeyUnavailable, NotFound
 from channels_app.models import Message
 from channels_app.rules import ids
 from channels_app.steps import note_opening
-from delivery.api import bodies, documents, pages, reach, shapes
+from delivery.api import bodies, documents, pages, policy, shapes
 from delivery.models import Delivery
 from delivery.rules.outcome import Outcome
-from delivery.runtime import wake
-from delivery.steps import cancel, parcels, reschedule
+from delivery.runtime import wakeups
+from delivery.steps import cancel, payloads, reschedule
 
-MOST_DELIVERIES = 1000
+MAX_DELIVERIES = 1000
 """Shown with one message."""
 
 
@@ -35,7 +35,7 @@ class MessageView(ApiView):
     @documents.get_message
     def get(self, request: Request, message_id: str) -> Response:
         """A message, and how each consumer received it."""
-        row = reach.message_of(self.caller, message_id)
+        row = policy.message_of(self.caller, message_id)
         return etags.tagged(_with_deliveries(self.caller, row), row.version)
 
     @documents.patch_message
@@ -45,15 +45,15 @@ class MessageView(ApiView):
         Its queued deliveries move with it, waiting retries too. Only the message's own producer
         may, and only while nothing of it is in flight (409).
         """
-        row = reach.own_message(self.caller, message_id)
-        condition = etags.condition_of(request)
+        row = policy.own_message(self.caller, message_id)
+        condition = etags.precondition_of(request)
         values = bodies.read(request, bodies.RESCHEDULE)
-        asker = reach.asker_of(self.caller, values.pop("reason", ""))
+        principal = policy.principal_of(self.caller, values.pop("reason", ""))
         now = clock.now()
         values = bodies.move_of(values, now)
-        changed = reschedule.reschedule(row.id, asker, now=now, condition=condition, **values)
+        changed = reschedule.reschedule(row.id, principal, now=now, condition=condition, **values)
         consumers = Delivery.objects.filter(message_id=row.id, state="queued")
-        wake.hurry(consumers.values_list("consumer_id", flat=True))
+        wakeups.notify_pumps(consumers.values_list("consumer_id", flat=True))
         return etags.tagged(_with_deliveries(self.caller, changed), changed.version)
 
     @documents.delete_message
@@ -64,14 +64,14 @@ class MessageView(ApiView):
         is queued and something in flight, nothing is cancelled (409): repeat the request then.
         Doing it twice is harmless.
         """
-        row = reach.own_message(self.caller, message_id)
-        asker = reach.asker_of(self.caller, _reason(request))
+        row = policy.own_message(self.caller, message_id)
+        principal = policy.principal_of(self.caller, _reason(request))
         done = cancel.cancel_message(
             row.id,
-            asker,
+            principal,
             now=clock.now(),
             slot=os.getpid(),
-            condition=etags.condition_of(request),
+            condition=etags.precondition_of(request),
             unless_sent=True,
         )
         shown = _with_deliveries(self.caller, done.message)
@@ -86,26 +86,26 @@ class MessageBodyView(ApiView):
     @documents.get_body
     def get(self, request: Request, message_id: str) -> HttpResponse:
         """The exact bytes, with the content type that the producer sent, as an attachment."""
-        row = reach.message_of(self.caller, message_id)
-        if not (self.caller.may("read") or reach.was_sent(self.caller, row)):
+        row = policy.message_of(self.caller, message_id)
+        if not (self.caller.may("read") or policy.was_sent(self.caller, row)):
             raise NotFound("unknown_message", "There is no such message.")
-        if not reach.is_handed(self.caller, row):
-            if not reach.may_open(self.caller, row.channel):
+        if not policy.is_received(self.caller, row):
+            if not policy.may_open(self.caller, row.channel):
                 detail = "The channel is sensitive: the key needs the scope sensitive."
                 raise PermissionDenied(detail, "sensitive_channel")
             _note(self.caller, row, "body")
-        parcel = parcels.load([row.id]).get(row.id)
-        if parcel is not None and parcel.missing_key:
-            raise KeyUnavailable(parcel.missing_key)
-        if parcel is None or parcel.body is None:
-            sentence = parcel.error if parcel else "The message was deleted."
-            if parcel and parcel.outcome is Outcome.INTEGRITY_ERROR:
+        payload = payloads.load([row.id]).get(row.id)
+        if payload is not None and payload.missing_key:
+            raise KeyUnavailable(payload.missing_key)
+        if payload is None or payload.body is None:
+            sentence = payload.error if payload else "The message was deleted."
+            if payload and payload.outcome is Outcome.INTEGRITY_ERROR:
                 raise NotFound("integrity_error", sentence)
             raise NotFound("body_unreadable", sentence)
         name = ids.to_public(ids.MESSAGE, row.id)
         return HttpResponse(
-            parcel.body,
-            content_type=parcel.content_type or "application/octet-stream",
+            payload.body,
+            content_type=payload.content_type or "application/octet-stream",
             # A producer's HTML must not run under this address in somebody's browser.
             headers={
                 "Content-Disposition": f'attachment; filename="{name}"',
@@ -117,14 +117,14 @@ class MessageBodyView(ApiView):
 
 def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
     """A message and how each consumer that the caller may know of received it."""
-    own = reach.is_own(caller, row)
+    own = policy.is_own(caller, row)
     deliveries = Delivery.objects.filter(message_id=row.id).prefetch_related("consumer")
     if not own:
         deliveries = deliveries.filter(Q(consumer__team_id=caller.tenant.team_id))
     channel = row.channel.slug
     shown = [
         shapes.delivery(delivery, channel, delivery.consumer.client_id)
-        for delivery in deliveries.order_by("consumer_id")[:MOST_DELIVERIES]
+        for delivery in deliveries.order_by("consumer_id")[:MAX_DELIVERIES]
     ]
     return {
         **shapes.message(row, channel, clock.now()),
@@ -137,11 +137,11 @@ def _with_deliveries(caller: Caller, row: Message) -> dict[str, Any]:
 
 
 def _headers(caller: Caller, row: Message) -> dict[str, str] | None:
-    if not reach.may_open(caller, row.channel):
+    if not policy.may_open(caller, row.channel):
         return None
     if row.headers:
         _note(caller, row, "headers")
-    return sealing.headers_of(row)
+    return data_encryption.headers_of(row)
 
 
 def _note(caller: Caller, row: Message, part: str) -> None:

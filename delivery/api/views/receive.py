@@ -6,13 +6,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api.base import ApiView
-from delivery.api import documents, pulling
+from delivery.api import documents, pull
 
 
 class ReceiveView(ApiView):
     """The messages of one pull consumer."""
 
-    scopes: ClassVar = {"POST": pulling.SCOPES}
+    scopes: ClassVar = {"POST": pull.SCOPES}
 
     @documents.receive
     def post(self, request: Request, channel: str, client_id: str) -> Response:
@@ -23,4 +23,4 @@ class ReceiveView(ApiView):
         lease, or the message comes again. A paused consumer's messages wait.
         """
         read = request._request.read
-        return Response(pulling.receive(self.caller, request.META, read, channel, client_id))
+        return Response(pull.receive(self.caller, request.META, read, channel, client_id))

@@ -13,7 +13,7 @@ from channels_app.api.base import ApiView
 from channels_app.errors import Conflict, NotFound
 from channels_app.models import Consumer
 from channels_app.rules import ids
-from delivery.api import bodies, documents, pages, reach, shapes
+from delivery.api import bodies, documents, pages, policy, shapes
 from delivery.models import Replay
 from delivery.steps import replay
 from delivery.steps.replay import ReplayFilter
@@ -64,7 +64,7 @@ class BackfillView(ApiView):
         that it has none of. Asking twice makes nothing twice. `dry_run` counts instead. A team gets
         what was accepted since it was let in, unless the channel's `history` is `shared`.
         """
-        consumer = reach.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.caller, channel, client_id)
         values = bodies.read(request, bodies.BACKFILL)
         form = {name: values.pop(name, None) for name in replay.BACKFILL_FIELDS}
         wanted = replay.backfill(form, consumer, tenant=self.caller.tenant, now=clock.now())
@@ -101,8 +101,8 @@ class ReplayCancelView(ApiView):
         """
         row = _replay_of(self.caller, replay_id)
         reason = bodies.read(request, bodies.REPAIR, optional=True).get("reason", "")
-        asker = reach.asker_of(self.caller, reason)
-        after = replay.cancel(row.id, asker, now=clock.now())
+        principal = policy.principal_of(self.caller, reason)
+        after = replay.cancel(row.id, principal, now=clock.now())
         return etags.tagged(shapes.replayed(after), after.version)
 
 
@@ -116,7 +116,7 @@ def _answer(
     row = replay.create(
         wanted,
         consumers,
-        reach.asker_of(caller, values.get("reason", "")),
+        policy.principal_of(caller, values.get("reason", "")),
         now=now,
         rate_per_second=values.get("rate_per_second"),
     )
@@ -152,7 +152,7 @@ def _granted(caller: Caller) -> list[str] | None:
 
 
 def _check_granted(caller: Caller, channel: str) -> None:
-    view = reach.channel_of(channel)
+    view = policy.channel_of(channel)
     if not caller.sees(view.slug, view.exposure):
         raise NotFound("unknown_channel", f"There is no channel {channel}.")
 

@@ -6,9 +6,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app.api.base import ApiView, json_object
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.errors import Conflict, Invalid
-from delivery.api import documents, reach, shapes
+from delivery.api import documents, policy, shapes
 from delivery.runtime.probe import probe
 
 
@@ -25,10 +25,10 @@ class ConsumerTestView(ApiView):
         asked for, carries `Hookstation-Test: true` and is stored nowhere. A paused consumer is
         tested too. Few may wait at once, and one of a team: 429 means try again in a moment.
         """
-        consumer = reach.consumer_of(self.caller, channel, client_id)
+        consumer = policy.consumer_of(self.caller, channel, client_id)
         if json_object(request, optional=True):
             raise Invalid("invalid_fields", "A test takes no fields: send {} or nothing.")
-        view = directory.consumers({consumer.id}).get(consumer.id)
+        view = config_cache.consumers({consumer.id}).get(consumer.id)
         if view is None:
             raise Conflict(
                 "consumer_retired", "The consumer was removed: nothing is sent to it any more."

@@ -14,17 +14,17 @@ from channels_app.api.base import ApiView
 from channels_app.api.cursor import Page
 from channels_app.models import Message
 from channels_app.rules import times
-from delivery.api import documents, pages, reach, shapes
+from delivery.api import documents, pages, policy, shapes
 from delivery.steps import timeline
 from delivery.steps.timeline import Load, Place
 
-LOOK = 500
+SCAN_ROWS = 500
 """Messages that one answer looks at, where not all of them exist for the caller."""
-MOST_OWN = 5000
+MAX_OWN = 5000
 """Messages that one answer counts for a key that does not see all of them."""
 FAR = timedelta(days=36_500)
 DEFAULT_WIDTH_S = 60
-LONGEST_WIDTH_S = 86_400
+MAX_WIDTH_S = 86_400
 
 
 class TimelineView(ApiView):
@@ -39,14 +39,14 @@ class TimelineView(ApiView):
         A page may hold fewer items than asked for, even none, while `next` is set. What was
         cancelled is not on it; what is past stands in the list of messages.
         """
-        view = reach.channel_of(channel)
+        view = policy.channel_of(channel)
         page = cursor.read(request)
         now = clock.now()
         begin, end = _span(page, now)
-        wanted = reach.messages_on(self.caller, view.id)
+        wanted = policy.messages_on(self.caller, view.id)
         after = Place(datetime.fromisoformat(page.place[0]), page.place[1]) if page.place else None
-        keys = timeline.ahead([view.id], begin, end, LOOK if wanted else page.limit + 1, after)
-        shown, onward = _shown(keys, wanted, page.limit)
+        keys = timeline.ahead([view.id], begin, end, SCAN_ROWS if wanted else page.limit + 1, after)
+        shown, onward = _representation(keys, wanted, page.limit)
         return Response(
             {
                 "items": [shapes.message(row, channel, now) for row in shown],
@@ -67,19 +67,19 @@ class HistogramView(ApiView):
         The next 100,000 are counted, or of the next 5,000 those that exist for the key, where it
         does not see all of them; `complete` says whether there are no more.
         """
-        view = reach.channel_of(channel)
+        view = policy.channel_of(channel)
         page = cursor.read(request)
         width_s = _width_s(page)
         begin, end = _span(page, clock.now(), timedelta(seconds=60 * width_s))
-        if end - begin > timedelta(seconds=timeline.MOST_BUCKETS * width_s):
-            least = math.ceil((end - begin) / timedelta(seconds=timeline.MOST_BUCKETS))
+        if end - begin > timedelta(seconds=timeline.MAX_BUCKETS * width_s):
+            least = math.ceil((end - begin) / timedelta(seconds=timeline.MAX_BUCKETS))
             detail = (
-                f"That would be more than {timeline.MOST_BUCKETS} stretches: make them {least} "
+                f"That would be more than {timeline.MAX_BUCKETS} stretches: make them {least} "
                 "seconds or more, or the span shorter."
             )
             raise pages.refuse("width_s", detail)
         width = timedelta(seconds=width_s)
-        if wanted := reach.messages_on(self.caller, view.id):
+        if wanted := policy.messages_on(self.caller, view.id):
             found = _own_load(view.id, begin, end, width, wanted)
         else:
             found = timeline.load([view.id], begin, end, width)
@@ -99,12 +99,12 @@ class HistogramView(ApiView):
 
 def _own_load(channel_id: int, begin: datetime, end: datetime, width: timedelta, wanted: Q) -> Load:
     """As timeline.load, of the messages that exist for the caller."""
-    keys = timeline.ahead([channel_id], begin, end, MOST_OWN, None)
+    keys = timeline.ahead([channel_id], begin, end, MAX_OWN, None)
     instants: list[datetime] = []
-    for start in range(0, len(keys), LOOK):
-        some = [key.id for key in keys[start : start + LOOK]]
+    for start in range(0, len(keys), SCAN_ROWS):
+        some = [key.id for key in keys[start : start + SCAN_ROWS]]
         instants += Message.objects.filter(wanted, id__in=some).values_list("due_at", flat=True)
-    return timeline.count(instants, begin, end, width, complete=len(keys) < MOST_OWN)
+    return timeline.count(instants, begin, end, width, complete=len(keys) < MAX_OWN)
 
 
 def _span(page: Page, now: datetime, length: timedelta = FAR) -> tuple[datetime, datetime]:
@@ -115,19 +115,19 @@ def _span(page: Page, now: datetime, length: timedelta = FAR) -> tuple[datetime,
 
 def _width_s(page: Page) -> int:
     text = page.filters.get("width_s", str(DEFAULT_WIDTH_S))
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= LONGEST_WIDTH_S):
-        raise pages.refuse("width_s", f"A whole number from 1 to {LONGEST_WIDTH_S} is needed.")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_WIDTH_S):
+        raise pages.refuse("width_s", f"A whole number from 1 to {MAX_WIDTH_S} is needed.")
     return int(text)
 
 
-def _shown(keys: list[Place], wanted: Q, limit: int) -> tuple[list[Message], Place | None]:
+def _representation(keys: list[Place], wanted: Q, limit: int) -> tuple[list[Message], Place | None]:
     """What of ``keys`` exists for the caller, and where to go on."""
     rows = Message.with_open(Message.objects.filter(wanted, id__in=[key.id for key in keys]))
     found = sorted(rows, key=lambda row: (row.due_at, row.id))
     if len(found) > limit:
         last = found[limit - 1]
         return found[:limit], Place(last.due_at, last.id)
-    full = len(keys) >= (LOOK if wanted else limit + 1)
+    full = len(keys) >= (SCAN_ROWS if wanted else limit + 1)
     return found, keys[-1] if full else None
 
 

@@ -12,7 +12,7 @@ from delivery.management.applying import Applied, Change
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, actor, counted
 
-LONGEST_VALUE = 48
+MAX_VALUE_LENGTH = 48
 
 
 class Command(BaseCommand):
@@ -88,7 +88,7 @@ class Command(BaseCommand):
 
     def _report(self, done: int, total: int) -> None:
         """A line on standard error, for files that take a while."""
-        if total > applying.AT_ONCE:
+        if total > applying.BATCH_SIZE:
             self.stderr.write(f"{done:,} of {total:,} entries", ending="\n", style_func=str)
 
     def _show(self, change: Change) -> None:
@@ -137,4 +137,4 @@ def _written(value: Any) -> str:
     if value is None:
         return "default"
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"

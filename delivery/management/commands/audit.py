@@ -16,9 +16,9 @@ from channels_app.models import Channel, Consumer
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted
 from delivery.models import AccountingReport
-from delivery.rules.accounting import EXPLANATIONS, STATES, Finding
-from delivery.runtime import audits
-from delivery.runtime.auditor import Auditor, Wanted
+from delivery.rules.reconciliation import EXPLANATIONS, STATES, Finding
+from delivery.runtime import reconciliations
+from delivery.runtime.reconciler import Reconciler, Wanted
 
 Span = AccountingReport.Span
 WIDTH = 76
@@ -27,7 +27,7 @@ LENGTH = re.compile(r"(\d+)([smhd])")
 
 
 class Command(BaseCommand):
-    """Runs delivery/runtime/auditor.py and prints its report."""
+    """Runs delivery/runtime/reconciler.py and prints its report."""
 
     help = (
         "Compare what was accepted with what became of it, row by row: that every message was\n"
@@ -81,34 +81,34 @@ class Command(BaseCommand):
         wanted, now = _wanted(options), clock.now()
         if keep and not wanted.is_everything:
             raise Error("--keep goes with an audit of everything alone.")
-        auditor = Auditor(wanted, now=now, most_ids=max(0, limit_ids))
+        reconciler = Reconciler(wanted, now=now, most_ids=max(0, limit_ids))
         progress = Progress(self.stdout, 0 if json else 1, "messages and deliveries")
-        for share in auditor.steps():
-            progress.show(auditor.books.looked.total(), share)
+        for share in reconciler.steps():
+            progress.show(reconciler.books.looked.total(), share)
         progress.close()
         if keep:
-            audits.keep(auditor, Span.EVERYTHING, now)
+            reconciliations.keep(reconciler, Span.EVERYTHING, now)
         if json:
-            self._print_json(auditor)
+            self._print_json(reconciler)
         else:
-            self._print(auditor)
-        if auditor.books.gap:
+            self._print(reconciler)
+        if reconciler.books.gap:
             raise SystemExit(1)
 
-    def _print_json(self, auditor: Auditor) -> None:
-        self.stdout.write(json.dumps(_document(auditor), indent=2))
+    def _print_json(self, reconciler: Reconciler) -> None:
+        self.stdout.write(json.dumps(_document(reconciler), indent=2))
 
-    def _print(self, auditor: Auditor) -> None:
-        document = _document(auditor)
+    def _print(self, reconciler: Reconciler) -> None:
+        document = _document(reconciler)
         for line in _table(document["consumers"]):
             self.stdout.write(line)
         looked = f"{counted(document['messages'], 'message')} with "
         looked += counted(document["deliveries"], "delivery")
-        findings = auditor.findings()
+        findings = reconciler.findings()
         for finding in findings:
             self._print_finding(finding)
         if findings:
-            text = f"{counted(auditor.books.gap, 'row')} off in {looked}."
+            text = f"{counted(reconciler.books.gap, 'row')} off in {looked}."
             self.stdout.write("\n" + self.style.ERROR(text))
         else:
             text = f"All is accounted for: {looked}."
@@ -120,7 +120,7 @@ class Command(BaseCommand):
         self.stdout.write("\n" + self.style.ERROR(head))
         for line in [
             *textwrap.wrap(finding.sentence, WIDTH),
-            *textwrap.wrap(f"-> {finding.way_out}", WIDTH, subsequent_indent="   "),
+            *textwrap.wrap(f"-> {finding.remedy}", WIDTH, subsequent_indent="   "),
             *textwrap.wrap(" ".join(finding.ids), WIDTH, break_on_hyphens=False),
         ]:
             self.stdout.write(f"  {line}")
@@ -128,8 +128,8 @@ class Command(BaseCommand):
             self.stdout.write(f"  ... and {finding.count - len(finding.ids):,} more")
 
 
-def _document(auditor: Auditor) -> dict[str, Any]:
-    books, parties = auditor.books, auditor.parties
+def _document(reconciler: Reconciler) -> dict[str, Any]:
+    books, parties = reconciler.books, reconciler.parties
     consumers = []
     for consumer_id, account in sorted(books.accounts.items()):
         party = parties.by_id.get(consumer_id)
@@ -164,9 +164,9 @@ def _document(auditor: Auditor) -> dict[str, Any]:
                 "count": finding.count,
                 "ids": list(finding.ids),
                 "meaning": EXPLANATIONS[finding.check].meaning,
-                "way_out": finding.way_out,
+                "way_out": finding.remedy,
             }
-            for finding in auditor.findings()
+            for finding in reconciler.findings()
         ],
     }
 

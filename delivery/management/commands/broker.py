@@ -52,7 +52,7 @@ class Command(BaseCommand):
             raise Error(str(error)) from None
         self.stdout.write("Ctrl-C stops.")
         self.stdout.flush()
-        transactions.limit_answers()  # the question whether the workers live is one, too
+        transactions.limit_answer_time()  # the question whether the workers live is one, too
         Supervisor(wanted, grace_s=conf().grace_s).run()
 
     def _web(self, text: str) -> Child:

@@ -15,7 +15,7 @@ from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, actor
 
 LISTED = 20
-LONGEST_DAYS = 3650
+MAX_DAYS = 3650
 
 
 class Command(BaseCommand):
@@ -124,8 +124,8 @@ class Command(BaseCommand):
 
 def _in_days(days: float) -> int:
     """That many days from now in Unix milliseconds."""
-    if not 0 < days <= LONGEST_DAYS:
-        raise Error(f"--expires-days must be above 0 and at most {LONGEST_DAYS}.")
+    if not 0 < days <= MAX_DAYS:
+        raise Error(f"--expires-days must be above 0 and at most {MAX_DAYS}.")
     return int((clock.now() + timedelta(days=days)).timestamp() * 1000)
 
 

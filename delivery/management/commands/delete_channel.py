@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from channels_app.directory import CHECK_S
+from channels_app.config_cache import CHECK_S
 from channels_app.models import Channel, Consumer
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, actor, counted
@@ -126,7 +126,7 @@ class Command(BaseCommand):
         progress.close()
         # By then every process has looked at the directory again and knows no such channel.
         time.sleep(2 * CHECK_S)
-        return erased + erase.stragglers(channel.id, consumer_ids)
+        return erased + erase.left_over_rows(channel.id, consumer_ids)
 
 
 def _unknown(channel: str) -> str:

@@ -17,7 +17,7 @@ from delivery.runtime import children
 from delivery.runtime.processes import Child
 from delivery.runtime.supervisor import Supervisor
 
-MOST_RATE = 500.0
+MAX_RATE = 500.0
 
 
 class Command(BaseCommand):
@@ -62,8 +62,8 @@ class Command(BaseCommand):
         self, *, port: int, rate: float, seconds: float | None, fresh: bool, **options: Any
     ) -> None:
         """Exit code 1 when it cannot start."""
-        if not 0 < rate <= MOST_RATE:
-            raise Error(f"--rate must be above 0 and at most {MOST_RATE:g}.")
+        if not 0 < rate <= MAX_RATE:
+            raise Error(f"--rate must be above 0 and at most {MAX_RATE:g}.")
         folder = Path(settings.DATA_DIR)
         with stage.lock(folder):
             web, receiver = stage.find_ports(port)

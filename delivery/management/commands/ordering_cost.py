@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 
 from channels_app import clock
 from channels_app.conf import conf
-from channels_app.directory import ConsumerView, directory
+from channels_app.config_cache import ConsumerConfig, config_cache
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error
 from delivery.models import Lane
@@ -69,7 +69,7 @@ class Command(BaseCommand):
             self.stdout.write(f"\nWhat comes needs a max_in_flight of {needed:,}.")
 
 
-def _load(view: ConsumerView | None, options: dict[str, Any]) -> Load:
+def _load(view: ConsumerConfig | None, options: dict[str, Any]) -> Load:
     """Given figures first, then the consumer's."""
     own = _own(view) if view else {}
     given = {
@@ -95,16 +95,16 @@ def _load(view: ConsumerView | None, options: dict[str, Any]) -> Load:
     )
 
 
-def _found(name: str) -> ConsumerView:
+def _found(name: str) -> ConsumerConfig:
     slug, _, client_id = name.partition("/")
-    directory.refresh(now=True)
-    for view in directory.consumers().values():
+    config_cache.refresh(now=True)
+    for view in config_cache.consumers().values():
         if (view.channel_slug, view.client_id) == (slug, client_id):
             return view
     raise Error(f"There is no consumer {name}; name it as channel/client-id.")
 
 
-def _own(view: ConsumerView) -> dict[str, Any]:
+def _own(view: ConsumerConfig) -> dict[str, Any]:
     """What is known of a consumer: what it got, how fast it is, and how many keys are open."""
     most = pace.most_per_second(view.id)
     spans = traffic.series(clock.now(), hours=2, step_s=HOUR_S, consumer_id=view.id)

@@ -122,7 +122,7 @@ class Command(BaseCommand):
         )
 
     def _keeps_trying(self, reason: str) -> None:
-        seconds = f"{outlets.PATIENCE_S:.0f} s"
+        seconds = f"{outlets.RETRY_TIMEOUT_S:.0f} s"
         self.stderr.write(f"{reason} Trying again for up to {seconds}.", self.style.WARNING)
 
 

@@ -5,11 +5,11 @@ from typing import Any
 from channels_app.models import Consumer
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Progress, counted
-from delivery.steps import recount
+from delivery.steps import counter_repair
 
 
 class Command(BaseCommand):
-    """Works delivery/steps/recount.py off, consumer by consumer."""
+    """Works delivery/steps/counter_repair.py off, consumer by consumer."""
 
     help = (
         "Count the deliveries of each consumer and mend the counters that say otherwise.\n\n"
@@ -24,7 +24,7 @@ class Command(BaseCommand):
         progress = Progress(self.stdout, len(consumer_ids), "consumers")
         mended = 0
         for place, consumer_id in enumerate(consumer_ids, 1):
-            mended += recount.recount(consumer_id)
+            mended += counter_repair.recount(consumer_id)
             progress.show(place)
         progress.close()
         self.stdout.write(

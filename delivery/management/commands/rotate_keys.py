@@ -7,13 +7,13 @@ from django.core.management.base import CommandParser
 
 from channels_app import keystore
 from channels_app.conf import keyring
-from channels_app.steps import reseal
+from channels_app.steps import reencrypt
 from delivery.management.base import Command as BaseCommand
 from delivery.management.base import Error, Progress, counted, refuse_wrong_keys
-from delivery.runtime import reseal_answers, slots
+from delivery.runtime import reencrypt_responses, registration
 
 SHOWN = 20
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 class Command(BaseCommand):
@@ -46,17 +46,17 @@ class Command(BaseCommand):
     def handle(self, *, wait: float, **options: Any) -> None:
         """Exit code 1 when a process lacks the key, or something could not be opened."""
         refuse_wrong_keys()
-        if (key_id := keyring().primary_id) != keystore.sealing_id():
+        if (key_id := keyring().primary_id) != keystore.encrypting_key_id():
             self._wait_for_all(key_id, wait)
             keystore.activate(key_id)
             self.stdout.write(f"Key {key_id} seals from now on.")
             # Until no process seals with the former key any more.
             time.sleep(2 * keystore.FRESH_S)
-        self._reseal_all()
+        self._reencrypt_all()
 
     def _wait_for_all(self, key_id: str, seconds: float) -> None:
         end, told = time.monotonic() + seconds, ""
-        while lacking := [one.name for one in slots.holders() if key_id not in one.keys]:
+        while lacking := [one.name for one in registration.holders() if key_id not in one.keys]:
             if (names := "".join(f"\n  {name}" for name in lacking)) != told:
                 self.stderr.write(f"Waiting for processes that have not read key {key_id}:{names}")
                 told = names
@@ -66,12 +66,12 @@ class Command(BaseCommand):
                     "Nothing was changed. Put the key into HOOKSTATION_ENCRYPTION_KEYS there, "
                     "restart them, and run this again."
                 )
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
-    def _reseal_all(self) -> None:
+    def _reencrypt_all(self) -> None:
         unreadable: list[str] = []
-        for kind in (*reseal.kinds(), reseal_answers.kind()):
-            unreadable += self._reseal(kind)
+        for kind in (*reencrypt.kinds(), reencrypt_responses.kind()):
+            unreadable += self._reencrypt(kind)
         if unreadable:
             more = f"\n  ... and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
             lines = "".join(f"\n  {sentence}" for sentence in unreadable[:SHOWN])
@@ -81,18 +81,18 @@ class Command(BaseCommand):
                 "first, and run this again."
             )
         self.stdout.write(
-            self.style.SUCCESS(f"Everything is sealed with key {keystore.sealing_id()}.")
+            self.style.SUCCESS(f"Everything is sealed with key {keystore.encrypting_key_id()}.")
         )
 
-    def _reseal(self, kind: reseal.Kind) -> list[str]:
+    def _reencrypt(self, kind: reencrypt.Kind) -> list[str]:
         progress = Progress(self.stdout, kind.total(), kind.noun)
-        looked, resealed = 0, 0
+        looked, reencrypted = 0, 0
         unreadable: list[str] = []
-        for batch in kind.reseal():
+        for batch in kind.reencrypt():
             looked += batch.looked
-            resealed += batch.resealed
+            reencrypted += batch.reencrypted
             unreadable += batch.unreadable
             progress.show(looked)
         progress.close()
-        self.stdout.write(f"{counted(looked, kind.noun)}: {resealed:,} sealed again")
+        self.stdout.write(f"{counted(looked, kind.noun)}: {reencrypted:,} sealed again")
         return unreadable

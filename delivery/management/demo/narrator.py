@@ -21,7 +21,7 @@ from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime.supervisor import Supervisor
 
 LINE_S = 2.0
-LOOK_S = 0.5
+POLL_S = 0.5
 START_S = 60.0
 SETTLE_S = 1.0
 """After the last message: what is on its way arrives, and is counted."""
@@ -115,7 +115,7 @@ class Narrator(threading.Thread):
 
     def _tell(self) -> None:
         next_line, lines, accepted, at = self._begun + LINE_S, 0, 0, self._begun
-        while not self._stopped.wait(LOOK_S):
+        while not self._stopped.wait(POLL_S):
             if self._supervisor.is_stopping:
                 self._end()  # the web server goes: nobody would answer the shop any more
                 continue

@@ -10,12 +10,12 @@ import requests
 from delivery.management.demo.events import Event, happen
 
 TIMEOUT_S = 10.0
-PATIENCE_S = 0.5
+RETRY_PAUSE_S = 0.5
 REPEAT_EVERY = 50
 """Each so many-th message is sent a second time, as a producer does that missed the answer."""
 PER_THREAD = 40
 """Messages a second that one connection is asked to carry."""
-MOST_THREADS = 16
+MAX_THREADS = 16
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Shop:
 
     def start(self) -> None:
         """Begin to publish, on as many connections as the rate needs."""
-        count = min(max(1, round(self.rate / PER_THREAD)), MOST_THREADS)
+        count = min(max(1, round(self.rate / PER_THREAD)), MAX_THREADS)
         for _ in range(count):
             thread = threading.Thread(target=self._publish, args=(self.rate / count,), daemon=True)
             self._threads.append(thread)
@@ -77,7 +77,7 @@ class Shop:
                     self._taken(session, event, duplicate=answer.status_code == 200)
                     return
                 self._failed(_reason(answer))
-            self._stopped.wait(PATIENCE_S)
+            self._stopped.wait(RETRY_PAUSE_S)
 
     def _taken(self, session: requests.Session, event: Event, *, duplicate: bool) -> None:
         with self._lock:

@@ -9,18 +9,18 @@ import requests
 from django.db import DatabaseError
 
 from channels_app import clock
-from channels_app.api import publication, turns
+from channels_app.api import publication, sequencing
 from channels_app.api.problems import ApiProblem
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.errors import OverQuota, StorageFull
 from channels_app.models import Producer
 from channels_app.steps.accept import Publication
 
 TIMEOUT_S = 120.0
-PATIENCE_S = 120.0
+RETRY_TIMEOUT_S = 120.0
 """How long one batch is tried while the broker is away or asks for less."""
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 PASSING = {429, 502, 503, 504, 507}
 """Answers that mean: nothing was stored, ask again."""
 TOO_LARGE = 413
@@ -64,7 +64,7 @@ class Api:
     url: str
     channel: str
     key: str = field(repr=False)
-    patience_s: float = PATIENCE_S
+    patience_s: float = RETRY_TIMEOUT_S
     on_pause: Callable[[str], None] = lambda reason: None
     """Told once in a row of failures why it has to wait."""
     _session: requests.Session = field(default_factory=requests.Session)
@@ -94,7 +94,7 @@ class Api:
             if pause_s == FIRST_PAUSE_S:
                 self.on_pause(reason)
             time.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, MAX_PAUSE_S)
 
     def _post(self, items: Sequence[Item]) -> requests.Response:
         return self._session.post(
@@ -133,7 +133,7 @@ class Direct:
 
     def publish(self, items: Sequence[Item]) -> list[Result]:
         """Read each item as the batch endpoint does, and store what can be read."""
-        view = directory.channel(self.channel)
+        view = config_cache.channel(self.channel)
         if view is None:
             raise Refused(f"There is no channel {self.channel}.")
         now = clock.now()
@@ -147,7 +147,7 @@ class Direct:
         wanted = [one for one in read if isinstance(one, Publication)]
         owner = self.producer.id if self.producer else None
         try:
-            accepted = iter(turns.accept_in_turn(view, owner, wanted, "command"))
+            accepted = iter(sequencing.accept_in_sequence(view, owner, wanted, "command"))
         except (OverQuota, StorageFull) as refused:
             raise Refused(refused.detail) from None
         except DatabaseError as error:
@@ -155,7 +155,7 @@ class Direct:
         return [one if isinstance(one, Result) else _stored(next(accepted)) for one in read]
 
 
-def _stored(result: turns.Result) -> Result:
+def _stored(result: sequencing.Result) -> Result:
     if isinstance(result, ApiProblem):
         return Result(False, detail=str(result.detail))
     if result.conflict:
@@ -178,7 +178,7 @@ def _detail(answer: requests.Response) -> str:
 
 def _retry_after(answer: requests.Response) -> float:
     text = answer.headers.get("Retry-After", "")
-    return min(float(text), LONGEST_PAUSE_S) if text.isascii() and text.isdecimal() else 0.0
+    return min(float(text), MAX_PAUSE_S) if text.isascii() and text.isdecimal() else 0.0
 
 
 def _cause(error: requests.RequestException) -> str:

@@ -12,15 +12,15 @@ from typing import TypeVar
 
 from channels_app import failpoints, transactions
 from channels_app.models import new_id
-from delivery.rules.turns import LEVELS
-from delivery.steps.claim.choosing import TABLE, Choice, Want, candidates_sql, choose
-from delivery.steps.claim.taking import Claim, Holding, shared, take
+from delivery.rules.fair_sharing import LEVELS
+from delivery.steps.claim.candidates import TABLE, Candidates, ClaimRequest, candidates_sql, choose
+from delivery.steps.claim.taking import Claim, ClaimContext, shared, take
 
 __all__ = [
     "CONSUMERS_PER_QUERY",
     "TABLE",
     "Claim",
-    "Want",
+    "ClaimRequest",
     "candidates_sql",
     "claim",
     "claim_chosen",
@@ -28,29 +28,29 @@ __all__ = [
 ]
 T = TypeVar("T")
 
-AT_ONCE = timedelta(0)
+IMMEDIATELY = timedelta(0)
 CONSUMERS_PER_QUERY = 40
 """SQLite allows 500 terms of a union; 10 levels each."""
 
 
 def claim(
-    wants: Sequence[Want],
+    wants: Sequence[ClaimRequest],
     *,
     now: datetime,
     slot: int,
-    ahead: timedelta = AT_ONCE,
+    ahead: timedelta = IMMEDIATELY,
     most: int | None = None,
 ) -> Claim:
     """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
 
     ``slot`` is the caller's share of the counters. Rows that another worker holds
-    are skipped, never waited for. What waits and is due within ``ahead`` is taken too, for a
-    worker that keeps it until then (``Claimed.due_at``); no lease ends sooner by it. Of several
-    wants of one consumer the first is served first; `shared` tells what is whose. ``most`` limits
-    what `CONSUMERS_PER_QUERY` of them get together: then the highest priority goes first across
-    consumers, too (`rules.turns`).
+    are skipped, never waited for. What waits and is due within ``ahead`` is claimed too, for a
+    worker that keeps it until then (``ClaimedDelivery.due_at``); no lease ends sooner by it. Of
+    several requests of one consumer the first is served first; `shared` tells what is whose.
+    ``most`` limits what `CONSUMERS_PER_QUERY` of them get together: then the highest priority goes
+    first across consumers, too (`rules.fair_sharing`).
     """
-    holding = Holding(wants, now, slot, ahead)
+    holding = ClaimContext(wants, now, slot, ahead)
     parts = [_claim_group(group, holding, most) for group in _groups(_merged(wants))]
     return Claim(
         rows=[row for part in parts for row in part.rows],
@@ -62,7 +62,7 @@ def claim(
 
 
 def claim_chosen(
-    chosen: list[int], want: Want, *, now: datetime, slot: int, anew: bool = False
+    chosen: list[int], want: ClaimRequest, *, now: datetime, slot: int, anew: bool = False
 ) -> Claim:
     """The same for rows of one consumer that the caller chose among those that are due.
 
@@ -70,25 +70,25 @@ def claim_chosen(
     """
     if not chosen:
         return Claim([])
-    choice = Choice({want.consumer_id: chosen}, {}, frozenset())
-    return _take(choice, Holding([want], now, slot, AT_ONCE, want.owner if anew else None))
+    choice = Candidates({want.consumer_id: chosen}, {}, frozenset())
+    return _take(choice, ClaimContext([want], now, slot, IMMEDIATELY, want.owner if anew else None))
 
 
-def _claim_group(wants: Sequence[Want], holding: Holding, most: int | None) -> Claim:
+def _claim_group(wants: Sequence[ClaimRequest], holding: ClaimContext, most: int | None) -> Claim:
     choice = choose(wants, holding.now + holding.ahead, most)
     taken = _take(choice, holding) if choice.first else Claim([])
     return replace(taken, drained=choice.drained, left=choice.left)
 
 
-def _take(choice: Choice, holding: Holding) -> Claim:
+def _take(choice: Candidates, holding: ClaimContext) -> Claim:
     part = transactions.run(lambda: take(choice, holding), on_collision=new_id.reseed)
     failpoints.reach("after_claim")
     return part
 
 
-def _merged(wants: Sequence[Want]) -> Sequence[Want]:
+def _merged(wants: Sequence[ClaimRequest]) -> Sequence[ClaimRequest]:
     """One for each consumer."""
-    by_consumer: dict[int, Want] = {}
+    by_consumer: dict[int, ClaimRequest] = {}
     for want in wants:
         known = by_consumer.get(want.consumer_id)
         by_consumer[want.consumer_id] = (

@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeVar
 
 from channels_app import failpoints
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import new_id, raw
 from delivery import acks, dead_letters, lanes
-from delivery.lanes import Leaver
+from delivery.lanes import ClosingEntry
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import lifecycle
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.lanes import lane_id
 from delivery.rules.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
-from delivery.steps.claim.choosing import Choice, Want
+from delivery.steps.claim.candidates import Candidates, ClaimRequest
 
 TABLE = Delivery._meta.db_table
 LAPSED = raw.Insert(
@@ -29,10 +29,10 @@ LAPSED = raw.Insert(
 )
 
 
-class Holding(NamedTuple):
+class ClaimContext(NamedTuple):
     """Who takes, and when."""
 
-    wants: Sequence[Want]
+    wants: Sequence[ClaimRequest]
     now: datetime
     slot: int
     ahead: timedelta
@@ -44,7 +44,7 @@ class Holding(NamedTuple):
 class Claim:
     """What one call took, and what it found on the way."""
 
-    rows: list[Claimed]
+    rows: list[ClaimedDelivery]
     expired_count: int = 0
     """Rows whose last instant had passed: cancelled, not sent."""
     rescued_count: int = 0
@@ -63,7 +63,7 @@ class _OfConsumer(Protocol):
 R = TypeVar("R", bound=_OfConsumer)
 
 
-def shared(rows: Iterable[R], wants: Sequence[Want]) -> list[list[R]]:
+def shared(rows: Iterable[R], wants: Sequence[ClaimRequest]) -> list[list[R]]:
     """What of the rows is each want's: its limit, unless those before it left less."""
     left: dict[int, deque[R]] = {}
     for row in rows:
@@ -76,7 +76,7 @@ def shared(rows: Iterable[R], wants: Sequence[Want]) -> list[list[R]]:
     return shares
 
 
-class _Due(NamedTuple):
+class _DueRow(NamedTuple):
     """A row that is due and locked."""
 
     id: int
@@ -97,11 +97,11 @@ class _Due(NamedTuple):
 
 _INSTANTS = {"due_at", "accepted_at", "expires_at"}
 _COLUMNS = ", ".join(
-    f"CAST({name} AS CHAR)" if name in _INSTANTS else name for name in _Due._fields
+    f"CAST({name} AS CHAR)" if name in _INSTANTS else name for name in _DueRow._fields
 )
 
 
-def take(choice: Choice, holding: Holding) -> Claim:
+def take(choice: Candidates, holding: ClaimContext) -> Claim:
     """Lease what nobody else holds of the choice. The last thing in the caller's transaction."""
     now, instant = holding.now, raw.text(holding.now)
     rows = _locked(choice, now + holding.ahead, holding.owner)
@@ -117,7 +117,7 @@ def take(choice: Choice, holding: Holding) -> Claim:
         rows = _go_on(rows, decided, now, tally)
     if expired := [row for row in rows if row.expires_at and row.expires_at <= instant]:
         heads = ((row.consumer_id, row.ordering_key) for row in expired)
-        expired += map(_Due._make, lanes.expired_behind(heads, _COLUMNS, instant))
+        expired += map(_DueRow._make, lanes.expired_behind(heads, _COLUMNS, instant))
     _finish(expired, DeliveryState.CANCELLED, Reason.EXPIRED, Outcome.EXPIRED, instant, tally)
     worn = [row for row in rows if row.interruption_count >= FREE_ATTEMPTS and row not in expired]
     _finish(worn, DeliveryState.DEAD, Reason.EXHAUSTED, Outcome.INTERRUPTED, instant, tally)
@@ -135,7 +135,7 @@ def take(choice: Choice, holding: Holding) -> Claim:
     return Claim(claimed, len(expired), rescued_count)
 
 
-def _locked(choice: Choice, now: datetime, owner: int | None) -> list[_Due]:
+def _locked(choice: Candidates, now: datetime, owner: int | None) -> list[_DueRow]:
     """The first ones, and of the spare ones as many as others hold of those."""
     rows = _lock(choice.first, now, owner)
     got = Tally(row.consumer_id for row in rows)
@@ -146,7 +146,7 @@ def _locked(choice: Choice, now: datetime, owner: int | None) -> list[_Due]:
     return rows + _lock(instead, now, owner) if any(instead.values()) else rows
 
 
-def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None) -> list[_Due]:
+def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None) -> list[_DueRow]:
     whose = {key: consumer_id for consumer_id, some in chosen.items() for key in some}
     free = "due_at <= %s" if owner is None else f"(due_at <= %s OR lease_owner = {owner:d})"
     found = raw.read(
@@ -156,16 +156,18 @@ def _lock(chosen: Mapping[int, Sequence[int]], now: datetime, owner: int | None)
     )
     place = {delivery_id: place for place, delivery_id in enumerate(whose)}
     # Of a queue one may have gone to another consumer since it was chosen (steps/reassign).
-    rows = [row for row in map(_Due._make, found) if row.consumer_id == whose[row.id]]
+    rows = [row for row in map(_DueRow._make, found) if row.consumer_id == whose[row.id]]
     return sorted(rows, key=lambda row: place[row.id])
 
 
-def _lease(rows: list[_Due], holding: Holding, tally: Tally[tuple[int, str]]) -> list[Claimed]:
+def _lease(
+    rows: list[_DueRow], holding: ClaimContext, tally: Tally[tuple[int, str]]
+) -> list[ClaimedDelivery]:
     """One UPDATE for all that one holder takes for the same time, and the counters with them."""
-    by_holder: dict[tuple[int, int], list[_Due]] = {}
+    by_holder: dict[tuple[int, int], list[_DueRow]] = {}
     for want, mine in zip(holding.wants, shared(rows, holding.wants), strict=True):
         by_holder.setdefault((want.owner, want.lease_ms), []).extend(mine)
-    claimed: dict[int, Claimed] = {}
+    claimed: dict[int, ClaimedDelivery] = {}
     statements = []
     for (owner, lease_ms), some in by_holder.items():
         until = holding.now + timedelta(milliseconds=lease_ms)
@@ -182,7 +184,7 @@ def _lease(rows: list[_Due], holding: Holding, tally: Tally[tuple[int, str]]) ->
     return [claimed[row.id] for row in rows]
 
 
-def _leasing(rows: list[_Due], until: datetime, owner: int) -> raw.Statement:
+def _leasing(rows: list[_DueRow], until: datetime, owner: int) -> raw.Statement:
     return (
         f"UPDATE {TABLE} SET state = %s, reason = %s, attempt_count = attempt_count + 1, "
         "due_at = %s, lease_owner = %s, version = version + 1 "
@@ -192,7 +194,7 @@ def _leasing(rows: list[_Due], until: datetime, owner: int) -> raw.Statement:
 
 
 def _finish(
-    rows: list[_Due],
+    rows: list[_DueRow],
     state: DeliveryState,
     reason: Reason,
     outcome: Outcome,
@@ -214,8 +216,8 @@ def _finish(
 
 
 def _go_on(
-    rows: list[_Due], decided: list[acks.Move], now: datetime, tally: Tally[tuple[int, str]]
-) -> list[_Due]:
+    rows: list[_DueRow], decided: list[acks.Move], now: datetime, tally: Tally[tuple[int, str]]
+) -> list[_DueRow]:
     """Move what is decided without another try; the other rows."""
     acks.move(decided, now)
     to = {move.delivery_id: move.transition.state for move in decided}
@@ -230,7 +232,9 @@ def _go_on(
     return [row for row in rows if row.id not in to]
 
 
-def _without_held(rows: list[_Due], now: datetime, tally: Tally[tuple[int, str]]) -> list[_Due]:
+def _without_held(
+    rows: list[_DueRow], now: datetime, tally: Tally[tuple[int, str]]
+) -> list[_DueRow]:
     """Those that may be sent (again): of a key that a person holds, the next try waits.
 
     What was never tried waits already: it stands behind in its lane, or was put back there.
@@ -260,12 +264,12 @@ def _without_held(rows: list[_Due], now: datetime, tally: Tally[tuple[int, str]]
     return [row for row in rows if row.id not in back]
 
 
-def _leave(rows: Sequence[_Due], dead: set[int], now: datetime) -> None:
+def _leave(rows: Sequence[_DueRow], dead: set[int], now: datetime) -> None:
     """What ended is in nobody's way any more: who asks next finds the one behind it."""
-    ordered = directory.ordered()
+    ordered = config_cache.ordered()
     lanes.leave(
         (
-            Leaver(row.id, row.consumer_id, row.ordering_key, is_dead=row.id in dead)
+            ClosingEntry(row.id, row.consumer_id, row.ordering_key, is_dead=row.id in dead)
             for row in rows
             if row.ordering_key and row.consumer_id in ordered
         ),
@@ -273,7 +277,7 @@ def _leave(rows: Sequence[_Due], dead: set[int], now: datetime) -> None:
     )
 
 
-def _record_lapsed(lapsed: list[_Due], heard: set[int], now: str) -> dict[int, bool]:
+def _record_lapsed(lapsed: list[_DueRow], heard: set[int], now: str) -> dict[int, bool]:
     """The attempt that nobody closed becomes history; its holder can no longer close it.
 
     Those that were ``heard`` of were not in vain. Returns which of the others their consumers are
@@ -282,7 +286,7 @@ def _record_lapsed(lapsed: list[_Due], heard: set[int], now: str) -> dict[int, b
     if not lapsed:
         return {}
     spoilt = [row for row in lapsed if row.id not in heard]
-    views = directory.consumers()
+    views = config_cache.consumers()
     charged = {
         row.id: lifecycle.is_last_lease(row.failure_count, rule=view.retry_for(row.event_type))
         for row in spoilt
@@ -299,7 +303,7 @@ def _record_lapsed(lapsed: list[_Due], heard: set[int], now: str) -> dict[int, b
     return charged
 
 
-def _counted(row: _Due, charged: Mapping[int, bool]) -> _Due:
+def _counted(row: _DueRow, charged: Mapping[int, bool]) -> _DueRow:
     """The row as `_record_lapsed` has written it."""
     if row.state != DeliveryState.IN_FLIGHT:
         return row
@@ -308,8 +312,8 @@ def _counted(row: _Due, charged: Mapping[int, bool]) -> _Due:
     return row._replace(interruption_count=row.interruption_count + 1)
 
 
-def _claimed(row: _Due, lease_until: datetime) -> Claimed:
-    return Claimed(
+def _claimed(row: _DueRow, lease_until: datetime) -> ClaimedDelivery:
+    return ClaimedDelivery(
         id=row.id,
         message_id=row.message_id,
         consumer_id=row.consumer_id,

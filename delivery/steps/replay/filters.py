@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from channels_app.errors import Invalid
 from channels_app.rules import fields, filters, ids, times
-from channels_app.rules.fields import BadValues, Fault, Field, Reader
+from channels_app.rules.fields import Field, FieldError, InvalidValues, Reader
 from delivery.rules.lifecycle import FINISHED
 from delivery.rules.outcome import Outcome
 
@@ -131,8 +131,8 @@ def parse(
             **{_ATTRIBUTES.get(name, name): value for name, value in values.items() if value},
         )
         _check(wanted)
-    except BadValues as bad:
-        raise Invalid.of(BadValues([_placed(fault, at) for fault in bad.faults])) from None
+    except InvalidValues as bad:
+        raise Invalid.of(InvalidValues([_placed(fault, at) for fault in bad.faults])) from None
     return wanted
 
 
@@ -177,15 +177,15 @@ def id_at(instant: datetime) -> int:
 def _check(wanted: ReplayFilter) -> None:
     begins, ends = wanted.accepted_from, wanted.accepted_to
     if begins and ends and begins >= ends:
-        raise BadValues([Fault("to", "The range ends before it begins.")])
+        raise InvalidValues([FieldError("to", "The range ends before it begins.")])
     if wanted.consumer and not wanted.channel:
-        raise BadValues([Fault("channel", "Name the consumer's channel too.")])
+        raise InvalidValues([FieldError("channel", "Name the consumer's channel too.")])
 
 
-def _placed(fault: Fault, at: str) -> Fault:
+def _placed(fault: FieldError, at: str) -> FieldError:
     # An unknown field's name is the caller's own text, and may be no Unicode at all.
     name = fault.field.encode("ascii", "backslashreplace").decode()
-    return Fault(f"{at}.{name}".strip("."), fault.detail)
+    return FieldError(f"{at}.{name}".strip("."), fault.detail)
 
 
 def instant(value: object) -> datetime:

@@ -8,20 +8,20 @@ from channels_app.errors import Conflict, Invalid, NotFound
 from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids
 from delivery.models import Delivery, Replay
-from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED, DeliveryState
+from delivery.rules.principal import Principal
 from delivery.steps.replay.filters import ReplayFilter, store
 from delivery.steps.replay.requeue import Pace, requeue
 from delivery.steps.replay.scope import count, message_upper
 
 MAX_RUNNING = 20
-"""Replays that one tenant may have under way: each costs the steward a slice per round."""
+"""Replays that one tenant may run at once: each costs the maintenance process a slice per round."""
 
 
 def create(
     wanted: ReplayFilter,
     consumers: Sequence[Consumer],
-    asker: Asker,
+    principal: Principal,
     *,
     now: datetime,
     rate_per_second: float | None = None,
@@ -37,16 +37,16 @@ def create(
     newest = _newest(wanted)
 
     def write() -> Replay:
-        _check_room(asker)
+        _check_room(principal)
         replay = Replay.objects.create(
             id=new_id(),
             filter=store(wanted),
             consumer_ids=[consumer.id for consumer in consumers],
             rate_per_second=rate_per_second,
-            reason=asker.reason,
-            requested_by=asker.actor,
-            producer_id=asker.producer_id,
-            team_id=asker.team_id,
+            reason=principal.reason,
+            requested_by=principal.actor,
+            producer_id=principal.producer_id,
+            team_id=principal.team_id,
             matched_count=matched.number,
             upper_id=newest,
             next_due_at=now,
@@ -58,11 +58,11 @@ def create(
             "rate_per_second": rate_per_second,
         }
         AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "replay.create",
             _target(replay),
             team_id=_team_of(replay),
-            reason=asker.reason,
+            reason=principal.reason,
             after=after,
         )
         return replay
@@ -70,7 +70,7 @@ def create(
     return transactions.run(write, on_collision=new_id.reseed)
 
 
-def cancel(replay_id: int, asker: Asker, *, now: datetime) -> Replay:
+def cancel(replay_id: int, principal: Principal, *, now: datetime) -> Replay:
     """Stop a running replay. What it has queued already is sent all the same.
 
     Raises Conflict when it has ended, NotFound when there is none.
@@ -90,11 +90,11 @@ def cancel(replay_id: int, asker: Asker, *, now: datetime) -> Replay:
         replay.save()
         after = {"state": replay.state, "replayed": replay.replayed_count}
         AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "replay.cancel",
             _target(replay),
             team_id=_team_of(replay),
-            reason=asker.reason,
+            reason=principal.reason,
             before=before,
             after=after,
         )
@@ -103,7 +103,7 @@ def cancel(replay_id: int, asker: Asker, *, now: datetime) -> Replay:
     return transactions.run(write)
 
 
-def replay_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) -> Delivery:
+def replay_one(delivery_id: int, principal: Principal, *, now: datetime, slot: int = 0) -> Delivery:
     """Queue one finished delivery now, with a fresh budget, and leave a finished Replay behind.
 
     Raises NotFound, or Conflict when it is not finished, its consumer was removed, or its last
@@ -123,10 +123,10 @@ def replay_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) 
             filter=store(wanted),
             consumer_ids=[consumer.id],
             consumer_index=1,
-            reason=asker.reason,
-            requested_by=asker.actor,
-            producer_id=asker.producer_id,
-            team_id=asker.team_id,
+            reason=principal.reason,
+            requested_by=principal.actor,
+            producer_id=principal.producer_id,
+            team_id=principal.team_id,
             matched_count=1,
             replayed_count=1,
             upper_id=row.id,
@@ -146,11 +146,11 @@ def replay_one(delivery_id: int, asker: Asker, *, now: datetime, slot: int = 0) 
         target = f"delivery:{ids.to_public(ids.DELIVERY, row.id)}"
         before = {"state": row.state}
         AuditEntry.record(
-            asker.actor,
+            principal.actor,
             "delivery.replay",
             target,
             team_id=consumer.team_id,
-            reason=asker.reason,
+            reason=principal.reason,
             before=before,
             after=after,
         )
@@ -183,9 +183,9 @@ def _check_replayable(row: Delivery, consumer: Consumer, now: datetime) -> None:
         raise Conflict("expired", "The message's last instant has passed: it is not sent any more.")
 
 
-def _check_room(asker: Asker) -> None:
+def _check_room(principal: Principal) -> None:
     running = Replay.objects.filter(
-        state=Replay.State.RUNNING, producer_id=asker.producer_id, team_id=asker.team_id
+        state=Replay.State.RUNNING, producer_id=principal.producer_id, team_id=principal.team_id
     )
     if running.count() >= MAX_RUNNING:
         raise Conflict(

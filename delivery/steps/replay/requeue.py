@@ -11,7 +11,7 @@ from delivery import lanes
 from delivery.models import Counter, Delivery
 from delivery.rules.lifecycle import DeliveryState, Reason
 
-GRAIN_S = 0.1
+STEP_S = 0.1
 """Rows of one tenth of a second share an instant, so that a fast rate is not an UPDATE per row."""
 
 
@@ -28,7 +28,7 @@ class Pace:
         if not self.rate_per_second:
             return self.start
         seconds = place / self.rate_per_second
-        return self.start + timedelta(seconds=seconds // GRAIN_S * GRAIN_S)
+        return self.start + timedelta(seconds=seconds // STEP_S * STEP_S)
 
     def after(self, count: int) -> datetime:
         """Where the next slice goes on."""

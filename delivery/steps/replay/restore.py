@@ -11,17 +11,17 @@ from functools import partial
 
 from django.db.models import Exists, F, OuterRef
 
-from channels_app import failpoints, sealing, transactions
+from channels_app import data_encryption, failpoints, transactions
 from channels_app.errors import Conflict, NotFound
 from channels_app.models import AuditEntry, Channel, Consumer, Message, MessageBody, new_id
 from channels_app.rules import ids
 from delivery.models import Delivery, Pruned, Replay, Restore, Restored, RestoredMessage
 from delivery.models.accounting import EVERY_CHANNEL
-from delivery.rules.asker import Asker
-from delivery.steps.replay import bring_back
-from delivery.steps.replay.bring_back import Sorted
+from delivery.rules.principal import Principal
+from delivery.steps.replay import restored_rows
 from delivery.steps.replay.filters import ReplayFilter, store
 from delivery.steps.replay.requeue import Pace, requeue
+from delivery.steps.replay.restored_rows import Sorted
 
 BATCH = 200
 """Rows of one transaction: each may bring a body."""
@@ -51,7 +51,7 @@ def run_each(now: datetime, slot: int) -> Iterator[int]:
             yield count
 
 
-def cancel(restore_id: int, asker: Asker, *, now: datetime) -> Restore:
+def cancel(restore_id: int, principal: Principal, *, now: datetime) -> Restore:
     """Let nothing more in. What is queued already is sent all the same.
 
     Raises Conflict when it has ended, NotFound when there is none.
@@ -63,7 +63,7 @@ def cancel(restore_id: int, asker: Asker, *, now: datetime) -> Restore:
             raise NotFound("unknown_replay", "There is no such restore.")
         if row.state not in OPEN:
             raise Conflict("replay_ended", f"The restore is {row.state} already.")
-        _end(row, Restore.State.CANCELLED, now, actor=asker.actor, reason=asker.reason)
+        _end(row, Restore.State.CANCELLED, now, actor=principal.actor, reason=principal.reason)
         return row
 
     return transactions.run(write)
@@ -109,7 +109,7 @@ def _admit(restore_id: int, now: datetime, slot: int) -> int:
     if restore is None:
         return 0
     consumer = Consumer.objects.filter(id=restore.consumer_id).exclude(state="retired").first()
-    unknown = [key for key in restore.key_ids if not sealing.knows_key(key)]
+    unknown = [key for key in restore.key_ids if not data_encryption.knows_key(key)]
     if consumer is None or unknown:
         error = GONE if consumer is None else SEALED.format(", ".join(unknown))
         _end(restore, Restore.State.REFUSED, now, error=error)
@@ -122,12 +122,12 @@ def _admit(restore_id: int, now: datetime, slot: int) -> int:
             _end(restore, Restore.State.FINISHED, now)
         return 0
     _begin(restore, consumer, now)
-    found = bring_back.sort(some, consumer, now)
-    bring_back.messages(found.missing, consumer)
-    keys = bring_back.deliveries(found.new, consumer, restore, pace, slot)
+    found = restored_rows.sort(some, consumer, now)
+    restored_rows.messages(found.missing, consumer)
+    keys = restored_rows.deliveries(found.new, consumer, restore, pace, slot)
     again = requeue(
         found.again,
-        states=bring_back.DONE,
+        states=restored_rows.DONE,
         replay_id=restore.replay_id or 0,
         pace=pace,
         first_place=len(keys),

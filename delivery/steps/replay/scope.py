@@ -10,7 +10,7 @@ from channels_app import history
 from channels_app.errors import Conflict, Invalid, NotFound
 from channels_app.models import Channel, Consumer, Message
 from channels_app.rules import times
-from channels_app.rules.fields import BadValues, Fault
+from channels_app.rules.fields import FieldError, InvalidValues
 from channels_app.rules.tenants import OPERATOR, Tenant
 from delivery.models import Counter, Delivery
 from delivery.steps.replay import missing, windows
@@ -23,7 +23,7 @@ from delivery.steps.replay.filters import (
     parse,
 )
 
-LOOK = 100_000
+SCAN_ROWS = 100_000
 """Most rows that a count looks at."""
 SAMPLE = 10
 
@@ -54,7 +54,7 @@ def backfill(
         return wanted
     if wanted.accepted_to and wanted.accepted_to <= begins:
         detail = f"The team has the channel's messages since {times.text(begins)}, none before."
-        raise Invalid.of(BadValues([Fault("to", detail)]))
+        raise Invalid.of(InvalidValues([FieldError("to", detail)]))
     return replace(wanted, accepted_from=begins)
 
 
@@ -88,7 +88,7 @@ def consumers_of(
 
 
 def count(wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime) -> Count:
-    """How many deliveries (or messages, for ``missing``) match now, exact up to `LOOK` rows."""
+    """Count the deliveries (``missing``: messages) that match now, exact up to `SCAN_ROWS`."""
     if wanted.kind == "missing":
         rows, exact = _missing(wanted, consumers[0], now)
         return Count(rows.count(), exact)
@@ -132,15 +132,15 @@ def _named(known: QuerySet[Consumer], wanted: ReplayFilter) -> Consumer:
 def _finished(
     wanted: ReplayFilter, consumers: Sequence[Consumer], now: datetime
 ) -> tuple[QuerySet[Delivery], bool]:
-    """Matching deliveries, at most `LOOK` rows deep, and whether that is all of them."""
+    """Matching deliveries, at most `SCAN_ROWS` rows deep, and whether that is all of them."""
     matching = Delivery.objects.filter(wanted.condition(now), state__in=wanted.states)
     matching = matching.filter(id__gte=wanted.first_id)
     everyone = Q(consumer_id__in=[consumer.id for consumer in consumers])
     counted = _counted(wanted, consumers)
-    if wanted.ids or sum(counted.values()) <= LOOK:
+    if wanted.ids or sum(counted.values()) <= SCAN_ROWS:
         return matching.filter(everyone), True
     # The counters say where the rows are: small consumers together, then a part of the next one.
-    left, whole, part = LOOK, list[int](), Q()
+    left, whole, part = SCAN_ROWS, list[int](), Q()
     for consumer_id, number in counted.items():
         if number > left:
             depth = left // len(wanted.states)
@@ -171,7 +171,7 @@ def _missing(
         id__gte=wanted.first_id,
         id__lte=message_upper(wanted, LARGEST_ID),
     )
-    ids: Iterable[int] = rows.order_by("id").values_list("id", flat=True)[LOOK : LOOK + 1]
+    ids: Iterable[int] = rows.order_by("id").values_list("id", flat=True)[SCAN_ROWS : SCAN_ROWS + 1]
     condition = wanted.message_condition(consumer.event_types, now)
     matching = rows.filter(condition & missing.unknown_to(consumer))
     for end in ids:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 BATCH = 1000
 """Rows one slice queues at most."""
-EFFORT = 50
+MAX_SLICES = 50
 """Consumers without a match that one slice looks at, at most; a long stretch counts as five."""
 HORIZON_S = 60.0
 """With a rate, rows are queued so far ahead and no farther: cancelling stops a replay soon."""
@@ -76,7 +76,7 @@ class _Slice:
     slot: int
     count: int = 0
 
-    def next_stretch(self, consumer: Consumer) -> windows.Stretch:
+    def next_key_range(self, consumer: Consumer) -> windows.KeyRange:
         """Look at one stretch and queue what it holds."""
         after = max(self.replay.cursor, self.wanted.first_id - 1, 0)
         upper, left = self.replay.upper_id, self.room - self.count
@@ -132,9 +132,9 @@ def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
         return 0
     part = _Slice(replay, load(replay.filter), pace, now, room, slot)
     effort, last = 0, len(replay.consumer_ids)
-    while part.count < room and effort < EFFORT and replay.consumer_index < last:
+    while part.count < room and effort < MAX_SLICES and replay.consumer_index < last:
         consumer = _consumer(replay.consumer_ids[replay.consumer_index])
-        stretch = part.next_stretch(consumer) if consumer else None
+        stretch = part.next_key_range(consumer) if consumer else None
         if stretch and not stretch.done:
             replay.cursor, effort = stretch.end, effort + 5
         else:

@@ -16,7 +16,7 @@ SCAN = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class KeyRange:
     """What one look found."""
 
     ids: list[int]
@@ -29,7 +29,7 @@ class Stretch:
 
 def deliveries(
     consumer_id: int, states: Sequence[str], wanted: Q, *, after: int, upper: int, limit: int
-) -> Stretch:
+) -> KeyRange:
     """Up to ``limit`` deliveries of a consumer with keys in (after, upper].
 
     One range of the index (consumer, state, id) per state, merged: a sort over several states is
@@ -44,7 +44,7 @@ def deliveries(
     return _cut(list(heapq.merge(*ranges)), end, upper, limit)
 
 
-def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) -> Stretch:
+def messages(channel_id: int, wanted: Q, *, after: int, upper: int, limit: int) -> KeyRange:
     """Up to ``limit`` messages of a channel with keys in (after, upper]."""
     rows = Message.objects.filter(channel_id=channel_id, id__gt=after, id__lte=upper)
     rows = by_index(rows, "message_channel")
@@ -69,8 +69,8 @@ def _of(consumer_id: int) -> QuerySet[Delivery]:
     return by_index(Delivery.objects.filter(consumer_id=consumer_id), "delivery_list")
 
 
-def _cut(found: list[int], end: int, upper: int, limit: int) -> Stretch:
+def _cut(found: list[int], end: int, upper: int, limit: int) -> KeyRange:
     if len(found) > limit:
         found = found[:limit]
-        return Stretch(found, found[-1] if found else 0, False)
-    return Stretch(found, end, end >= upper)
+        return KeyRange(found, found[-1] if found else 0, False)
+    return KeyRange(found, end, end >= upper)

@@ -26,7 +26,7 @@ class Call(NamedTuple):
     """For name, connection and TLS handshake together."""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """How one call ended."""
 
     key: int

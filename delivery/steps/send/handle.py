@@ -14,10 +14,10 @@ from channels_app.rules import addresses
 from channels_app.rules.addresses import Networks
 from delivery.rules import outcome
 from delivery.steps.send import call as wire
-from delivery.steps.send import verdict
-from delivery.steps.send.call import Answer, Call
-from delivery.steps.send.names import Place
-from delivery.steps.send.verdict import Failure
+from delivery.steps.send import errors
+from delivery.steps.send.call import Call, Response
+from delivery.steps.send.dns import Place
+from delivery.steps.send.errors import Failure
 
 _KEPT_HEADER_BYTES = 2048
 _RETRY_NEVER = re.compile(
@@ -29,7 +29,7 @@ _ABORT = -1
 """What a callback returns to make libcurl stop the transfer."""
 
 
-class _Lent(socket.socket):
+class _BorrowedHandle(socket.socket):
     """A socket of which pycurl keeps a duplicate; the original closes without a warning."""
 
     def __del__(self) -> None:
@@ -186,18 +186,18 @@ class Handle:
         """Whether any of the request that it carries has gone out."""
         return bool(self.curl.getinfo(pycurl.REQUEST_SIZE) > 0)
 
-    def answer(self, code: int, detail: str) -> Answer:
+    def answer(self, code: int, detail: str) -> Response:
         """How the call ended, from libcurl's code (0 when it has read a whole answer)."""
         curl, call = self.curl, self.call
         status = curl.getinfo(pycurl.RESPONSE_CODE)
         if code == 0:
-            found, error = verdict.answered(status, oversized=False)
+            found, error = errors.answered(status, oversized=False)
         else:
             # An interim answer is none.
             status = status if status >= 200 else None
-            found, error = verdict.judge(self._failure(code, detail, status))
+            found, error = errors.judge(self._failure(code, detail, status))
         headers = _final(self._headers.getvalue())
-        return Answer(
+        return Response(
             key=call.key,
             outcome=found,
             status=status,
@@ -243,7 +243,7 @@ class Handle:
             self._blocked_ip = ip
             return pycurl.SOCKET_BAD
         try:
-            opened = _Lent(family, kind, protocol)
+            opened = _BorrowedHandle(family, kind, protocol)
         except OSError as error:
             self._no_socket = f"no socket on this machine, {error.strerror}"
             return pycurl.SOCKET_BAD

@@ -12,10 +12,10 @@ import pycurl
 
 from channels_app.rules.addresses import Networks
 from delivery.rules.outcome import Outcome
-from delivery.steps.send import names
-from delivery.steps.send.call import Answer, Call, CallRefused
+from delivery.steps.send import dns
+from delivery.steps.send.call import Call, CallRefused, Response
+from delivery.steps.send.dns import Known, Names, Place
 from delivery.steps.send.handle import Handle, Limits
-from delivery.steps.send.names import Known, Names, Place
 
 _EVENTS = {
     pycurl.POLL_IN: select.EPOLLIN,
@@ -53,13 +53,13 @@ class Sender:
         self._due: float | None = None
         self._idle: list[Handle] = []
         self._busy: dict[Any, Handle] = {}
-        self._done: list[Answer] = []
+        self._done: list[Response] = []
         self._names: Names[Handle] = Names()
         self._epoll.register(self._names.fd, select.EPOLLIN)
         self._untold: list[Known] = []
         self._max_idle_handles = max_connections
         self._connected = False
-        self._nobody = pycurl.Curl()
+        self._no_waiters = pycurl.Curl()
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer_change)
@@ -83,7 +83,7 @@ class Sender:
             self._done.append(_unsent(call, Outcome.PROTOCOL_ERROR, str(refusal), 0))
             self._idle.append(handle)
             return
-        place = names.place_of(call.url)
+        place = dns.place_of(call.url)
         if place is None:
             self._go(handle)
         elif (known := self._names.known(place)) is not None:
@@ -130,7 +130,7 @@ class Sender:
             self._untold.clear()
             self._call_the_waiting()
 
-    def take(self) -> list[Answer]:
+    def take(self) -> list[Response]:
         """The answers to the calls that have ended since the last time."""
         answers, self._done = self._done, []
         queued = 1
@@ -177,7 +177,7 @@ class Sender:
         self._done.clear()
         self._names.close()
         self._multi.close()
-        self._nobody.close()
+        self._no_waiters.close()
         for handle in self._idle:
             handle.curl.close()
         self._idle.clear()
@@ -197,8 +197,8 @@ class Sender:
         """
         if self._connected:
             self._connected = False
-            self._multi.add_handle(self._nobody)
-            self._multi.remove_handle(self._nobody)
+            self._multi.add_handle(self._no_waiters)
+            self._multi.remove_handle(self._no_waiters)
 
     def _go(self, handle: Handle) -> None:
         self._busy[handle.curl] = handle
@@ -222,7 +222,7 @@ class Sender:
             self._done.append(_unsent(handle.call, Outcome.DNS_ERROR, sentence, served.waited_ms))
             self._put_back(handle)
 
-    def _finish(self, curl: Any, code: int, detail: str) -> Answer:
+    def _finish(self, curl: Any, code: int, detail: str) -> Response:
         handle = self._busy[curl]
         answer = handle.answer(code, detail)
         self._release(handle)
@@ -276,9 +276,9 @@ def _machines_cas() -> str:
     return ssl.get_default_verify_paths().cafile or certifi.where()
 
 
-def _unsent(call: Call, outcome: Outcome, sentence: str, total_ms: int) -> Answer:
+def _unsent(call: Call, outcome: Outcome, sentence: str, total_ms: int) -> Response:
     """The answer to a call that libcurl never got."""
-    return Answer(
+    return Response(
         key=call.key,
         outcome=outcome,
         status=None,

@@ -12,14 +12,14 @@ from channels_app.rules import roles
 from channels_app.steps import note_opening
 from channels_app.ui.access import TeamRequest, actor
 from delivery.rules.lifecycle import FINISHED, DeliveryState
-from delivery.runtime import wake
+from delivery.runtime import wakeups
 from delivery.steps import cancel, replay
-from delivery.ui import reach, shapes
+from delivery.ui import policy, shapes
 from delivery.ui import request as requests
-from delivery.ui.reach import WebhookView
+from delivery.ui.policy import WebhookView
 from delivery.ui.views.webhook import tab
 
-MOST_ATTEMPTS = 50
+MAX_ATTEMPTS = 50
 """On the page; the newest are the ones that matter."""
 
 
@@ -30,11 +30,11 @@ class DeliveryView(WebhookView):
         self, request: TeamRequest, channel: str, client_id: str, delivery: str
     ) -> HttpResponse:
         """What was sent, what came back, what comes next."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
-        row = reach.delivery_of(webhook, delivery)
-        newest = list(row.attempts.order_by("-number")[:MOST_ATTEMPTS])
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        row = policy.delivery_of(webhook, delivery)
+        newest = list(row.attempts.order_by("-number")[:MAX_ATTEMPTS])
         now = clock.now()
-        hidden = reach.hidden(request, webhook)
+        hidden = policy.hidden(request, webhook)
         if not hidden:
             parts = ("body", "headers", "answers", "curl")
             note_opening.note(actor(request), f"delivery:{row}", *parts, team_id=request.team.id)
@@ -67,16 +67,16 @@ class DeliveryActionView(WebhookView):
         self, request: TeamRequest, channel: str, client_id: str, delivery: str, action: str
     ) -> HttpResponse:
         """Do it, and say so."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
-        row = reach.delivery_of(webhook, delivery)
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        row = policy.delivery_of(webhook, delivery)
         step = replay.replay_one if action == "replay" else cancel.cancel_one
-        asker = reach.asker_of(request, request.POST.get("reason", "")[:500])
+        principal = policy.principal_of(request, request.POST.get("reason", "")[:500])
         try:
-            step(row.id, asker, now=clock.now(), slot=os.getpid())
+            step(row.id, principal, now=clock.now(), slot=os.getpid())
         except BrokerError as error:
             messages.error(request, error.detail)
         else:
-            wake.hurry([webhook.id])
+            wakeups.notify_pumps([webhook.id])
             done = "Queued: it is sent now." if action == "replay" else "Taken back."
             messages.success(request, done)
         return redirect("webhooks:delivery", request.team.slug, channel, client_id, delivery)

@@ -6,22 +6,22 @@ from django.db.models import Count
 from django.http import Http404, HttpResponse
 from django.shortcuts import render
 
-from channels_app.directory import ChannelView, directory
-from channels_app.errors import BrokerError, Busy, NotFound, Stale
+from channels_app.config_cache import ChannelConfig, config_cache
+from channels_app.errors import BrokerError, NotFound, PreconditionFailed, RateLimited
 from channels_app.models import Channel, EventType
-from channels_app.rules.conditions import Condition
+from channels_app.rules.preconditions import Precondition
 from channels_app.steps import api_keys, register_consumer
 from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import refuse
 from delivery.runtime import probe
-from delivery.ui import reach, shapes
+from delivery.ui import policy, shapes
 from delivery.ui.forms import RegisterForm, fault_of
-from delivery.ui.reach import WebhookView
+from delivery.ui.policy import WebhookView
 from delivery.ui.snippets import code_for
 
-NEW = Condition(must_be_new=True)
+NEW = Precondition(must_be_new=True)
 TAKEN = "The name is taken on this channel; choose another one."
-MOST_TYPES = 500
+MAX_TYPES = 500
 """Event types on a page."""
 
 
@@ -32,7 +32,7 @@ class CatalogueView(WebhookView):
 
     def get(self, request: TeamRequest) -> HttpResponse:
         """All external channels."""
-        channels = Channel.objects.filter(exposure=reach.EXTERNAL).order_by("slug")
+        channels = Channel.objects.filter(exposure=policy.EXTERNAL).order_by("slug")
         counted = channels.annotate(type_count=Count("event_type_set"))
         return self.page("portal/webhooks/catalogue.html", {"channels": counted})
 
@@ -44,15 +44,15 @@ class ChannelPage(WebhookView):
 
     def get(self, request: TeamRequest, channel: str) -> HttpResponse:
         """Each with description, schema and an example."""
-        found = reach.channel_of(channel)
-        types = EventType.objects.filter(channel=found).order_by("deprecated", "name")[:MOST_TYPES]
+        found = policy.channel_of(channel)
+        types = EventType.objects.filter(channel=found).order_by("deprecated", "name")[:MAX_TYPES]
         shown = [shapes.event_type(row) for row in types]
         # One is open, so that people see what they will get.
         opened = next((one for one in shown if one["example"] or one["schema"]), None)
         context = {
             "channel": found,
             "types": [one | {"is_open": one is opened} for one in shown],
-            "mine": reach.webhooks_of(request.team).filter(channel=found),
+            "mine": policy.webhooks_of(request.team).filter(channel=found),
         }
         return self.page("portal/webhooks/channel.html", context)
 
@@ -62,14 +62,14 @@ class RegisterView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str) -> HttpResponse:
         """An empty form."""
-        found = reach.channel_of(channel)
+        found = policy.channel_of(channel)
         return self._form(
             found, _form_for(request, found, initial={"retry": "", "lapsed_leases": "free"})
         )
 
     def post(self, request: TeamRequest, channel: str) -> HttpResponse:
         """Try the address, or register; what was typed is never lost."""
-        found = reach.channel_of(channel)
+        found = policy.channel_of(channel)
         form = _form_for(request, found, request.POST)
         if request.POST.get("do") == "try":
             return self._try(request, found, form)
@@ -82,11 +82,11 @@ class RegisterView(WebhookView):
                 name,
                 form.values(),
                 actor=actor(request),
-                tenant=reach.tenant_of(request),
+                tenant=policy.tenant_of(request),
                 condition=NEW,
                 may_publish=lambda slug: slug in api_keys.published_on(request.team.slug),
             )
-        except (Stale, NotFound):
+        except (PreconditionFailed, NotFound):
             form.add_error("client_id", TAKEN)
             return self._form(found, form, status=409)
         except BrokerError as error:
@@ -109,7 +109,7 @@ class RegisterView(WebhookView):
             if not fault:
                 view = _view(channel)
                 answer = probe.knock(url, view, "your-webhook", team_id=request.team.id)
-        except Busy as error:
+        except RateLimited as error:
             fault, status = error.detail, error.status
         # Fields that are still empty are no mistake yet.
         form = _form_for(request, channel, initial=_typed(form))
@@ -133,8 +133,8 @@ class CheckView(WebhookView):
         return render(request, "portal/webhooks/check.html", context)
 
 
-def _view(channel: Channel) -> ChannelView:
-    view = directory.channel(channel.slug)
+def _view(channel: Channel) -> ChannelConfig:
+    view = config_cache.channel(channel.slug)
     if view is None:
         raise Http404(f"There is no channel {channel.slug}.")
     return view

@@ -17,15 +17,15 @@ from delivery.models import Replay
 from delivery.rules.outcome import Outcome
 from delivery.steps import replay
 from delivery.steps.replay import ReplayFilter
-from delivery.ui import reach, shapes
+from delivery.ui import policy, shapes
 from delivery.ui.forms import ReplayForm
 from delivery.ui.pages import Wanted
-from delivery.ui.reach import WebhookView
+from delivery.ui.policy import WebhookView
 from delivery.ui.views.webhook import tab
 
 LAST = 20
 """Replays on a page."""
-LOOK = 50 * LAST
+SCAN_ROWS = 50 * LAST
 """Of the team's that one page looks at, to find those of this webhook."""
 
 
@@ -36,20 +36,20 @@ class ReplayStartView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """How many would be sent again; nothing is changed."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         return self._ask(request, webhook, ReplayForm())
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Begin."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         form = ReplayForm(request.POST)
 
         def begin() -> Replay:
             wanted = _filter(request, webhook)
             return replay.create(
                 wanted,
-                replay.consumers_of(wanted, tenant=reach.tenant_of(request)),
-                reach.asker_of(request, form.cleaned_data["reason"]),
+                replay.consumers_of(wanted, tenant=policy.tenant_of(request)),
+                policy.principal_of(request, form.cleaned_data["reason"]),
                 now=clock.now(),
                 rate_per_second=form.cleaned_data["rate_per_second"],
             )
@@ -87,15 +87,17 @@ class ReplaysView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """The last ones that the team asked for, or those before one of them."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         mine = Replay.objects.filter(team_id=webhook.team_id)
         if before := ids.from_public(ids.REPLAY, request.GET.get("before", "")):
             mine = mine.filter(id__lt=before)
         # Newest first by key; those of the team's other webhooks are passed over, within a bound.
-        looked = list(mine.order_by("-id")[:LOOK])
+        looked = list(mine.order_by("-id")[:SCAN_ROWS])
         rows = [row for row in looked if row.consumer_ids == [webhook.id]]
         # The last one that is shown, or looked at: what is older goes on from there.
-        last = rows[LAST - 1] if len(rows) > LAST else looked[-1] if len(looked) == LOOK else None
+        last = (
+            rows[LAST - 1] if len(rows) > LAST else looked[-1] if len(looked) == SCAN_ROWS else None
+        )
         context = {
             "replays": [_shown(row) for row in rows[:LAST]],
             "older": _public(last) if last else "",
@@ -111,8 +113,8 @@ class ReplayView(WebhookView):
         self, request: TeamRequest, channel: str, client_id: str, replay_id: str
     ) -> HttpResponse:
         """As a page, or only what changes, for the page's script."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
-        row = reach.replay_of(webhook, replay_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        row = policy.replay_of(webhook, replay_id)
         context = tab(webhook, "dead", {"replay": _shown(row)})
         if "X-Live" in request.headers:
             return render(request, "portal/webhooks/progress.html", context)
@@ -126,12 +128,12 @@ class ReplayCancelView(WebhookView):
         self, request: TeamRequest, channel: str, client_id: str, replay_id: str
     ) -> HttpResponse:
         """What it has queued already is sent all the same."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
-        row = reach.replay_of(webhook, replay_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        row = policy.replay_of(webhook, replay_id)
         try:
             replay.cancel(
                 row.id,
-                reach.asker_of(request, request.POST.get("reason", "")[:500]),
+                policy.principal_of(request, request.POST.get("reason", "")[:500]),
                 now=clock.now(),
             )
         except BrokerError as error:

@@ -8,25 +8,25 @@ from django.http import HttpResponse
 from django.shortcuts import redirect
 
 from channels_app import clock
-from channels_app.errors import BrokerError, Busy
+from channels_app.errors import BrokerError, RateLimited
 from channels_app.models import Consumer
-from channels_app.rules.conditions import Condition
+from channels_app.rules.preconditions import Precondition
 from channels_app.steps import api_keys, register_consumer, rotate_secret, switch_consumer
 from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import complaint, tried
 from delivery.models import Counter, Delivery, Notice
-from delivery.rules import picture as rules
-from delivery.runtime import probe, wake
-from delivery.steps import horizon
-from delivery.ui import pages, picture, reach, shapes
+from delivery.rules import delivery_chart as rules
+from delivery.runtime import probe, wakeups
+from delivery.steps import due_times
+from delivery.ui import charts, pages, policy, shapes
 from delivery.ui.forms import RotateForm, SwitchForm, WebhookForm, initial
 from delivery.ui.pages import Wanted
-from delivery.ui.reach import WebhookView
+from delivery.ui.policy import WebhookView
 from delivery.ui.snippets import code_for
 
 PER_PAGE = 25
 NOTICES = 20
-MOST_AHEAD = 100
+MAX_UPCOMING = 100
 
 
 def tab(webhook: Consumer, name: str, more: dict[str, Any]) -> dict[str, Any]:
@@ -53,11 +53,11 @@ class IndexView(WebhookView):
 
     def get(self, request: TeamRequest) -> HttpResponse:
         """With state, last deliveries and what waits."""
-        mine = reach.webhooks_of(request.team).select_related("channel", "health")
+        mine = policy.webhooks_of(request.team).select_related("channel", "health")
         pages_ = Paginator(mine.order_by("channel__slug", "client_id"), PER_PAGE)
         page = pages_.get_page(request.GET.get("page"))
         counts = Counter.read(webhook.id for webhook in page)
-        strips = picture.strips(counts)
+        strips = charts.strips(counts)
         rows = []
         for webhook in page:
             word, tone, _ = webhook.condition
@@ -82,7 +82,7 @@ class DeliveriesView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Newest first, filtered."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         return self.page("portal/webhooks/deliveries.html", _listed(request, webhook, "deliveries"))
 
 
@@ -91,7 +91,7 @@ class DeadLettersView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Newest first, filtered, to be replayed."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         return self.page("portal/webhooks/dead.html", _listed(request, webhook, "dead"))
 
 
@@ -100,11 +100,11 @@ class AheadView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """The next ones, in the order of their time."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
-        keys = horizon.ahead(webhook.id, clock.now(), MOST_AHEAD + 1)
-        found = Delivery.objects.in_bulk(keys[:MOST_AHEAD])
+        webhook = policy.webhook_of(request.team, channel, client_id)
+        keys = due_times.ahead(webhook.id, clock.now(), MAX_UPCOMING + 1)
+        found = Delivery.objects.in_bulk(keys[:MAX_UPCOMING])
         rows = [shapes.delivery(found[key]) for key in keys if key in found]
-        context = {"rows": rows, "is_more": len(keys) > MOST_AHEAD}
+        context = {"rows": rows, "is_more": len(keys) > MAX_UPCOMING}
         return self.page("portal/webhooks/ahead.html", tab(webhook, "ahead", context))
 
 
@@ -113,22 +113,22 @@ class HealthView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Bars, percentiles, and what its owners were told."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         span = request.GET.get("span", "")
-        span = span if span in picture.SPANS else "24h"
-        bars = picture.bars(webhook.id, span, clock.now())
+        span = span if span in charts.SPANS else "24h"
+        bars = charts.bars(webhook.id, span, clock.now())
         whole = rules.together(bars)
         context = {
             "span": span,
-            "spans": list(picture.SPANS),
-            "columns": picture.columns(bars),
-            "canvas": (picture.WIDTH, picture.HEIGHT),
+            "spans": list(charts.SPANS),
+            "columns": charts.columns(bars),
+            "canvas": (charts.WIDTH, charts.HEIGHT),
             "whole": whole,
             "rate": rules.success_rate(whole),
             "percentiles": [
                 (f"p{n}", rules.percentile(whole.answers, n / 100)) for n in (50, 95, 99)
             ],
-            "sample": picture.SAMPLE,
+            "sample": charts.SAMPLE,
             "notices": Notice.objects.filter(consumer=webhook).order_by("-id")[:NOTICES],
         }
         return self.page("portal/webhooks/health.html", tab(webhook, "health", context))
@@ -139,12 +139,12 @@ class SettingsView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """As they are."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         return self._form(webhook, _form_of(webhook, initial=initial(webhook)))
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Change them, unless somebody else did meanwhile."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         form = _form_of(webhook, request.POST)
         seen = request.POST.get("version", "")
         done = tried(
@@ -154,8 +154,8 @@ class SettingsView(WebhookView):
                 client_id,
                 form.values(),
                 actor=actor(request),
-                tenant=reach.tenant_of(request),
-                condition=Condition(frozenset({int(seen)} if seen.isdecimal() else ())),
+                tenant=policy.tenant_of(request),
+                condition=Precondition(frozenset({int(seen)} if seen.isdecimal() else ())),
                 may_publish=lambda slug: slug in api_keys.published_on(request.team.slug),
             ),
         )
@@ -174,12 +174,12 @@ class SecretView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Which secrets sign, and how to verify; never the secrets themselves."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         return self._show(webhook, RotateForm(), "")
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Make a new one, and show it once."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         form = RotateForm(request.POST)
         done = tried(
             form,
@@ -188,7 +188,7 @@ class SecretView(WebhookView):
                 client_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},
                 actor=actor(request),
-                tenant=reach.tenant_of(request),
+                tenant=policy.tenant_of(request),
                 reason=form.cleaned_data["reason"],
             ),
         )
@@ -212,18 +212,18 @@ class TestView(WebhookView):
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """What will be sent."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         return self.page("portal/webhooks/test.html", tab(webhook, "test", {}))
 
     def post(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
         """Send it and show the answer."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         context: dict[str, Any] = {}
         status = 200
         try:
-            found = probe.probe(reach.view_of(webhook), team_id=request.team.id)
+            found = probe.probe(policy.view_of(webhook), team_id=request.team.id)
             context["probed"] = shapes.probed(found)
-        except Busy as error:
+        except RateLimited as error:
             context["refused"], status = error.detail, error.status
         except BrokerError as error:
             context["refused"] = error.detail
@@ -242,7 +242,7 @@ class SwitchView(WebhookView):
 
     def post(self, request: TeamRequest, channel: str, client_id: str, action: str) -> HttpResponse:
         """Do it, and say so."""
-        webhook = reach.webhook_of(request.team, channel, client_id)
+        webhook = policy.webhook_of(request.team, channel, client_id)
         (step, said), form = self.steps[action], SwitchForm(request.POST)
         done = tried(
             form,
@@ -250,7 +250,7 @@ class SwitchView(WebhookView):
                 channel,
                 client_id,
                 actor=actor(request),
-                tenant=reach.tenant_of(request),
+                tenant=policy.tenant_of(request),
                 reason=form.cleaned_data["reason"],
             ),
         )
@@ -258,7 +258,7 @@ class SwitchView(WebhookView):
             messages.error(request, complaint(form))
         else:
             messages.success(request, said)
-            wake.hurry([webhook.id])
+            wakeups.notify_pumps([webhook.id])
         if done and action == "retire":
             return redirect("webhooks:index", request.team.slug)
         return redirect("webhooks:deliveries", request.team.slug, channel, client_id)

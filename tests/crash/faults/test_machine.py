@@ -149,9 +149,9 @@ def test_without_wake_ups_and_announcements_everything_is_found_by_looking(
     file = disk.folder / "broker.sqlite3"
     with closing(sqlite3.connect(file, timeout=RECOVERY_S, isolation_level=None)) as database:
         database.execute("UPDATE delivery_pumpslot SET wake_address = '127.0.0.1 9'")
-    announcement = disk.folder / "configuration-changed"
-    announcement.unlink()
-    announcement.mkdir()  # nobody can write to it, not even root
+    change_marker = disk.folder / "configuration-changed"
+    change_marker.unlink()
+    change_marker.mkdir()  # nobody can write to it, not even root
     time.sleep(1.5)  # who rings knows the old address for a second
     target = {"url": consumer.url("/unannounced")}
     broker.call("PUT", "/channels/orders/consumers/unannounced", 201, json=target)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 import requests
 
-from tests.crash.books import Books
-from tests.support.broker import ANSWER_S, Broker, fresh_database, wait_until
+from tests.crash.counts import Counts
+from tests.support.broker import ANSWER_TIMEOUT_S, Broker, fresh_database, wait_until
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.e2e
@@ -83,10 +83,10 @@ def load(broker: Broker, channel: str) -> Iterator[list[int]]:
     def produce() -> None:
         waiting = "SELECT COUNT(*) FROM channels_app_message WHERE state = 'accepted'"
         while not stopped.is_set():
-            if Books(broker).number(waiting) > WAITING:
+            if Counts(broker).number(waiting) > WAITING:
                 stopped.wait(0.05)
                 continue
-            answer = requests.post(url, json=batch, headers=headers, timeout=ANSWER_S)
+            answer = requests.post(url, json=batch, headers=headers, timeout=ANSWER_TIMEOUT_S)
             accepted.append(answer.json()["accepted"])
 
     producers = [threading.Thread(target=produce) for _ in range(2)]
@@ -109,7 +109,7 @@ def flows(accepted: list[int], broker: Broker, batches: int = 8) -> None:
 def begun(hosts: Hosts, consumer: str, when: str, at: datetime) -> int:
     """How many requests to the consumer began before or after an instant."""
     instant = at.strftime("%Y-%m-%d %H:%M:%S.%f")
-    return Books(hosts.one).number(
+    return Counts(hosts.one).number(
         f"SELECT COUNT(*) {REQUESTS} '{consumer}' AND attempt.started_at {when} '{instant}'"
     )
 
@@ -133,7 +133,7 @@ def settled(hosts: Hosts, channel: str) -> None:
     """
 
     def more() -> str:
-        books = Books(hosts.one)
+        books = Counts(hosts.one)
         columns = "consumer.client_id, consumer.state, delivery.due_at, delivery.lease_owner"
         held = books.read(f"SELECT {columns} {under_way} LIMIT 10")
         pumps = books.read("SELECT generation, pid, heartbeat_at, followed FROM delivery_pumpslot")
@@ -141,7 +141,7 @@ def settled(hosts: Hosts, channel: str) -> None:
         return "\n".join([str(datetime.now(UTC)), str(held), str(pumps), *logs])
 
     open_count = f"SELECT COUNT(*) {under_way}"
-    wait_until(lambda: not Books(hosts.one).number(open_count), PATIENCE_S, "not settled", more)
+    wait_until(lambda: not Counts(hosts.one).number(open_count), PATIENCE_S, "not settled", more)
 
 
 @pytest.mark.trap("a pause that is answered before it is true")
@@ -189,7 +189,7 @@ def park(hosts: Hosts, lanes: str, key: str) -> None:
     def is_parked() -> bool:
         for lane in hosts.one.call("GET", f"{lanes}?ordering_key={key}", 200)["items"]:
             url = f"{hosts.other.base}{lanes}/{lane['id']}/park"
-            return hosts.other.http.post(url, timeout=ANSWER_S).ok
+            return hosts.other.http.post(url, timeout=ANSWER_TIMEOUT_S).ok
         return False
 
     wait_until(is_parked, PATIENCE_S, f"nothing of {key} is open")
@@ -218,7 +218,7 @@ def test_a_frozen_pump_begins_nothing_when_it_wakes(hosts: Hosts) -> None:
     names = register(hosts, "frozen")
     with load(hosts.one, "frozen") as accepted:
         flows(accepted, hosts.one)
-        pumps = Books(hosts.one).read("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
+        pumps = Counts(hosts.one).read("SELECT pid FROM delivery_pumpslot WHERE kind = 'pump'")
         (pid,) = {pid for (pid,) in pumps}.intersection(hosts.other.workers())
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -240,17 +240,17 @@ def test_what_one_host_has_made_the_other_knows(hosts: Hosts) -> None:
         channel = f"/channels/fresh-{number}"
         hosts.one.call("PUT", channel, 201, json={})
         url = f"{hosts.other.base}{channel}/messages"
-        answer = hosts.other.http.post(url, data=b"x", timeout=ANSWER_S)
+        answer = hosts.other.http.post(url, data=b"x", timeout=ANSWER_TIMEOUT_S)
         statuses.append(answer.status_code)
         hosts.one.call("PUT", f"{channel}/consumers/pull", 201, json={"mode": "pull"})
         url = f"{hosts.other.base}{channel}/consumers/pull/receive"
-        statuses.append(hosts.other.http.post(url, json={}, timeout=ANSWER_S).status_code)
+        statuses.append(hosts.other.http.post(url, json={}, timeout=ANSWER_TIMEOUT_S).status_code)
     assert statuses == [202, 200] * 30
 
 
 def most_at_once(hosts: Hosts, consumer: str) -> int:
     """The most requests to a consumer that were open at the same time."""
-    rows = Books(hosts.one).read(
+    rows = Counts(hosts.one).read(
         f"SELECT attempt.started_at, attempt.total_ms {REQUESTS} '{consumer}'"
     )
     changes: list[tuple[datetime, int]] = []

@@ -18,13 +18,13 @@ import atheris
 with atheris.instrument_imports(include=["channels_app.rules", "delivery.rules"]):
     from channels_app.rules import (
         addresses,
-        conditions,
+        body_preview,
         filters,
         headers,
         ids,
         keys,
         names,
-        payload,
+        preconditions,
         schemas,
         times,
     )
@@ -57,7 +57,7 @@ def one(data: bytes) -> None:
         host = urlsplit(text).hostname or ""
         with suppress(ValueError):
             assert addresses.may_call(str(ip_address(host)), ()), text
-    for reader in (conditions.parse, times.instant, times.delay_ms):
+    for reader in (preconditions.parse, times.instant, times.delay_ms):
         with suppress(ValueError):
             reader(text)
     number = ids.from_public("msg", text)
@@ -71,7 +71,7 @@ def one(data: bytes) -> None:
     if filters.validate_pattern(text) is None:
         filters.matches([text], "order.paid")
     keys.parse(text)
-    payload.show(data, name)
+    body_preview.show(data, name)
     schemas.fault(SCHEMA, data)
     wait = outcome.parse_retry_after(text, NOW)
     assert wait is None or 0 <= wait <= outcome.RETRY_AFTER_CAP_S

@@ -17,7 +17,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from tests.e2e.sqs.conftest import client
-from tests.support.broker import ANSWER_S, wait_until
+from tests.support.broker import ANSWER_TIMEOUT_S, wait_until
 from tests.support.door import REGION, Door
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
@@ -36,7 +36,7 @@ def sent(request: AWSRequest, **changed: str) -> requests.Response:
     made = request.prepare()
     headers = {name: str(value) for name, value in made.headers.items()} | changed
     return requests.request(
-        made.method, made.url, headers=headers, data=made.body, timeout=ANSWER_S
+        made.method, made.url, headers=headers, data=made.body, timeout=ANSWER_TIMEOUT_S
     )
 
 
@@ -221,7 +221,9 @@ def test_a_request_without_a_right_signature_is_refused(door: Door) -> None:
 def test_a_body_that_is_not_the_signed_one_is_refused(door: Door) -> None:
     request = signed(door, json_request(door, "ListQueues", {}))
     made = request.prepare()
-    answer = requests.post(made.url, headers=dict(made.headers), data="{ }", timeout=ANSWER_S)
+    answer = requests.post(
+        made.url, headers=dict(made.headers), data="{ }", timeout=ANSWER_TIMEOUT_S
+    )
     assert refused(answer) == (403, "SignatureDoesNotMatch")
 
 
@@ -234,7 +236,7 @@ def test_a_presigned_address_is_good_by_itself(door: Door, url: str) -> None:
 
 
 def test_the_console_stays_at_the_address(door: Door) -> None:
-    answer = requests.get(f"{door.url}/", timeout=ANSWER_S, allow_redirects=False)
+    answer = requests.get(f"{door.url}/", timeout=ANSWER_TIMEOUT_S, allow_redirects=False)
     assert (answer.status_code, answer.headers["Location"]) == (302, "/admin/")
 
 
@@ -379,7 +381,7 @@ def test_a_channel_with_a_pull_consumer_is_a_queue(door: Door, boto: Any, name: 
 
 def waiting(door: Door) -> int:
     """How many calls wait for messages in the broker's web processes."""
-    text = requests.get(f"{door.url}/metrics", timeout=ANSWER_S).text
+    text = requests.get(f"{door.url}/metrics", timeout=ANSWER_TIMEOUT_S).text
     found = re.search(r"^hookstation_receivers_waiting ([\d.]+)", text, re.MULTILINE)
     return int(float(found[1])) if found else 0
 

@@ -8,12 +8,12 @@ from django.db.models import Count, F
 from bench.bodies import number_in
 from bench.inside import claims, piles, statements
 from bench.inside.history import History
-from channels_app import clock, sealing
+from channels_app import clock, data_encryption
 from channels_app.models import Message, MessageBody
 from channels_app.rules import ids
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
-from delivery.steps import claim, recount
-from delivery.steps.claim import Want
+from delivery.steps import claim, counter_repair
+from delivery.steps.claim import ClaimRequest
 from tests.support.pumping import recounted
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,7 +36,7 @@ def test_the_books_add_up_to_the_rows(history: History) -> None:
     history.fail(20, quietly)
 
     assert Counter.totals() == recounted()
-    assert recount.gap() == 0
+    assert counter_repair.gap() == 0
     totals = Counter.totals()
     assert (totals["delivered"], totals["dead"], totals["queued"]) == (50, 50, 60)
     assert Message.objects.count() == MessageBody.objects.count() == 110
@@ -69,7 +69,7 @@ def test_every_message_has_the_deliveries_and_attempts_that_it_says(history: His
     tried = Delivery.objects.annotate(found=Count("attempts"))
     assert not tried.exclude(found=F("attempt_count")).exists()
     body = MessageBody.objects.latest("message_id")
-    assert number_in(sealing.open_body(body.message_id, bytes(body.data))) == 0
+    assert number_in(data_encryption.decrypt_body(body.message_id, bytes(body.data))) == 0
     assert ConsumerHealth.objects.get(consumer=history.broken).circuit == "open"
 
 
@@ -81,7 +81,7 @@ def test_what_is_scheduled_is_counted_and_not_taken(history: History) -> None:
     assert history.steady.deliveries.filter(due_at__gt=now + timedelta(hours=12)).count() == 30
     assert Message.objects.filter(due_at__gt=now).count() == 30
     assert Counter.totals() == recounted()
-    taken = claim.claim([Want(history.steady.id, 100, 1000, 1)], now=now, slot=0)
+    taken = claim.claim([ClaimRequest(history.steady.id, 100, 1000, 1)], now=now, slot=0)
     assert len(taken.rows) == 10
 
 
@@ -117,5 +117,5 @@ def test_bare_statements_leave_the_books_in_order(monkeypatch: pytest.MonkeyPatc
     assert found.keys() == costs | {"commit_p50", "commit_p99"}
     assert all(value > 0 for value in found.values())
     assert Counter.totals() == recounted()
-    assert recount.gap() == 0
+    assert counter_repair.gap() == 0
     assert Delivery.objects.filter(state="delivered").count() == 250

@@ -143,7 +143,7 @@ def test_a_process_that_lacks_a_key_is_named() -> None:
 
     PumpSlot.objects.update(missing_key_ids="", key_ids="0badcafe")
     (finding,) = diagnosis.encryption()
-    assert f"({keystore.sealing_id()})" in finding.sentence
+    assert f"({keystore.encrypting_key_id()})" in finding.sentence
 
 
 def test_a_new_key_that_does_not_seal_yet_and_one_that_opens_nothing() -> None:
@@ -160,7 +160,7 @@ def test_a_new_key_that_does_not_seal_yet_and_one_that_opens_nothing() -> None:
 def test_a_rotation_that_left_out_a_consumer_s_headers() -> None:
     consumer = ConsumerFactory.create()
     former = Keyring.from_texts([generate_key()])
-    Consumer.objects.filter(pk=consumer.pk).update(headers_sealed=former.seal(b"{}", b"x"))
+    Consumer.objects.filter(pk=consumer.pk).update(headers_sealed=former.encrypt(b"{}", b"x"))
 
     assert found(diagnosis.encryption) == [("warning", "key_rotation")]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, OperationalError, connection, models
 
-from channels_app import clock, sealing, transactions
+from channels_app import clock, data_encryption, transactions
 from channels_app.models import IdempotencyRecord, Message, MessageBody, raw
 from channels_app.rules import times
 from channels_app.signals import message_accepted
@@ -101,7 +101,7 @@ def until(done: Callable[[], bool]) -> None:
 
 def body_of(result: Accepted) -> bytes:
     row = MessageBody.objects.get(message_id=result.message_id)
-    return sealing.open_body(result.message_id, bytes(row.data))
+    return data_encryption.decrypt_body(result.message_id, bytes(row.data))
 
 
 def defaults(model: type[models.Model], *, but: set[str]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_every_column_is_what_the_model_would_have_stored(
     expected = given | defaults(Message, but=set(given))
     assert {name: getattr(row, name) for name in expected} == expected
     assert result == Accepted(row.id, False, False, row.due_at)
-    assert sealing.headers_of(row) == publication.headers
+    assert data_encryption.headers_of(row) == publication.headers
     assert body_of(result) == publication.body
     record = IdempotencyRecord.objects.get()
     window = timedelta(seconds=view_of(channel).idempotency_window_s)

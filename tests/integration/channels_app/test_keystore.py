@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import keystore, sealing
+from channels_app import data_encryption, keystore
 from channels_app.errors import NotFound
 from channels_app.models import SigningKey
 from channels_app.rules.encryption import KeyMissing, generate_key
@@ -27,25 +27,25 @@ def made_earlier(by: timedelta) -> None:
 
 def test_a_new_key_seals_nothing_until_it_is_let() -> None:
     with host(OLD) as old:
-        assert sealing.seal_body(1, b"first", encrypt=True)[1] == old.primary_id
+        assert data_encryption.encrypt_body(1, b"first", encrypt=True)[1] == old.primary_id
     with host(NEW, OLD) as both:
-        assert sealing.seal_body(1, b"body", encrypt=True)[1] == old.primary_id
+        assert data_encryption.encrypt_body(1, b"body", encrypt=True)[1] == old.primary_id
         keystore.activate(both.primary_id)
-        data, key_id = sealing.seal_body(1, b"body", encrypt=True)
+        data, key_id = data_encryption.encrypt_body(1, b"body", encrypt=True)
         assert key_id == both.primary_id
     with host(NEW):
         assert not keystore.refusal()
-        assert sealing.open_body(1, data) == b"body"
+        assert data_encryption.decrypt_body(1, data) == b"body"
 
 
 def test_a_key_that_does_not_open_the_canary_is_refused_and_seals_nothing() -> None:
     with host(OLD) as old:
-        sealing.seal_body(1, b"body", encrypt=True)
+        data_encryption.encrypt_body(1, b"body", encrypt=True)
     with host(NEW) as wrong:
         assert old.primary_id in keystore.refusal()
         assert wrong.primary_id in keystore.refusal()
         with pytest.raises(KeyMissing, match=old.primary_id):
-            sealing.seal_body(2, b"body", encrypt=True)
+            data_encryption.encrypt_body(2, b"body", encrypt=True)
     with host(OLD):
         SigningKey.objects.update(sealed=b"\x01" + bytes(60))
         keystore.forget()
@@ -55,7 +55,7 @@ def test_a_key_that_does_not_open_the_canary_is_refused_and_seals_nothing() -> N
 def test_asking_whether_keys_fit_writes_nothing() -> None:
     with host(OLD) as old:
         assert not keystore.refusal()
-        assert keystore.sealing_id() == old.primary_id
+        assert keystore.encrypting_key_id() == old.primary_id
         assert not SigningKey.objects.exists()
 
 
@@ -78,16 +78,16 @@ def test_a_key_that_was_undone_with_its_transaction_is_forgotten() -> None:
 def test_a_transaction_that_makes_the_first_key_reads_it_once() -> None:
     with host(OLD), transaction.atomic(), CaptureQueriesContext(connection) as queries:
         for number in range(20):
-            sealing.seal_body(number, b"body", encrypt=True)
+            data_encryption.encrypt_body(number, b"body", encrypt=True)
     assert len(queries) < 10
 
 
 def test_keys_of_ones_own_take_over_from_the_derived_one() -> None:
     with host() as derived:
-        data, key_id = sealing.seal_body(1, b"body", encrypt=True)
+        data, key_id = data_encryption.encrypt_body(1, b"body", encrypt=True)
         assert key_id == derived.primary_id
     with host(NEW) as both:
-        assert sealing.open_body(1, data) == b"body"
+        assert data_encryption.decrypt_body(1, data) == b"body"
         keystore.activate(both.primary_id)
     with host(NEW, secret="another secret " * 4):
         assert not keystore.refusal()
@@ -149,12 +149,12 @@ def test_a_former_signing_key_ends_with_its_overlap() -> None:
 def test_what_a_process_knows_is_young() -> None:
     with host(NEW, OLD) as both, pytest.MonkeyPatch.context() as patched:
         keystore.signing_key(b"")
-        assert keystore.sealing_id() == both.primary_id
+        assert keystore.encrypting_key_id() == both.primary_id
         old_id = next(iter(both.ids - {both.primary_id}))
-        other = both.sealing_with(old_id)
+        other = both.encrypting_with(old_id)
         key = SigningKey.objects.get()
-        sealed = other.seal(both.open(bytes(key.sealed), b"signing key:1"), b"signing key:1")
+        sealed = other.encrypt(both.open(bytes(key.sealed), b"signing key:1"), b"signing key:1")
         SigningKey.objects.update(sealed=sealed, key_id=old_id)
-        assert keystore.sealing_id() == both.primary_id
+        assert keystore.encrypting_key_id() == both.primary_id
         patched.setattr(keystore, "FRESH_S", -1.0)
-        assert keystore.sealing_id() == old_id
+        assert keystore.encrypting_key_id() == old_id

@@ -40,16 +40,16 @@ def test_a_column_without_a_default_must_be_named() -> None:
 
 def test_a_statement_has_so_many_rows_and_bytes_at_most() -> None:
     insert = raw.Insert(MessageBody, numbers=("message_id",), values=("data", "key_id"))
-    half = b"x" * (raw.MOST_BYTES // 2)
+    half = b"x" * (raw.MAX_BYTES // 2)
     rows = [((number,), (half, "k")) for number in range(5)]
     # Two values of each: what is long goes to the driver as it is.
     assert [len(values) for _, values in insert.statements(rows)] == [4, 4, 2]
-    rows = [((number,), (b"", "k")) for number in range(raw.MOST_ROWS + 1)]
-    assert [len(values) for _, values in insert.statements(rows)] == [raw.MOST_ROWS, 1]
+    rows = [((number,), (b"", "k")) for number in range(raw.MAX_ROWS + 1)]
+    assert [len(values) for _, values in insert.statements(rows)] == [raw.MAX_ROWS, 1]
 
 
 def test_long_headers_are_split_too() -> None:
-    half = '"' + "x" * (raw.MOST_BYTES // 2) + '"'
+    half = '"' + "x" * (raw.MAX_BYTES // 2) + '"'
     rows = [((number, 1), (half, "a", "b", "c")) for number in range(5)]
     assert [len(values) // 4 for _, values in INSERT.statements(rows)] == [1] * 5
 
@@ -82,7 +82,7 @@ def test_what_is_not_a_whole_number_cannot_stand_in_a_statement() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("length", [1, raw.MOST_BYTES])
+@pytest.mark.parametrize("length", [1, raw.MAX_BYTES])
 def test_several_statements_tell_how_many_rows_each_found(length: int) -> None:
     channel = ChannelFactory.create()
     messages = [MessageFactory.create(channel=channel) for _ in range(3)]

@@ -7,14 +7,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import sealing
-from channels_app.errors import BrokerError, Conflict, Invalid, NotFound, Stale
+from channels_app import data_encryption
+from channels_app.errors import BrokerError, Conflict, Invalid, NotFound, PreconditionFailed
 from channels_app.models import ApiKey, AuditEntry, Consumer, ConsumerSecret, DirectoryVersion
 from channels_app.rules import keys
-from channels_app.rules.conditions import Condition
-from channels_app.rules.registered import Registered
+from channels_app.rules.preconditions import Precondition
 from channels_app.rules.secrets import decode_secret, new_secret
 from channels_app.rules.tenants import Tenant
+from channels_app.rules.write_result import WriteResult
 from channels_app.steps import (
     adopt_secret,
     api_keys,
@@ -33,7 +33,7 @@ HOOK = "http://127.0.0.1:9/hook"
 
 def test_the_same_values_twice_change_nothing_anywhere() -> None:
     def apply() -> list[bool]:
-        done: list[Registered[Any]] = [
+        done: list[WriteResult[Any]] = [
             register_channel.put("orders", {"default_retry": [1, 2.5]}, actor="command"),
             register_event_type.put("orders", "a.b", {"schema": {"const": 1}}, actor="command"),
             register_producer.put("shop", {"rate_limit": {"per_second": 5}}, actor="command"),
@@ -113,7 +113,7 @@ def test_many_consumers_are_written_in_a_few_statements(
     ConsumerFactory.create(channel=channels[1], client_id="c1")
     number = DirectoryVersion.objects.get().number
 
-    def put(path: str) -> list[Registered[Consumer]]:
+    def put(path: str) -> list[WriteResult[Consumer]]:
         values = {"url": f"{HOOK}/{path}"}
         wanted = [
             register_consumer.Registration(channel.slug, f"c{i}", values)
@@ -123,7 +123,7 @@ def test_many_consumers_are_written_in_a_few_statements(
         with CaptureQueriesContext(connection) as queries:
             done = register_consumer.put_all(wanted, actor="command")
         assert len(queries) < 50
-        return [one for one in done if isinstance(one, Registered)]
+        return [one for one in done if isinstance(one, WriteResult)]
 
     made = put("a")
 
@@ -160,7 +160,7 @@ def test_each_consumer_signs_with_the_secret_that_was_chosen_for_it() -> None:
     assert codes == [True, "unknown_consumer", False]
     for consumer, secret, former in zip(consumers, (new, same), (1, 0), strict=True):
         row = consumer.secrets.get(expires_at=None)
-        opened = sealing.open_for_consumer(
+        opened = data_encryption.decrypt_for_consumer(
             consumer.channel_id, consumer.client_id, bytes(row.sealed)
         )
         assert opened == secret
@@ -191,12 +191,12 @@ def register_consumer_put() -> int:
 @pytest.mark.trap("the second of two writers wins unnoticed")
 def test_conditions_are_judged_under_the_lock() -> None:
     register_consumer_put()
-    stale = Condition(frozenset({7}), must_exist=True)
-    with pytest.raises(Stale):
+    stale = Precondition(frozenset({7}), must_exist=True)
+    with pytest.raises(PreconditionFailed):
         register_consumer.patch("orders", "billing", {}, actor="x", condition=stale)
-    with pytest.raises(Stale):
+    with pytest.raises(PreconditionFailed):
         switch_consumer.retire("orders", "billing", actor="x", condition=stale)
-    with pytest.raises(Stale):
+    with pytest.raises(PreconditionFailed):
         rotate_secret.rotate("orders", "billing", {}, actor="x", condition=stale)
     assert Consumer.objects.get().version == 1
 

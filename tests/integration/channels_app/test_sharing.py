@@ -10,13 +10,13 @@ import pytest
 from django.db import connection
 
 from channels_app import clock as clock_module
-from channels_app import directory as directory_module
-from channels_app.announcement import announcement
+from channels_app import config_cache as directory_module
+from channels_app.change_marker import change_marker
 from channels_app.clock import DatabaseClock
-from channels_app.directory import Directory, directory
+from channels_app.config_cache import ConfigCache, config_cache
 from channels_app.models import DirectoryVersion
-from delivery.runtime import slots
-from delivery.runtime.wake import Bell
+from delivery.runtime import registration
+from delivery.runtime.wakeups import WakeupSender
 from tests.support.factories import ConsumerFactory
 
 PATIENCE_S = 120.0
@@ -59,16 +59,16 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> Slow:
     return slow
 
 
-def known(numbers: Slow, *, age_s: float) -> Directory:
+def known(numbers: Slow, *, age_s: float) -> ConfigCache:
     """A directory that was up to date some time ago, when its number was 1."""
-    directory = Directory()
+    config_cache = ConfigCache()
     numbers.go.set()
-    assert directory.refresh() == 1
+    assert config_cache.refresh() == 1
     numbers.go.clear()
     numbers._begun.clear()
     numbers.asked, numbers.answer = 0, 2
-    directory._checked = time.monotonic() - age_s
-    return directory
+    config_cache._checked = time.monotonic() - age_s
+    return config_cache
 
 
 def test_what_is_young_is_not_asked_for(numbers: Slow) -> None:
@@ -77,42 +77,42 @@ def test_what_is_young_is_not_asked_for(numbers: Slow) -> None:
 
 
 def test_while_one_asks_for_changes_the_others_go_on(numbers: Slow) -> None:
-    directory = known(numbers, age_s=0.5)
-    asking = numbers.asked_by(directory.refresh)
+    config_cache = known(numbers, age_s=0.5)
+    select_payloads = numbers.asked_by(config_cache.refresh)
 
-    assert [directory.refresh() for _ in range(5)] == [1] * 5
+    assert [config_cache.refresh() for _ in range(5)] == [1] * 5
     assert numbers.asked == 1
     numbers.go.set()
-    asking.join(PATIENCE_S)
-    assert directory.refresh() == 2
+    select_payloads.join(PATIENCE_S)
+    assert config_cache.refresh() == 2
 
 
 @pytest.mark.django_db
 def test_consumers_are_put_together_once_for_all_who_ask_until_something_changes() -> None:
     consumer = ConsumerFactory.create(client_id="one")
-    known = directory.consumers()
-    assert directory.consumers() is known
-    assert directory.consumer(consumer.channel.slug, "one") is known[consumer.id]
-    assert directory.consumer("another", "one") is None
+    known = config_cache.consumers()
+    assert config_cache.consumers() is known
+    assert config_cache.consumer(consumer.channel.slug, "one") is known[consumer.id]
+    assert config_cache.consumer("another", "one") is None
 
     other = ConsumerFactory.create(client_id="two")
-    assert directory.consumers().keys() == {consumer.id, other.id}
+    assert config_cache.consumers().keys() == {consumer.id, other.id}
     assert known.keys() == {consumer.id}
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Directory:
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> ConfigCache:
     """What a process on another host knows: nobody tells it of changes."""
     monkeypatch.setattr(directory_module, "CHECK_S", 60.0)
-    monkeypatch.setattr(announcement, "mark", lambda: (0, 0))
-    other = Directory()
+    monkeypatch.setattr(change_marker, "mark", lambda: (0, 0))
+    other = ConfigCache()
     assert not list(other.channels())
     return other
 
 
 @pytest.mark.trap("a 404 for what was just made")
 @pytest.mark.django_db
-def test_what_was_made_on_another_host_is_known_at_once(elsewhere: Directory) -> None:
+def test_what_was_made_on_another_host_is_known_at_once(elsewhere: ConfigCache) -> None:
     consumer = ConsumerFactory.create(client_id="one")
     channel = consumer.channel.slug
     assert elsewhere.channel(channel) is not None
@@ -125,7 +125,7 @@ def test_what_was_made_on_another_host_is_known_at_once(elsewhere: Directory) ->
 @pytest.mark.trap("a 404 for what was just made")
 @pytest.mark.django_db
 def test_names_that_are_made_up_cost_a_question_now_and_then(
-    elsewhere: Directory, monkeypatch: pytest.MonkeyPatch
+    elsewhere: ConfigCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     current = DirectoryVersion.current
@@ -138,28 +138,28 @@ def test_names_that_are_made_up_cost_a_question_now_and_then(
     began = time.monotonic()
     for number in range(20):
         assert elsewhere.channel(f"made-up-{number}") is None
-    assert time.monotonic() - began >= 19 * directory_module.LOOK_AGAIN_S
+    assert time.monotonic() - began >= 19 * directory_module.RETRY_INTERVAL_S
     assert len(asked) == 20
 
 
 @pytest.mark.trap("a 404 for what was just made")
 def test_who_asks_for_unknown_names_at_the_same_time_shares_a_question(numbers: Slow) -> None:
-    directory = known(numbers, age_s=0.0)
-    asking = [numbers.asked_by(directory._look_again)]
+    config_cache = known(numbers, age_s=0.0)
+    select_payloads = [numbers.asked_by(config_cache._reload)]
     for _ in range(5):
-        asking.append(threading.Thread(target=directory._look_again, daemon=True))
-        asking[-1].start()
+        select_payloads.append(threading.Thread(target=config_cache._reload, daemon=True))
+        select_payloads[-1].start()
     numbers.go.set()
-    for thread in asking:
+    for thread in select_payloads:
         thread.join(PATIENCE_S)
     assert numbers.asked <= 2
 
 
 @pytest.mark.trap("a revoked key that still works elsewhere")
 def test_nobody_goes_on_with_what_is_a_second_old(numbers: Slow) -> None:
-    directory = known(numbers, age_s=0.9)
-    first = numbers.asked_by(directory.refresh)
-    others = [threading.Thread(target=directory.refresh, daemon=True) for _ in range(3)]
+    config_cache = known(numbers, age_s=0.9)
+    first = numbers.asked_by(config_cache.refresh)
+    others = [threading.Thread(target=config_cache.refresh, daemon=True) for _ in range(3)]
     for thread in others:
         thread.start()
     end = time.monotonic() + PATIENCE_S
@@ -170,20 +170,20 @@ def test_nobody_goes_on_with_what_is_a_second_old(numbers: Slow) -> None:
     numbers.go.set()
     for thread in (first, *others):
         thread.join(PATIENCE_S)
-    assert directory.refresh() == 2
+    assert config_cache.refresh() == 2
 
 
 def test_an_announced_change_is_asked_for_by_everybody_at_once(
     numbers: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = known(numbers, age_s=0.5)
-    asking = numbers.asked_by(directory.refresh)
-    monkeypatch.setattr(announcement, "mark", lambda: (99, 99))
+    config_cache = known(numbers, age_s=0.5)
+    select_payloads = numbers.asked_by(config_cache.refresh)
+    monkeypatch.setattr(change_marker, "mark", lambda: (99, 99))
     numbers.go.set()
 
-    assert directory.refresh() == 2
+    assert config_cache.refresh() == 2
     assert numbers.asked == 2
-    asking.join(PATIENCE_S)
+    select_payloads.join(PATIENCE_S)
 
 
 def test_while_one_asks_for_the_time_the_others_carry_it_on(
@@ -197,25 +197,25 @@ def test_while_one_asks_for_the_time_the_others_carry_it_on(
     slow.go.clear()
     slow._begun.clear()
     clock._ask_at = time.monotonic() - 1
-    asking = slow.asked_by(clock.now)
+    select_payloads = slow.asked_by(clock.now)
 
     assert clock.now().year == 2026
     assert slow.asked == 2
     slow.go.set()
-    asking.join(PATIENCE_S)
+    select_payloads.join(PATIENCE_S)
 
 
 def test_while_one_reads_the_pumps_the_others_ring_those_that_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow([])
-    monkeypatch.setattr(slots, "listening", slow)
-    bell = Bell()
-    reading = slow.asked_by(lambda: bell.accepted(1, 4, [7]))
+    monkeypatch.setattr(registration, "listening", slow)
+    wakeup_sender = WakeupSender()
+    reading = slow.asked_by(lambda: wakeup_sender.accepted(1, 4, [7]))
 
-    bell.accepted(1, 4, [7])
-    bell._read_at -= 10
-    bell.accepted(1, 4, [7])
+    wakeup_sender.accepted(1, 4, [7])
+    wakeup_sender._read_at -= 10
+    wakeup_sender.accepted(1, 4, [7])
     assert slow.asked == 1
     slow.go.set()
     reading.join(PATIENCE_S)

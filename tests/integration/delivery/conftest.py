@@ -3,13 +3,13 @@
 import pytest
 
 from delivery.rules import breaker
-from delivery.runtime import auditor
+from delivery.runtime import reconciler
 
 
 @pytest.fixture(autouse=True)
 def _second_look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit looks twice at what seems late, two seconds apart; nothing moves in a test."""
-    monkeypatch.setattr(auditor, "APART_S", 0.1)
+    monkeypatch.setattr(reconciler, "CHECK_INTERVAL_S", 0.1)
 
 
 @pytest.fixture

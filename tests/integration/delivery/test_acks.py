@@ -15,14 +15,14 @@ from channels_app import clock
 from channels_app.models import Consumer
 from delivery.models import Attempt, Delivery, EarlyAck, Lane
 from delivery.rules import acks
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.outcome import Outcome
 from delivery.runtime import outgoing
-from delivery.steps import acknowledge, dispatch, release, settle
+from delivery.steps import acknowledge, fanout, release, settle
 from delivery.steps.settle import Result
 from tests.support import pumping
 from tests.support.api import LeanClient
-from tests.support.laning import check, end, say, take
+from tests.support.ordering import check, end, say, take
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply, Request
 
@@ -188,15 +188,15 @@ def now() -> datetime:
     return clock.now() + timedelta(seconds=5)
 
 
-def taken(consumer: Consumer, now: datetime) -> Claimed:
+def taken(consumer: Consumer, now: datetime) -> ClaimedDelivery:
     say(consumer, "A1 A2")
-    while dispatch.dispatch(100, slot=0).message_count:
+    while fanout.fan_out(100, slot=0).message_count:
         pass
     (row,) = take(consumer, now)
     return row
 
 
-def answered(row: Claimed, now: datetime) -> None:
+def answered(row: ClaimedDelivery, now: datetime) -> None:
     """A 2xx is recorded."""
     mode = acks.mode_of(LONG)
     assert mode is not None
@@ -238,7 +238,7 @@ def test_a_failure_before_the_answer_goes_before_it(consumer: Consumer, now: dat
     check()
 
 
-def killed(row: Claimed, how: str, now: datetime) -> datetime:
+def killed(row: ClaimedDelivery, how: str, now: datetime) -> datetime:
     """The pump dies; when somebody looks again."""
     if how == "released":
         assert release.release_owner(1, now=now, slot=0) == 1
@@ -340,19 +340,19 @@ def test_a_word_that_missed_its_time_spares_the_next_try(consumer: Consumer, now
 @pytest.mark.seed("S4-26")
 def test_who_is_at_work_says_so_and_is_waited_for(consumer: Consumer, now: datetime) -> None:
     row = taken(consumer, now)
-    assert acknowledge.prolong(row.id, now=now).heard == "early"
+    assert acknowledge.extend_wait(row.id, now=now).heard == "early"
     assert not EarlyAck.objects.exists()
     answered(row, now)
     for seconds in (50, 100):
         at = now + timedelta(seconds=seconds)
         assert not take(consumer, at)
-        assert acknowledge.prolong(row.id, now=at).heard == "on_time"
+        assert acknowledge.extend_wait(row.id, now=at).heard == "on_time"
     last = now + timedelta(seconds=159)
     assert not take(consumer, last)
     assert acknowledge.acknowledge(row.id, ok=True, now=last).heard == "on_time"
     done = Delivery.objects.get(id=row.id)
     assert (done.state, done.attempt_count, done.failure_count) == ("delivered", 1, 0)
-    assert acknowledge.prolong(row.id, now=last).heard == "double"
+    assert acknowledge.extend_wait(row.id, now=last).heard == "double"
     assert [one.event_type for one in take(consumer, last)] == ["A2"]
     check()
 
@@ -399,7 +399,7 @@ def test_without_the_setting_the_answer_is_enough_again(consumer: Consumer, now:
     consumer.ack = None
     consumer.save()
     later = now + timedelta(minutes=2)
-    dispatch.dispatch(1, 0)
+    fanout.fan_out(1, 0)
     take(consumer, later)
     assert Delivery.objects.get(id=row.id).state == "delivered"
     check()

@@ -23,12 +23,12 @@ from channels_app.models import (
 )
 from channels_app.rules import ids
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot
-from delivery.rules.asker import Asker
 from delivery.rules.lifecycle import FINISHED
-from delivery.steps import cancel, claim, dispatch, erase, replay, retention
-from delivery.steps.audit import stretches
-from delivery.steps.claim import Want
-from tests.support.books import public
+from delivery.rules.principal import Principal
+from delivery.steps import cancel, claim, erase, fanout, replay, retention
+from delivery.steps.claim import ClaimRequest
+from delivery.steps.reconcile import key_ranges
+from tests.support.counts import public
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -40,7 +40,7 @@ from tests.support.pumping import (
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
-OPERATOR = Asker("user:operator")
+OPERATOR = Principal("user:operator")
 AN_HOUR_MS = 3_600_000
 NOWHERE = "http://127.0.0.1:9/"
 
@@ -98,7 +98,7 @@ def lived_in(receiver: Receiver) -> tuple[Channel, Consumer]:
         paused.state = Consumer.State.PAUSED
         paused.save()
         publish(channel, b"4", b"5", delay_ms=AN_HOUR_MS)
-        dispatch.dispatch(100, 0)
+        fanout.fan_out(100, 0)
         waits = Delivery.objects.filter(consumer=paused, state="queued").first()
         assert waits is not None
         cancel.cancel_one(waits.id, OPERATOR, now=clock.now())
@@ -115,7 +115,7 @@ def lived(receiver: Receiver) -> tuple[Channel, Consumer]:
     with pumping() as pump:
         pump_until(pump, all_finished)
     publish(channel, b"2", delay_ms=AN_HOUR_MS)
-    dispatch.dispatch(100, 0)
+    fanout.fan_out(100, 0)
     return channel, consumer
 
 
@@ -146,7 +146,7 @@ def test_what_retention_took_is_not_missed(receiver: Receiver) -> None:
 def test_a_lost_delivery_is_found_twice(lived: tuple[Channel, Consumer]) -> None:
     channel, well = lived
     publish(channel, b"6", delay_ms=AN_HOUR_MS)
-    dispatch.dispatch(100, 0)
+    fanout.fan_out(100, 0)
     row = Delivery.objects.filter(consumer=well).latest("id")
     assert found() == {}
     Attempt.objects.filter(delivery=row).delete()
@@ -183,7 +183,7 @@ def keyed(lived: tuple[Channel, Consumer]) -> tuple[Channel, int]:
     channel.idempotency_window_s = 7 * 86_400
     channel.save()
     made = [publish(channel, b"6", idempotency_key=key, delay_ms=AN_HOUR_MS) for key in "abc"]
-    dispatch.dispatch(100, 0)
+    fanout.fan_out(100, 0)
     return channel, made[1][0]
 
 
@@ -203,7 +203,7 @@ def test_a_message_that_went_with_all_its_rows_is_found_by_its_key(
 ) -> None:
     assert found() == {}
     name = lose(keyed[1])
-    monkeypatch.setattr(stretches, "SLICE", size)
+    monkeypatch.setattr(key_ranges, "SLICE", size)
     assert found() == found("--since", "1h") == {"lost": (1, [name])}
     assert found("--until", "1h") == found("--channel", keyed[0].slug) == {}
 
@@ -233,7 +233,7 @@ def test_a_message_that_retention_took_is_not_lost(keyed: tuple[Channel, int]) -
     (unwanted,) = publish(channel, b"7", idempotency_key="d", event_type="nobody.wants.it")
     Consumer.objects.filter(channel=channel).update(event_types=["order.*"])
     DirectoryVersion.bump()
-    dispatch.dispatch(100, 0)
+    fanout.fan_out(100, 0)
     assert Message.objects.get(id=unwanted).consumer_count == 0
     channel.retention_days = 1
     channel.save()
@@ -247,7 +247,7 @@ def test_a_message_that_went_with_its_channel_is_not_lost(keyed: tuple[Channel, 
     channel, _ = keyed
     other = make_channel()
     publish(other, b"1", idempotency_key="a")
-    dispatch.dispatch(100, 0)
+    fanout.fan_out(100, 0)
     erase.close(channel, actor="user:olga", reason="", counted=erase.census(channel))
     for _ in erase.rows(channel):
         assert found() == {}
@@ -497,7 +497,7 @@ def test_stretches_of_any_size_come_to_the_same(
 ) -> None:
     lived_in(receiver)
     whole = audit()
-    monkeypatch.setattr(stretches, "SLICE", size)
+    monkeypatch.setattr(key_ranges, "SLICE", size)
     assert audit() == whole
 
 
@@ -507,8 +507,8 @@ def test_queues_and_lapsed_leases_of_pull_consumers_are_in_order() -> None:
     for _ in range(3):
         make_consumer(channel, "", mode="pull")
     publish(channel, b"x", b"y")
-    dispatch.dispatch(100, slot=0)
-    wants = [Want(consumer.id, 5, 1, owner=-1) for consumer in channel.consumers.all()]
+    fanout.fan_out(100, slot=0)
+    wants = [ClaimRequest(consumer.id, 5, 1, owner=-1) for consumer in channel.consumers.all()]
     held = claim.claim(wants, now=clock.now(), slot=0).rows
     assert len(held) == 2
     Delivery.objects.update(due_at=clock.now() - timedelta(days=2))

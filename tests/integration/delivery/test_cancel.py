@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from channels_app import clock
-from channels_app.directory import directory
-from channels_app.errors import Conflict, Invalid, NotFound, Stale
+from channels_app.config_cache import config_cache
+from channels_app.errors import Conflict, Invalid, NotFound, PreconditionFailed
 from channels_app.models import AuditEntry, Consumer, Message, new_id
-from channels_app.rules import conditions, times
+from channels_app.rules import preconditions, times
 from delivery.models import Attempt, Delivery
-from delivery.rules.asker import Asker
-from delivery.steps import cancel, claim, dispatch, replay, reschedule
-from delivery.steps.claim import Want
-from tests.support.books import assert_counters_are_true, make_deliveries, make_messages
+from delivery.rules.principal import Principal
+from delivery.steps import cancel, claim, fanout, replay, reschedule
+from delivery.steps.claim import ClaimRequest
+from tests.support.counts import assert_counters_are_true, make_deliveries, make_messages
 from tests.support.factories import (
     ConsumerFactory,
     DeliveryFactory,
@@ -24,7 +24,7 @@ from tests.support.factories import (
 )
 
 pytestmark = pytest.mark.django_db
-BOB = Asker("key:bob", "wrong amount")
+BOB = Principal("key:bob", "wrong amount")
 
 
 def take_back(message: Message, **options: Any) -> cancel.Cancelled:
@@ -71,7 +71,7 @@ def test_nothing_but_a_queued_delivery_is_taken_back(trait: str) -> None:
 def test_a_cancelled_delivery_is_not_claimed_and_can_be_replayed() -> None:
     row = DeliveryFactory.create()
     cancel.cancel_one(row.id, BOB, now=clock.now())
-    wants = [Want(row.consumer_id, 10, 1000, owner=1)]
+    wants = [ClaimRequest(row.consumer_id, 10, 1000, owner=1)]
 
     assert claim.claim(wants, now=clock.now(), slot=0).rows == []
     replay.replay_one(row.id, BOB, now=clock.now())
@@ -91,7 +91,7 @@ def test_a_message_that_was_not_fanned_out_never_is() -> None:
 
     assert (done.message.state, done.message.version) == ("cancelled", 2)
     assert done.cancelled_count == 0
-    assert dispatch.dispatch(10, 0).message_count == 0
+    assert fanout.fan_out(10, 0).message_count == 0
     assert not Delivery.objects.exists()
     entry = AuditEntry.objects.get()
     assert entry.action == "message.cancel"
@@ -175,9 +175,9 @@ def test_a_cancelled_message_is_not_given_to_a_consumer_that_comes_later() -> No
 def test_an_older_version_is_not_cancelled() -> None:
     row = DeliveryFactory.create()
 
-    with pytest.raises(Stale):
-        take_back(row.message, condition=conditions.parse('"7"'))
-    assert take_back(row.message, condition=conditions.parse('"1"')).cancelled_count == 1
+    with pytest.raises(PreconditionFailed):
+        take_back(row.message, condition=preconditions.parse('"7"'))
+    assert take_back(row.message, condition=preconditions.parse('"1"')).cancelled_count == 1
     with pytest.raises(NotFound):
         cancel.cancel_message(new_id(), BOB, now=clock.now())
 
@@ -267,10 +267,10 @@ def test_an_accepted_message_takes_its_new_place_into_the_fan_out() -> None:
     consumer = ConsumerFactory.create()
     message = MessageFactory.create(channel=consumer.channel)
     later = times.floor_ms(clock.now()) + timedelta(hours=1)
-    directory.refresh(now=True)
+    config_cache.refresh(now=True)
 
     move(message, priority=0, due_at=later)
-    dispatch.dispatch(10, 0)
+    fanout.fan_out(10, 0)
 
     row = Delivery.objects.get()
     assert (row.priority, row.due_at) == (0, later)
@@ -328,8 +328,8 @@ def test_a_move_stays_within_its_limits() -> None:
         move(message, priority=7)
     with pytest.raises(Invalid, match="expires"):
         move(message, due_at=now + timedelta(hours=1))
-    with pytest.raises(Stale):
-        move(message, priority=1, condition=conditions.parse('"1"'))
+    with pytest.raises(PreconditionFailed):
+        move(message, priority=1, condition=preconditions.parse('"1"'))
     with pytest.raises(NotFound):
         reschedule.reschedule(new_id(), BOB, now=now, priority=1)
     take_back(message)

@@ -9,12 +9,12 @@ from django.db import DatabaseError, connection
 from channels_app import clock
 from channels_app.models import Consumer, new_id
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.fair_sharing import LEVELS
 from delivery.rules.lifecycle import FREE_ATTEMPTS, DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
-from delivery.rules.turns import LEVELS
-from delivery.steps import claim, dispatch, release, settle
-from delivery.steps.claim import Want
+from delivery.steps import claim, fanout, release, settle
+from delivery.steps.claim import ClaimRequest
 from delivery.steps.settle import Result
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish
@@ -31,22 +31,22 @@ def consumer() -> Consumer:
 
 def queue(consumer: Consumer, count: int, **options: object) -> None:
     publish(consumer.channel, *[b"x"] * count, **options)
-    dispatch.dispatch(1000, slot=0)
+    fanout.fan_out(1000, slot=0)
 
 
 def take(consumer: Consumer, limit: int = 100, **options: object) -> claim.Claim:
     owner = int(str(options.get("owner", 1)))
-    want = Want(consumer.id, limit, 30_000, owner, oldest_first=bool(options.get("oldest")))
+    want = ClaimRequest(consumer.id, limit, 30_000, owner, oldest_first=bool(options.get("oldest")))
     now = options.get("now") or clock.now()
     assert isinstance(now, datetime)
     return claim.claim([want], now=now, slot=0)
 
 
-def result(row: Claimed) -> Result:
+def result(row: ClaimedDelivery) -> Result:
     return Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), "test", status=200)
 
 
-def close(row: Claimed) -> int:
+def close(row: ClaimedDelivery) -> int:
     return settle.settle([result(row)], now=clock.now(), slot=0)
 
 
@@ -153,11 +153,11 @@ def test_a_key_that_another_process_made_too_is_replaced(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(consumer.channel, b"1", b"2")
-    dispatch.dispatch(1, slot=0)
+    fanout.fan_out(1, slot=0)
     taken = Delivery.objects.get().id
     made = iter([taken])
-    monkeypatch.setattr(dispatch, "new_id", _Colliding(made))
-    dispatch.dispatch(10, slot=0)
+    monkeypatch.setattr(fanout, "new_id", _Colliding(made))
+    fanout.fan_out(10, slot=0)
     assert Delivery.objects.count() == 2
 
 
@@ -208,7 +208,9 @@ def test_the_database_serves_each_claim_in_index_order(consumer: Consumer) -> No
     settle.settle([result(row) for row in rows], now=clock.now(), slot=0)
     with connection.cursor() as cursor:
         cursor.execute(f"ANALYZE TABLE {claim.TABLE}")
-        sql, values = claim.candidates_sql([Want(consumer.id, 10, 1000, owner=1)], clock.now())
+        sql, values = claim.candidates_sql(
+            [ClaimRequest(consumer.id, 10, 1000, owner=1)], clock.now()
+        )
         cursor.execute("EXPLAIN " + sql, values)
         names = [column[0] for column in cursor.description]
         plan = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

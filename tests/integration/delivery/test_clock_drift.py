@@ -12,8 +12,8 @@ from broker_site import health
 from channels_app import clock
 from channels_app.models import Channel, Message
 from delivery.models import Delivery, PumpSlot
-from delivery.runtime import notices, slots
-from delivery.steps import parcels
+from delivery.runtime import notifications, registration
+from delivery.steps import payloads
 from tests.support import console, pumping
 from tests.support.pumping import (
     all_finished,
@@ -111,17 +111,17 @@ def test_a_database_whose_clock_is_wrong_is_noticed_at_the_next_look(receiver: R
 def test_operators_hear_of_a_drift_once_an_hour(
     drift: Drift, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notices._warned.clear()
+    notifications._warned.clear()
     Channel.objects.create(slug="hookstation")
     with pumping.pumping() as pump:
         for seconds in (0.9, 1.5, 1.6):
             drift(seconds)
-            assert slots.beat(pump.held, 0)
-            list(notices.sweep())
+            assert registration.beat(pump.held, 0)
+            list(notifications.sweep())
 
         (message,) = Message.objects.all()
         assert message.event_type == "hookstation.clock.drifting"
-        body = parcels.load([message.id])[message.id].body
+        body = payloads.load([message.id])[message.id].body
         assert body is not None
         told = json.loads(body)
         host = PumpSlot.objects.get().host

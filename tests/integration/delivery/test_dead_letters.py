@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from channels_app import clock, failpoints, sealing
+from channels_app import clock, data_encryption, failpoints
 from channels_app.models import Channel, Consumer, Message, MessageBody
 from channels_app.rules import ids
 from channels_app.rules.encryption import generate_key
@@ -15,10 +15,10 @@ from delivery.models import Counter, DeadLetter, Delivery
 from delivery.rules.lifecycle import FREE_ATTEMPTS
 from delivery.runtime import dead_letters
 from delivery.steps import acknowledge, claim, release
-from delivery.steps.claim import Want
+from delivery.steps.claim import ClaimRequest
 from tests.support import pumping
-from tests.support.books import assert_counters_are_true
 from tests.support.calling import Api
+from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ChannelFactory, ProducerFactory, TeamFactory
 from tests.support.keys import host
 from tests.support.pulling import Worker, bring, lapse, row_of, waiting
@@ -47,7 +47,10 @@ def published(channel: Channel) -> list[tuple[bytes, dict[str, str]]]:
     rows = Message.objects.filter(channel=channel).order_by("id")
     bodies = [MessageBody.objects.get(message=row) for row in rows]
     return [
-        (sealing.open_body(row.id, bytes(body.data), body.key_id), sealing.headers_of(row))
+        (
+            data_encryption.decrypt_body(row.id, bytes(body.data), body.key_id),
+            data_encryption.headers_of(row),
+        )
         for row, body in zip(rows, bodies, strict=True)
     ]
 
@@ -94,7 +97,7 @@ def refuse_later(consumer: Consumer) -> None:
 
 def say_nothing(consumer: Consumer) -> None:
     _as_push(consumer)
-    claim.claim([Want(consumer.id, 1, 1000, 1)], now=clock.now(), slot=0)
+    claim.claim([ClaimRequest(consumer.id, 1, 1000, 1)], now=clock.now(), slot=0)
 
 
 @pytest.mark.parametrize(

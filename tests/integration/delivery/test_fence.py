@@ -11,23 +11,23 @@ from django.db import transaction
 from standardwebhooks import Webhook
 
 from channels_app import clock
-from channels_app import directory as directory_module
-from channels_app.announcement import announcement
+from channels_app import config_cache as directory_module
+from channels_app.change_marker import change_marker
 from channels_app.models import Channel, Consumer, DirectoryVersion
 from channels_app.steps import register_channel, register_consumer, rotate_secret, switch_consumer
 from delivery.models import Attempt, Delivery, PumpSlot
-from delivery.rules.asker import Asker
 from delivery.rules.lanes import lane_id
-from delivery.runtime import confirmation, membership, slots
+from delivery.rules.principal import Principal
+from delivery.runtime import confirmation, membership, registration
 from delivery.runtime.pump import Pump
-from delivery.runtime.wake import bell
+from delivery.runtime.wakeups import wakeup_sender
 from delivery.steps import lanes
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ALICE = Asker("user:alice", "a test")
+ALICE = Principal("user:alice", "a test")
 Change = Callable[[Consumer, str], object]
 
 
@@ -58,8 +58,8 @@ def move(consumer: Consumer, url: str) -> object:
 def pump(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
     """A pump that hears of changes, in the moment in which whoever made one waits for it."""
     with pumping.pumping() as made:
-        pump_until(made, lambda: not slots.behind(DirectoryVersion.current()))
-        monkeypatch.setattr(bell, "changed", made._beat)
+        pump_until(made, lambda: not registration.behind(DirectoryVersion.current()))
+        monkeypatch.setattr(wakeup_sender, "changed", made._beat)
         yield made
 
 
@@ -69,7 +69,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
     monkeypatch.setattr(confirmation, "FENCE_S", 0.1)
     monkeypatch.setattr(membership, "FENCE_S", 0.1)
     monkeypatch.setattr(directory_module, "CHECK_S", 60.0)
-    monkeypatch.setattr(announcement, "mark", lambda: (0, 0))
+    monkeypatch.setattr(change_marker, "mark", lambda: (0, 0))
     with pumping.pumping() as made:
         yield made
 
@@ -79,7 +79,7 @@ def taken(pump: Pump, consumer: Consumer, count: int) -> None:
     publish(consumer.channel, *[b"x"] * count, ordering_key="A" if consumer.ordering else "")
     pump._beat()
     pump.next_poll = 0.0
-    pump._look(clock.now())
+    pump._scan(clock.now())
     assert len(pump.claimed) == (1 if consumer.ordering else count)
 
 
@@ -186,18 +186,20 @@ def test_a_pump_that_died_or_is_frozen_holds_up_an_answer_for_a_moment(
 ) -> None:
     monkeypatch.setattr(confirmation, "FENCE_S", 0.3)
     consumer = make_consumer(make_channel(), receiver.url("/ok"))
-    held = slots.acquire("frozen", "pump", 1, "127.0.0.1 9")
+    held = registration.acquire("frozen", "pump", 1, "127.0.0.1 9")
     assert held is not None
     assert seconds(lambda: pause(consumer, "")) >= 0.3
     assert seconds(lambda: pause_channel(consumer, "")) < 0.3, "nobody waits twice"
-    assert slots.beat(held, 0)
+    assert registration.beat(held, 0)
     assert seconds(lambda: move(consumer, receiver.url("/new"))) >= 0.3
-    PumpSlot.objects.update(heartbeat_at=clock.now() - timedelta(seconds=slots.STALE_S + 1.0))
+    PumpSlot.objects.update(
+        heartbeat_at=clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1.0)
+    )
     assert seconds(lambda: retire(consumer, "")) < 0.3, "it is dead"
 
 
 def test_what_is_new_is_confirmed_by_nobody(receiver: Receiver) -> None:
-    held = slots.acquire("frozen", "pump", 1, "127.0.0.1 9")
+    held = registration.acquire("frozen", "pump", 1, "127.0.0.1 9")
     assert held is not None
     channel = make_channel()
     assert seconds(lambda: make_consumer(channel, receiver.url("/ok"))) < confirmation.FENCE_S
@@ -224,8 +226,8 @@ def join(first: Pump, second: Pump) -> None:
             pump.next_poll = 0.0
             with pumping.brisk(pump):
                 pump.round()
-        rounds -= bool(second.roster.lines) and second.membership.owns()
-    assert 0 < len(second.roster.lines) < 8
+        rounds -= bool(second.assignment.queues) and second.membership.owns()
+    assert 0 < len(second.assignment.queues) < 8
 
 
 @pytest.mark.trap("a cap that two owners share")

@@ -10,10 +10,10 @@ from channels_app import clock
 from channels_app.models import Channel, Message
 from channels_app.rules.keying import SHARED
 from delivery.models import Delivery, Lane
-from delivery.steps import dispatch
+from delivery.steps import fanout
 from tests.support import pumping
 from tests.support.calling import Api, problem
-from tests.support.laning import check, take
+from tests.support.ordering import check, take
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 
@@ -50,7 +50,7 @@ def test_a_key_of_its_own_stands_beside_the_order_of_all() -> None:
     consumer = make_consumer(channel, NOWHERE, ordering=True)
     for key in ("", "A", "", "A"):
         publish(channel, b"x", ordering_key=key)
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     keys = Delivery.objects.order_by("message_id").values_list("ordering_key", flat=True)
     assert list(keys) == [SHARED, "A", SHARED, "A"]
     rows = take(consumer, clock.now() + timedelta(seconds=5))
@@ -63,7 +63,7 @@ def test_a_queue_in_order_has_one_receiver() -> None:
     for _ in range(3):
         make_consumer(channel, NOWHERE, ordering=True)
     publish(channel, *[b"x"] * 9)
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     assert Delivery.objects.values("consumer_id").distinct().count() == 1
     check()
 

@@ -16,9 +16,9 @@ from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing
 from delivery.steps import claim
-from delivery.steps.claim import Want
-from tests.support.books import assert_counters_are_true
+from delivery.steps.claim import ClaimRequest
 from tests.support.broker import wait_until
+from tests.support.counts import assert_counters_are_true
 from tests.support.pulling import Worker, waiting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,8 +27,10 @@ LEASE_MS = 30_000
 T = TypeVar("T")
 
 
-def wants(consumer: Consumer, *owners: int, limit: int = 3, spare: int = 0) -> list[Want]:
-    return [Want(consumer.id, limit, LEASE_MS, owner=owner, spare=spare) for owner in owners]
+def wants(consumer: Consumer, *owners: int, limit: int = 3, spare: int = 0) -> list[ClaimRequest]:
+    return [
+        ClaimRequest(consumer.id, limit, LEASE_MS, owner=owner, spare=spare) for owner in owners
+    ]
 
 
 def oldest(consumer: Consumer) -> list[int]:
@@ -39,7 +41,7 @@ def oldest(consumer: Consumer) -> list[int]:
 def test_who_asks_together_is_served_one_after_the_other() -> None:
     consumer, other = waiting(*[b"x"] * 5), waiting(b"y")
     first = oldest(consumer)
-    asked = [*wants(consumer, ANNA, BEN, CLEO), Want(other.id, 3, 2 * LEASE_MS, owner=ANNA)]
+    asked = [*wants(consumer, ANNA, BEN, CLEO), ClaimRequest(other.id, 3, 2 * LEASE_MS, owner=ANNA)]
     now = clock.now()
     taken = claim.claim(asked, now=now, slot=0)
     shares = [[row.id for row in share] for share in claim.shared(taken.rows, asked)]

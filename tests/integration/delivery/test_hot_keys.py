@@ -15,13 +15,13 @@ from channels_app.models import Consumer
 from channels_app.steps import switch_consumer
 from delivery.conf import conf
 from delivery.models import Delivery, Lane, Notice, Standing
-from delivery.rules.asker import Asker
-from delivery.rules.notices import Told, text
-from delivery.rules.standing import Kind
-from delivery.steps import dispatch, hot_keys, lanes
+from delivery.rules.health_status import Kind
+from delivery.rules.notifications import Told, text
+from delivery.rules.principal import Principal
+from delivery.steps import fanout, hot_keys, lanes
 from tests.support import console
 from tests.support.factories import TeamFactory
-from tests.support.laning import end, lane_of, say, take, words
+from tests.support.ordering import end, lane_of, say, take, words
 from tests.support.pumping import make_channel, make_consumer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,7 +54,7 @@ def now() -> datetime:
 
 def crowd(consumer: Consumer, text: str) -> None:
     say(consumer, text)
-    while dispatch.dispatch(100, slot=0).message_count:
+    while fanout.fan_out(100, slot=0).message_count:
         pass
 
 
@@ -140,9 +140,9 @@ def test_who_was_told_to_wait_is_not_hot(consumer: Consumer, now: datetime, allo
     crowd(consumer, "A1")
     assert look(now + 40 * MINUTE) == [], "a producer wants the head to go tomorrow"
     allow(waiting=1)
-    lanes.park(lane_of(consumer, "A").id, Asker("user:olga"), now=now)
+    lanes.park(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
     assert look(now) == []
-    lanes.resume(lane_of(consumer, "A").id, Asker("user:olga"), now=now)
+    lanes.resume(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
     switch_consumer.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
     assert look(now) == []
     switch_consumer.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")

@@ -17,11 +17,11 @@ from channels_app.models import Channel, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids
 from channels_app.steps import accept
 from delivery.models import Attempt, Counter, Delivery, PumpSlot, Replay, SweepRun
-from delivery.runtime import rounds, slots, sweeps, task_queue, tasks
-from delivery.steps import claim, dispatch, recount, retention
-from delivery.steps.claim import Want
+from delivery.runtime import registration, sweep_scheduler, sweeps, task_queue, tasks
+from delivery.steps import claim, counter_repair, fanout, retention
+from delivery.steps.claim import ClaimRequest
 from tests.support import pumping
-from tests.support.books import assert_counters_are_true, key_at, make_deliveries, make_messages
+from tests.support.counts import assert_counters_are_true, key_at, make_deliveries, make_messages
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -60,7 +60,7 @@ def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
     publish(channel, *[b"x"] * 5)
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     delivered, dead, old_dead, waiting, fresh = Delivery.objects.order_by("id")
     age(delivered, 31)
     age(dead, 32, "dead")
@@ -68,21 +68,21 @@ def test_retention_deletes_what_is_finished_and_old_and_nothing_else() -> None:
     Delivery.objects.filter(id=fresh.id).update(
         state="delivered", finished_at=clock.now(), due_at=None
     )
-    recount.recount(consumer.id)
+    counter_repair.recount(consumer.id)
     assert sum(retention.prune(clock.now(), slot=0)) == 4  # two deliveries and their messages
     left = set(Delivery.objects.values_list("state", flat=True))
     assert left == {"dead", "queued", "delivered"}
     assert Delivery.objects.filter(id=waiting.id).exists()
     assert Message.objects.count() == MessageBody.objects.count() == 3
     assert Counter.totals() == pumping.recounted()
-    assert recount.gap() == 0
+    assert counter_repair.gap() == 0
 
 
 def test_a_channels_own_retention_counts() -> None:
     channel = make_channel(retention_days=3)
     make_consumer(channel, NOWHERE)
     publish(channel, b"x")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     age(Delivery.objects.get(), 4)
     assert sum(retention.prune(clock.now(), slot=0)) == 2
     assert not Message.objects.exists()
@@ -134,7 +134,7 @@ def test_old_replays_go_and_running_ones_stay() -> None:
             created_at=then,
             finished_at=then if state == "finished" else None,
         )
-    assert sum(retention.forget_replays(clock.now())) == 1
+    assert sum(retention.delete_replays(clock.now())) == 1
     assert Replay.objects.get().state == "running"
 
 
@@ -144,19 +144,19 @@ def test_a_closed_idempotency_window_is_forgotten_and_can_be_used_again() -> Non
     IdempotencyRecord.objects.update(expires_at=clock.now() - timedelta(seconds=1))
     (second,) = publish(channel, b"y", idempotency_key="k")
     assert first != second
-    assert sum(retention.forget_keys(clock.now() + timedelta(days=2))) == 1
+    assert sum(retention.delete_idempotency_keys(clock.now() + timedelta(days=2))) == 1
     assert not IdempotencyRecord.objects.exists()
 
 
 def test_wrong_books_are_noticed_and_mended() -> None:
     consumer = make_consumer(make_channel(), NOWHERE)
     publish(consumer.channel, *[b"x"] * 4)
-    dispatch.dispatch(100, slot=0)
-    assert recount.gap() == 0
+    fanout.fan_out(100, slot=0)
+    assert counter_repair.gap() == 0
     Counter.add({(consumer.id, "queued"): 3}, slot=5)
-    assert recount.gap() == -3
-    assert recount.mend() == 1
-    assert recount.gap() == 0
+    assert counter_repair.gap() == -3
+    assert counter_repair.repair() == 1
+    assert counter_repair.gap() == 0
     assert Counter.totals() == pumping.recounted()
 
 
@@ -165,9 +165,9 @@ def test_the_sweep_fans_out_what_nobody_took() -> None:
     channel = make_channel()
     make_consumer(channel, NOWHERE)
     publish(channel, *[b"x"] * 3)
-    assert sweeps.undispatched() == 0  # too young: the pumps have them
+    assert sweeps.not_fanned_out() == 0  # too young: the pumps have them
     Message.objects.update(accepted_at=clock.now() - timedelta(seconds=5))
-    assert sweeps.undispatched() == 3
+    assert sweeps.not_fanned_out() == 3
     assert Delivery.objects.filter(state="queued").count() == 3
 
 
@@ -175,22 +175,24 @@ def test_fanning_out_twice_makes_no_second_delivery() -> None:
     channel = make_channel()
     make_consumer(channel, NOWHERE)
     publish(channel, b"x")
-    assert dispatch.dispatch(10, slot=0).message_count == 1
-    assert dispatch.dispatch(10, slot=0).message_count == 0
+    assert fanout.fan_out(10, slot=0).message_count == 1
+    assert fanout.fan_out(10, slot=0).message_count == 0
     assert Delivery.objects.count() == 1
 
 
 def test_the_orphans_of_a_dead_pump_are_queued_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "QUIET_S", 0.0)
+    monkeypatch.setattr(registration, "QUIET_S", 0.0)
     consumer = make_consumer(make_channel(), NOWHERE)
     publish(consumer.channel, *[b"x"] * 3)
-    dispatch.dispatch(10, slot=0)
-    held = slots.acquire("gone", "pump", 1)
+    fanout.fan_out(10, slot=0)
+    held = registration.acquire("gone", "pump", 1)
     assert held is not None
-    want = Want(consumer.id, 10, 30_000, held.generation)
+    want = ClaimRequest(consumer.id, 10, 30_000, held.generation)
     claim.claim([want], now=clock.now(), slot=0)
     assert sweeps.orphans() == 0  # it beats
-    PumpSlot.objects.update(heartbeat_at=clock.now() - timedelta(seconds=slots.STALE_S + 1))
+    PumpSlot.objects.update(
+        heartbeat_at=clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1)
+    )
     assert sweeps.orphans() == 3
     assert set(Delivery.objects.values_list("state", "reason")) == {("queued", "interrupted")}
     assert Attempt.objects.filter(outcome="interrupted").count() == 3
@@ -219,7 +221,9 @@ def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_i
         begun.append(1)
         yield 0
 
-    mine = rounds.Rounds([rounds.Sweep("quick", 0.0, step, has_work=lambda: work[0])])
+    mine = sweep_scheduler.SweepScheduler(
+        [sweep_scheduler.Sweep("quick", 0.0, step, has_work=lambda: work[0])]
+    )
     for _ in range(4):  # the first one makes its row
         mine.turn()
     assert len(begun) == 1
@@ -228,7 +232,7 @@ def test_a_sweep_that_looks_first_begins_for_work_and_now_and_then_to_say_that_i
     assert len(begun) == 2
     work[0] = False
     assert mine.turn() == 0
-    monkeypatch.setattr(rounds, "TOLD_S", 0.0)
+    monkeypatch.setattr(sweep_scheduler, "NOTIFIED_INTERVAL_S", 0.0)
     assert mine.turn() == 1
 
 
@@ -250,8 +254,10 @@ def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPat
         raise OperationalError("away")
 
     works = {"long": long, "broken": broken, "short": short}
-    mine = rounds.Rounds([rounds.Sweep(name, 60.0, work) for name, work in works.items()])
-    monkeypatch.setattr(rounds, "SLICE_S", 0.0)
+    mine = sweep_scheduler.SweepScheduler(
+        [sweep_scheduler.Sweep(name, 60.0, work) for name, work in works.items()]
+    )
+    monkeypatch.setattr(sweep_scheduler, "SLICE_S", 0.0)
     mine.turn()  # makes the clocks
     assert mine.turn() == 3
     assert mine.is_busy
@@ -270,10 +276,10 @@ def test_a_long_sweep_leaves_the_others_their_turn(monkeypatch: pytest.MonkeyPat
 def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
     """Each still once: a rival who comes at that moment finds their clocks moved."""
     names = ("now", "soon", "later")
-    some = [rounds.Sweep(name, 60.0, lambda: iter([0])) for name in names]
-    for name, seconds in zip(names, (0.0, rounds.SOON_S, 5.0), strict=True):
+    some = [sweep_scheduler.Sweep(name, 60.0, lambda: iter([0])) for name in names]
+    for name, seconds in zip(names, (0.0, sweep_scheduler.SOON_S, 5.0), strict=True):
         SweepRun.objects.create(name=name, next_at=clock.now() + timedelta(seconds=seconds))
-    mine, rival = rounds.Rounds(some), rounds.Rounds(some)
+    mine, rival = sweep_scheduler.SweepScheduler(some), sweep_scheduler.SweepScheduler(some)
     assert mine.turn() == 2
     assert rival.turn() == mine.turn() == 0
     assert set(SweepRun.objects.exclude(last_started_at=None)) == set(
@@ -283,9 +289,12 @@ def test_sweeps_that_fall_due_nearly_together_begin_together() -> None:
 
 def test_a_long_sweep_is_nobody_elses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock is moved on for as long as it runs."""
-    monkeypatch.setattr(rounds, "SLICE_S", 0.0)
-    endless = rounds.Sweep("long", 0.2, lambda: itertools.repeat(1))
-    mine, rival = rounds.Rounds([endless]), rounds.Rounds([endless])
+    monkeypatch.setattr(sweep_scheduler, "SLICE_S", 0.0)
+    endless = sweep_scheduler.Sweep("long", 0.2, lambda: itertools.repeat(1))
+    mine, rival = (
+        sweep_scheduler.SweepScheduler([endless]),
+        sweep_scheduler.SweepScheduler([endless]),
+    )
     mine.turn()
     assert mine.turn() == 1
     end = time.monotonic() + 0.5
@@ -306,15 +315,15 @@ def test_the_second_belt_is_scheduled() -> None:
 
 
 def test_a_place_is_held_by_one_and_taken_over_from_the_dead() -> None:
-    first = slots.acquire("c", "pump", 1)
+    first = registration.acquire("c", "pump", 1)
     assert first is not None
-    assert slots.acquire("c", "pump", 1) is None
+    assert registration.acquire("c", "pump", 1) is None
     PumpSlot.objects.update(pid=2**22 + 1)  # no process has this number
-    second = slots.acquire("c", "pump", 1)
+    second = registration.acquire("c", "pump", 1)
     assert second is not None
     assert second.predecessor == first.generation
-    assert not slots.beat(first, 0)
-    assert slots.beat(second, 0)
+    assert not registration.beat(first, 0)
+    assert registration.beat(second, 0)
 
 
 @pytest.mark.seed("S0-27")
@@ -331,24 +340,24 @@ def test_without_any_hint_everything_is_still_delivered(receiver: Receiver) -> N
 def test_the_watch_notices_missing_pumps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held = slots.acquire("c", "pump", 1)
-    watch = slots.Watch("c", 1)
+    held = registration.acquire("c", "pump", 1)
+    watch = registration.Watch("c", 1)
     assert watch()
     assert held is not None
-    slots.leave(held)
+    registration.leave(held)
     assert watch()  # a gap between two pumps
-    monkeypatch.setattr(slots, "STANDSTILL_S", 0.0)
+    monkeypatch.setattr(registration, "STALLED_AFTER_S", 0.0)
     assert not watch()
 
 
 def test_the_watch_notices_a_queue_that_runs_no_tasks() -> None:
-    held = slots.acquire("c", "pump", 1)
+    held = registration.acquire("c", "pump", 1)
     assert held is not None
-    watch = slots.Watch("c", 1)
-    watch._started_at -= slots.STANDSTILL_S + 1
+    watch = registration.Watch("c", 1)
+    watch._started_at -= registration.STALLED_AFTER_S + 1
     assert not watch()
     tasks.sweep()
-    slots.beat(held, 0)  # the sweeps may have taken longer than a pump may be silent
+    registration.beat(held, 0)  # the sweeps may have taken longer than a pump may be silent
     assert watch()
 
 
@@ -359,7 +368,7 @@ def test_sessions_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyP
         ends = now + timedelta(seconds=number - 3)
         Session.objects.create(session_key=f"s{number}", session_data="", expire_date=ends)
 
-    assert list(retention.forget_sessions(now)) == [2, 1]
+    assert list(retention.delete_sessions(now)) == [2, 1]
     assert Session.objects.get().session_key == "s3"
 
 
@@ -368,6 +377,6 @@ def test_tries_that_do_not_count_any_more_are_deleted() -> None:
     cache.set("over", 1, timeout=1)
     cache.set("counts", 1, timeout=300)
 
-    assert retention.forget_tries(clock.now() + timedelta(seconds=60)) == 1
+    assert retention.delete_sign_in_attempts(clock.now() + timedelta(seconds=60)) == 1
     assert cache.get("counts") == 1
-    assert retention.forget_tries(clock.now() + timedelta(seconds=400)) == 1
+    assert retention.delete_sign_in_attempts(clock.now() + timedelta(seconds=400)) == 1

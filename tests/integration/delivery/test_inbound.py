@@ -14,22 +14,22 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from channels_app import clock, inbound
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import AuditEntry, Consumer, Message
 from channels_app.rules.fields import MASK
 from channels_app.steps import register_consumer, switch_consumer
 from delivery import metrics
 from delivery.models import Correlation, Delivery
 from delivery.rules import acks
-from delivery.rules.claimed import Claimed
-from delivery.rules.correlation import Word, correlation_id
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.correlation import ProviderStatus, correlation_id
 from delivery.rules.outcome import Outcome
-from delivery.steps import acknowledge, correlate, dispatch, settle
+from delivery.steps import acknowledge, correlate, fanout, settle
 from delivery.steps.settle import Result
 from tests.support import console, pumping
 from tests.support.api import Answer, Api
 from tests.support.factories import ApiKeyFactory
-from tests.support.laning import check, end, say, take
+from tests.support.ordering import check, end, say, take
 from tests.support.pumping import make_channel, pump_until
 from tests.support.receiver import Receiver, Reply
 
@@ -256,9 +256,9 @@ def test_the_console_shows_where_it_is_called_back(consumer: Consumer) -> None:
 # -- words that come when nobody waits for them -------------------------------------------------
 
 
-def taken(consumer: Consumer, now: datetime, said: str = "A1 A2") -> list[Claimed]:
+def taken(consumer: Consumer, now: datetime, said: str = "A1 A2") -> list[ClaimedDelivery]:
     say(consumer, said)
-    while dispatch.dispatch(100, slot=0).message_count:
+    while fanout.fan_out(100, slot=0).message_count:
         pass
     return take(consumer, now)
 
@@ -267,7 +267,7 @@ def words_heard(name: str) -> float:
     return float(metrics.ACKS.labels(name)._value.get())
 
 
-def note(row: Claimed, provider_id: str, now: datetime) -> None:
+def note(row: ClaimedDelivery, provider_id: str, now: datetime) -> None:
     """A 2xx that names an id is recorded."""
     mode = acks.mode_of(WHATSAPP)
     assert mode is not None
@@ -289,7 +289,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def answered(consumer: Consumer, provider_id: str, now: datetime) -> Claimed:
+def answered(consumer: Consumer, provider_id: str, now: datetime) -> ClaimedDelivery:
     (row,) = taken(consumer, now)
     note(row, provider_id, now)
     return row
@@ -320,7 +320,9 @@ def test_a_callback_from_before_the_message_is_not_about_it(
 ) -> None:
     """Whose the id was then nobody knows: another system's on the same account, or a guess."""
     before = {name: words_heard(name) for name in ("early", "foreign")}
-    assert correlate.find(consumer.id, [Word("wamid.1", ok=True)], now)[0].heard == "early"
+    assert (
+        correlate.find(consumer.id, [ProviderStatus("wamid.1", ok=True)], now)[0].heard == "early"
+    )
     say(consumer, "A1")
     Message.objects.update(accepted_at=now + timedelta(seconds=2))
     (row,) = taken(consumer, now + timedelta(seconds=2), "")
@@ -414,10 +416,10 @@ def test_a_word_that_meets_the_answer_is_about_its_delivery(
 def test_a_consumer_without_it_costs_no_statement_more(consumer: Consumer, now: datetime) -> None:
     plain = pumping.make_consumer(make_channel(), NOWHERE)
     say(plain, "A1")
-    while dispatch.dispatch(100, slot=0).message_count:
+    while fanout.fan_out(100, slot=0).message_count:
         pass
     rows = take(plain, now)
-    assert directory.awaiting() == {consumer.id}
+    assert config_cache.awaiting() == {consumer.id}
     with CaptureQueriesContext(connection) as context:
         assert end(rows, "delivered", now) == 1
     assert not [one["sql"] for one in context if "correlation" in one["sql"].lower()]

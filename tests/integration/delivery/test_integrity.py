@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from channels_app import clock, sealing
+from channels_app import clock, data_encryption
 from channels_app import conf as conf_module
 from channels_app.models import ConsumerSecret, Message, MessageBody
 from channels_app.rules.encryption import Changed
 from channels_app.snapshot import load_signer
 from delivery.models import Attempt, Delivery
-from delivery.rules.asker import Asker
-from delivery.steps import parcels
+from delivery.rules.principal import Principal
+from delivery.steps import payloads
 from delivery.steps import replay as steps
 from delivery.steps.replay import restore
 from tests.support import console, pumping
-from tests.support.books import assert_counters_are_true
 from tests.support.calling import Api, problem
+from tests.support.counts import assert_counters_are_true
 from tests.support.pulling import Worker, bring, waiting
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver
@@ -46,11 +46,11 @@ def without_an_envelope(row: MessageBody) -> None:
 
 
 def from_another_row(row: MessageBody) -> None:
-    row.data, row.key_id = sealing.seal_body(row.message_id + 1, EVIL, encrypt=False)
+    row.data, row.key_id = data_encryption.encrypt_body(row.message_id + 1, EVIL, encrypt=False)
 
 
 def sealed_elsewhere(row: MessageBody) -> None:
-    row.data, row.key_id = sealing.seal_body(row.message_id + 1, EVIL, encrypt=True)
+    row.data, row.key_id = data_encryption.encrypt_body(row.message_id + 1, EVIL, encrypt=True)
 
 
 CHANGES = [
@@ -126,7 +126,7 @@ def test_a_delivered_message_that_was_changed_is_not_replayed(receiver: Receiver
         tamper(one_letter)
         row = Delivery.objects.get()
         assert row.state == "delivered"
-        steps.replay_one(row.id, Asker("user:alice", "again"), now=clock.now())
+        steps.replay_one(row.id, Principal("user:alice", "again"), now=clock.now())
         pump_until(pump, all_finished)
 
     assert [request.body for request in receiver.requests()] == [ACCEPTED]
@@ -184,12 +184,12 @@ def test_rows_from_before_digests_are_sent_unless_that_is_forbidden(
     channel = make_channel(encrypt_bodies=False)
     (message_id,) = publish(channel, b"x")
     MessageBody.objects.update(data=b"\0" + ACCEPTED, key_id="")
-    assert parcels.load([message_id])[message_id].body == ACCEPTED
+    assert payloads.load([message_id])[message_id].body == ACCEPTED
 
     strict = replace(conf_module.conf(), require_body_digests=True)
-    monkeypatch.setattr(sealing, "conf", lambda: strict)
-    parcel = parcels.load([message_id])[message_id]
-    assert (parcel.body, parcel.outcome.value) == (None, "integrity_error")
+    monkeypatch.setattr(data_encryption, "conf", lambda: strict)
+    payload = payloads.load([message_id])[message_id]
+    assert (payload.body, payload.outcome.value) == (None, "integrity_error")
 
 
 def test_a_secret_in_clear_that_somebody_wrote_is_not_used() -> None:
@@ -213,14 +213,14 @@ def test_changed_headers_end_one_delivery_and_no_pump(
 
     assert receiver.requests() == []
     assert Delivery.objects.get().state == "dead"
-    assert sealing.headers_of(Message.objects.get()) == {}
+    assert data_encryption.headers_of(Message.objects.get()) == {}
 
 
 def test_large_bodies_are_checked_too() -> None:
     channel = make_channel(encrypt_bodies=False)
-    (message_id,) = publish(channel, b"x" * (parcels.SMALL_BYTES + 1))
+    (message_id,) = publish(channel, b"x" * (payloads.SMALL_BYTES + 1))
     row = MessageBody.objects.get()
     row.data = bytes(row.data)[:-1] + b"y"
     row.save()
-    assert parcels.Shelf().load([message_id])[message_id].is_left
-    assert parcels.load([message_id])[message_id].outcome.value == "integrity_error"
+    assert payloads.PayloadCache().load([message_id])[message_id].is_left
+    assert payloads.load([message_id])[message_id].outcome.value == "integrity_error"

@@ -9,10 +9,10 @@ import pytest
 from channels_app.models import Channel
 from delivery import conf as conf_module
 from delivery.models import Delivery
-from delivery.runtime import allotment
+from delivery.runtime import capacity
 from delivery.runtime import pump as pump_module
-from delivery.runtime.allotment import RESERVED, UNTRIED_RESERVED
-from delivery.runtime.line import PROMPT_S
+from delivery.runtime.capacity import RESERVED, UNTRIED_RESERVED
+from delivery.runtime.consumer_queue import PROMPT_S
 from delivery.runtime.pump import Pump
 from tests.support import pumping
 from tests.support.pumping import make_channel, make_consumer, publish, pump_rounds, pump_until
@@ -26,7 +26,7 @@ REQUESTS = 32
 @pytest.fixture(autouse=True)
 def _few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     few = replace(conf_module.conf(), pump_in_flight=REQUESTS)
-    for module in (allotment, pump_module):
+    for module in (capacity, pump_module):
         monkeypatch.setattr(module, "conf", lambda: few)
 
 
@@ -80,7 +80,7 @@ def test_consumers_that_begin_to_hang_leave_room_before_their_breakers_open(
         hung = time.monotonic() + PROMPT_S
         pump_until(pump, lambda: time.monotonic() > hung)
         deliver(pump, healthy, 20)
-        assert {line.circuit.state for line in pump.roster.lines.values()} == {"closed"}
+        assert {queue.circuit.state for queue in pump.assignment.queues.values()} == {"closed"}
 
 
 def test_a_consumer_that_hangs_alone_may_have_half_of_what_is_for_all(receiver: Receiver) -> None:

@@ -12,25 +12,25 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from channels_app import clock
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.errors import Conflict, NotFound
 from channels_app.models import Consumer, Message
 from channels_app.rules import times
 from channels_app.steps import switch_consumer
 from delivery.lanes import expired
 from delivery.models import Counter, Delivery, Lane, LaneWaiter
-from delivery.rules.asker import Asker
 from delivery.rules.lanes import BEHIND, lane_id
-from delivery.steps import cancel, claim, dispatch, lanes, release, replay, reschedule, retention
-from delivery.steps.claim import Want
+from delivery.rules.principal import Principal
+from delivery.steps import cancel, claim, fanout, lanes, release, replay, reschedule, retention
+from delivery.steps.claim import ClaimRequest
 from tests.support import pumping
-from tests.support.laning import LEASE_MS, check, end, lane_of, say, take, words
+from tests.support.ordering import LEASE_MS, check, end, lane_of, say, take, words
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NOWHERE = "http://127.0.0.1:9/"
-ALICE = Asker("user:alice", "a test")
+ALICE = Principal("user:alice", "a test")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def books() -> Iterator[None]:
 
 
 def fan_out() -> None:
-    while dispatch.dispatch(100, slot=0).message_count:
+    while fanout.fan_out(100, slot=0).message_count:
         pass
 
 
@@ -184,7 +184,7 @@ def test_a_dead_head_holds_its_key_where_that_is_wanted(now: datetime) -> None:
     end(take(consumer, now), "dead", now)
     assert not take(consumer, now), "B is empty, A stands still"
     assert lane_of(consumer, "A").blocked_at == now
-    assert list(lanes.mend(now)) == []
+    assert list(lanes.repair(now)) == []
     head = Delivery.objects.get(id=lane_of(consumer, "A").head_id or 0)
     replay.replay_one(head.id, ALICE, now=now)
     check()
@@ -224,7 +224,7 @@ def test_a_blocked_key_goes_on_when_the_consumer_wants_it_so(now: datetime) -> N
     end(take(consumer, now), "dead", now)
     consumer.head_of_line = "skip"
     consumer.save()
-    assert sum(lanes.mend(now)) == 1
+    assert sum(lanes.repair(now)) == 1
     assert deliver_all(consumer, now) == ["A2"]
 
 
@@ -297,12 +297,12 @@ def test_one_claim_ends_a_batch_of_those_that_expired(
     consumer: Consumer, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heads, and behind them as many as it may look at; what lives stays in its place."""
-    monkeypatch.setattr(expired, "MOST", 6)
+    monkeypatch.setattr(expired, "MAX_ROWS", 6)
     say(consumer, "A1 A2 A3 B1 B2 C1", expires_at=now)
     say(consumer, "A4 B3")
     say(consumer, "A5 B4 B5", expires_at=now)
     fan_out()
-    made = claim.claim([Want(consumer.id, 100, LEASE_MS, owner=1)], now=now, slot=0)
+    made = claim.claim([ClaimRequest(consumer.id, 100, LEASE_MS, owner=1)], now=now, slot=0)
     assert (made.expired_count, made.rows) == (7, [])
     check()
     queued = Delivery.objects.filter(state="queued")
@@ -377,7 +377,7 @@ def test_a_paused_consumer_keeps_its_lanes(consumer: Consumer, now: datetime) ->
     fan_out()
     slug = consumer.channel.slug
     switch_consumer.pause(slug, consumer.client_id, actor="user:alice")
-    assert list(lanes.mend(now)) == []
+    assert list(lanes.repair(now)) == []
     switch_consumer.resume(slug, consumer.client_id, actor="user:alice")
     assert deliver_all(consumer, now) == ["A1", "A2"]
 
@@ -389,7 +389,7 @@ def test_lanes_of_a_removed_consumer_go_with_its_deliveries(
     fan_out()
     switch_consumer.retire(consumer.channel.slug, consumer.client_id, actor="user:alice")
     assert cancel.cancel_retired(now, 0, 100) == 3
-    assert sum(lanes.mend(now)) == 1
+    assert sum(lanes.repair(now)) == 1
     assert not Lane.objects.exists()
     assert Delivery.objects.filter(state="cancelled").count() == 3
 
@@ -402,7 +402,7 @@ def test_without_ordering_all_that_waits_goes(consumer: Consumer, now: datetime)
     say(consumer, "A4")
     fan_out()
     assert words(take(consumer, now, 1)) == "A1"
-    assert sum(lanes.mend(now)) == 2
+    assert sum(lanes.repair(now)) == 2
     assert not Lane.objects.exists()
     assert words(take(consumer, now)) == "A2 A3 A4 B1"
 
@@ -448,7 +448,7 @@ def test_a_sweep_lets_go_on_what_lost_its_head(consumer: Consumer, now: datetime
     Counter.add({(consumer.id, "queued"): -2, (consumer.id, "delivered"): 1}, 0)
     Counter.add({(consumer.id, "made"): -1}, 0)
     assert not take(consumer, now)
-    assert sum(lanes.mend(now)) == 2
+    assert sum(lanes.repair(now)) == 2
     assert Delivery.objects.get(state="queued").id == lane_of(consumer, "A").head_id
     assert not Lane.objects.filter(id=lane_id(consumer.id, "B")).exists()
     deliver_all(consumer, now)
@@ -478,7 +478,7 @@ def test_park_resume_and_skip(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A4")
     fan_out()
     assert not take(consumer, now)
-    assert list(lanes.mend(now)) == []
+    assert list(lanes.repair(now)) == []
     assert lanes.resume(key, ALICE, now=now) == {consumer.id: now}
     assert lanes.resume(key, ALICE, now=now) == {}
     check()
@@ -514,7 +514,7 @@ def test_the_head_of_a_parked_key_that_is_not_on_its_way_waits(
     lanes.park(key, ALICE, now=now)
     check()
     assert words(take(consumer, now)) == "B1"
-    assert list(lanes.mend(now)) == []
+    assert list(lanes.repair(now)) == []
     assert lanes.resume(key, ALICE, now=now) == {consumer.id: now}
     check()
     assert deliver_all(consumer, now) == ["A1", "A2"]
@@ -545,7 +545,7 @@ def test_a_parked_key_is_not_tried_again(consumer: Consumer, now: datetime, how:
 def beside_a_held_beginning(other: Callable[[], None]) -> None:
     """Run it on a connection of its own, while the first two messages are in somebody's hands."""
     with transaction.atomic():
-        assert dispatch.dispatch(2, slot=0).message_count == 2
+        assert fanout.fan_out(2, slot=0).message_count == 2
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
@@ -559,11 +559,11 @@ def test_two_who_fan_out_keep_the_order_of_acceptance(
 ) -> None:
     """Whoever meets the second message while somebody else holds the first one leaves it."""
     say(consumer, "A1 B1 A2 C1 A3")
-    told = Message.objects.order_by("-id").values_list("id", flat=True)[:told_of]
+    notified = Message.objects.order_by("-id").values_list("id", flat=True)[:told_of]
     made: list[int] = []
 
     def other() -> None:
-        made.append(dispatch.dispatch(100, slot=1, told=told).message_count)
+        made.append(fanout.fan_out(100, slot=1, notified=notified).message_count)
         connection.close()
 
     beside_a_held_beginning(other)
@@ -576,9 +576,9 @@ def test_two_who_fan_out_keep_the_order_of_acceptance(
 def test_behind_a_crowd_of_a_held_key_nobody_looks_for_ever(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "MOST_PASSED", 4)
+    monkeypatch.setattr(fanout, "MAX_PASSED", 4)
     say(consumer, " ".join(f"A{number}" for number in range(12)))
-    made: list[dispatch.Dispatched] = []
+    made: list[fanout.FanoutResult] = []
     asked: list[str] = []
 
     def note(run: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -587,11 +587,11 @@ def test_behind_a_crowd_of_a_held_key_nobody_looks_for_ever(
 
     def other() -> None:
         with connection.execute_wrapper(note):
-            made.append(dispatch.dispatch(2, slot=1))
+            made.append(fanout.fan_out(2, slot=1))
         connection.close()
 
     beside_a_held_beginning(other)
-    assert made == [dispatch.Dispatched(more=True)]
+    assert made == [fanout.FanoutResult(more=True)]
     assert sum("ORDER BY id LIMIT" in sql for sql in asked) == 3
 
 
@@ -607,7 +607,7 @@ def test_who_joins_a_lane_waits_for_who_takes_its_head_away(
     done = threading.Event()
 
     def other() -> None:
-        dispatch.dispatch(100, slot=1)
+        fanout.fan_out(100, slot=1)
         done.set()
         connection.close()
 
@@ -628,7 +628,7 @@ def test_rivals_make_a_lane_once(consumer: Consumer, now: datetime) -> None:
 
     def fan(slot: int) -> None:
         gate.wait()
-        while dispatch.dispatch(1, slot=slot).more:
+        while fanout.fan_out(1, slot=slot).more:
             pass
         connection.close()
 
@@ -670,5 +670,5 @@ def test_through_a_pump_with_failures_nothing_overtakes(receiver: Receiver) -> N
 
 
 def test_directory_knows_who_is_ordered(consumer: Consumer) -> None:
-    directory.refresh(now=True)
-    assert set(directory.ordered()) == {consumer.id}
+    config_cache.refresh(now=True)
+    assert set(config_cache.ordered()) == {consumer.id}

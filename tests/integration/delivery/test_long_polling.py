@@ -9,13 +9,13 @@ import pytest
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
 
-from channels_app.directory import ConsumerView, directory
+from channels_app.config_cache import ConsumerConfig, config_cache
 from channels_app.models import Consumer
 from delivery.models import Delivery, PumpSlot
-from delivery.runtime import long_polling, receiving, slots
+from delivery.runtime import long_polling, receiving, registration
 from delivery.runtime.long_polling import long_polls
-from delivery.runtime.receiving import Deliver, Handed, Wish
-from delivery.runtime.wake import Listener, bell
+from delivery.runtime.receiving import Deliver, ReceivedMessage, ReceiveRequest
+from delivery.runtime.wakeups import Listener, wakeup_sender
 from tests.support import pumping
 from tests.support.broker import wait_until
 from tests.support.pulling import Worker, bring, waiting
@@ -23,7 +23,7 @@ from tests.support.pumping import make_channel, publish, pump_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PATIENCE_S = 60.0
-WISH = Wish(most=1, lease_ms=30_000, worker="one")
+WISH = ReceiveRequest(most=1, lease_ms=30_000, worker="one")
 
 
 @pytest.fixture(autouse=True)
@@ -35,29 +35,29 @@ def _no_scans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not long_polls.waiting()
 
 
-class Asker:
+class Principal:
     """A request that waits without a thread, and what it was answered."""
 
-    def __init__(self, view: ConsumerView, wait_s: float, *, is_there: bool = True) -> None:
+    def __init__(self, view: ConsumerConfig, wait_s: float, *, is_there: bool = True) -> None:
         self.answers: list[list[int]] = []
         self.is_there = is_there
-        done = receiving.receive_patiently(
-            view, WISH, wait_s, owner=id(self), postpone=self.postpone
+        done = receiving.receive_ignoring_outage(
+            view, WISH, wait_s, owner=id(self), defer=self.defer
         )
         assert done == []
 
-    def postpone(self) -> Deliver:
+    def defer(self) -> Deliver:
         return self.answer
 
-    def answer(self, handed: Sequence[Handed], confirm: Any) -> bool:
-        self.answers.append([one.row.message_id for one in handed])
+    def answer(self, received_message: Sequence[ReceivedMessage], confirm: Any) -> bool:
+        self.answers.append([one.row.message_id for one in received_message])
         if self.is_there:
             confirm()
         return self.is_there
 
 
-def view_of(consumer: Consumer) -> ConsumerView:
-    return directory.consumers()[consumer.id]
+def view_of(consumer: Consumer) -> ConsumerConfig:
+    return config_cache.consumers()[consumer.id]
 
 
 def another(consumer: Consumer) -> Consumer:
@@ -77,13 +77,15 @@ def test_nobody_asks_the_tables_for_those_who_wait(monkeypatch: pytest.MonkeyPat
 
     execute = CursorWrapper.execute
     monkeypatch.setattr(CursorWrapper, "execute", count)
-    askers = [Asker(view, 1.5) for _ in range(50)]
+    askers = [Principal(view, 1.5) for _ in range(50)]
     assert long_polls.waiting() == {view.id: 50}
     assert asked  # by each before it waits
     asked.clear()
-    wait_until(lambda: all(asker.answers for asker in askers), PATIENCE_S, "they still wait")
+    wait_until(
+        lambda: all(principal.answers for principal in askers), PATIENCE_S, "they still wait"
+    )
     assert not asked
-    assert [asker.answers for asker in askers] == [[[]]] * 50
+    assert [principal.answers for principal in askers] == [[[]]] * 50
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -91,13 +93,13 @@ def test_one_after_the_other_gets_what_comes(is_alone: bool) -> None:
     consumer = waiting()
     if not is_alone:
         another(consumer)
-    askers = [Asker(view_of(consumer), PATIENCE_S) for _ in range(3)]
-    for place, asker in enumerate(askers):
+    askers = [Principal(view_of(consumer), PATIENCE_S) for _ in range(3)]
+    for place, principal in enumerate(askers):
         ids = publish(consumer.channel, b"x") if is_alone else bring(consumer, b"x")
         if not is_alone:
             long_polls.wake([consumer.id])
-        wait_until(lambda one=asker: bool(one.answers), PATIENCE_S, "nobody hears of it")  # type: ignore[misc]  # bound now
-        assert asker.answers == [ids]
+        wait_until(lambda one=principal: bool(one.answers), PATIENCE_S, "nobody hears of it")  # type: ignore[misc]  # bound now
+        assert principal.answers == [ids]
         assert [bool(one.answers) for one in askers[place + 1 :]] == [False] * (2 - place)
     rows = Delivery.objects.filter(consumer=consumer)
     assert {(row.state, row.attempt_count) for row in rows} == {("in_flight", 1)}
@@ -105,15 +107,17 @@ def test_one_after_the_other_gets_what_comes(is_alone: bool) -> None:
 
 def test_of_many_messages_each_finds_a_receiver() -> None:
     consumer = waiting()
-    askers = [Asker(view_of(consumer), PATIENCE_S) for _ in range(20)]
+    askers = [Principal(view_of(consumer), PATIENCE_S) for _ in range(20)]
     ids = publish(consumer.channel, *[b"x"] * 20)
-    wait_until(lambda: all(asker.answers for asker in askers), PATIENCE_S, "some get nothing")
-    assert sorted(one for asker in askers for (one,) in asker.answers) == sorted(ids)
+    wait_until(
+        lambda: all(principal.answers for principal in askers), PATIENCE_S, "some get nothing"
+    )
+    assert sorted(one for principal in askers for (one,) in principal.answers) == sorted(ids)
 
 
 def test_what_nobody_takes_goes_to_the_next() -> None:
     consumer = waiting()
-    gone, there = Asker(view_of(consumer), 60, is_there=False), Asker(view_of(consumer), 60)
+    gone, there = Principal(view_of(consumer), 60, is_there=False), Principal(view_of(consumer), 60)
     ids = publish(consumer.channel, b"x")
     wait_until(lambda: bool(there.answers), PATIENCE_S, "it is held by nobody")
     assert gone.answers == there.answers == [ids]
@@ -125,10 +129,10 @@ def test_what_nobody_takes_goes_to_the_next() -> None:
 def test_a_message_beside_a_receiver_reaches_all_consumers() -> None:
     """One that registered after the receiver began to wait, and had itself for the only one."""
     consumer = waiting()
-    asker = Asker(view_of(consumer), PATIENCE_S)
+    principal = Principal(view_of(consumer), PATIENCE_S)
     later = another(consumer)
     publish(consumer.channel, b"x")
-    wait_until(lambda: bool(asker.answers), PATIENCE_S, "it is not taken")
+    wait_until(lambda: bool(principal.answers), PATIENCE_S, "it is not taken")
     assert len(Worker(later).receive()) == 1
 
 
@@ -147,7 +151,7 @@ def test_a_pump_tells_where_receivers_wait() -> None:
     other = another(consumer)
     listener = Listener()
     with pumping.pumping() as pump:
-        bell.waiting(listener, [consumer.id], asks=True)
+        wakeup_sender.waiting(listener, [consumer.id], asks=True)
         publish(consumer.channel, b"x")
         pump_until(pump, lambda: Delivery.objects.count() == 2)
         assert listener.hear().consumer_ids == {consumer.id} - {other.id}
@@ -158,9 +162,9 @@ def test_a_message_goes_where_a_receiver_takes_it() -> None:
     """In another web process; and back to a pump where nobody waits any more."""
     consumer = waiting()
     elsewhere = Listener()
-    assert slots.acquire("here", PumpSlot.Kind.WEB, 1, long_polls.start())
-    bell.due([])  # who reads who there is
-    bell.taking(elsewhere, [consumer.channel_id])
+    assert registration.acquire("here", PumpSlot.Kind.WEB, 1, long_polls.start())
+    wakeup_sender.due([])  # who reads who there is
+    wakeup_sender.taking(elsewhere, [consumer.channel_id])
     channel_id, found = consumer.channel_id, list[int]()
 
     def is_told() -> bool:
@@ -169,10 +173,10 @@ def test_a_message_goes_where_a_receiver_takes_it() -> None:
 
     wait_until(is_told, PATIENCE_S, "nobody is told")
     with pumping.pumping() as pump:
-        bell.close()
-        bell.due([])
+        wakeup_sender.close()
+        wakeup_sender.due([])
         host, port = long_polls.start().split(" ")
-        bell.take((host, int(port)), channel_id, 3, found[-1:])
+        wakeup_sender.take((host, int(port)), channel_id, 3, found[-1:])
         pump_until(pump, lambda: Delivery.objects.filter(message_id=found[-1]).exists())
     elsewhere.close()
     connection.close()
@@ -181,9 +185,9 @@ def test_a_message_goes_where_a_receiver_takes_it() -> None:
 def test_a_channel_with_another_consumer_is_left_to_pumps() -> None:
     consumer = waiting()
     another(consumer)
-    asker = Asker(view_of(consumer), 1.0)
+    principal = Principal(view_of(consumer), 1.0)
     publish(make_channel(), b"x")
     publish(consumer.channel, b"x")
-    wait_until(lambda: bool(asker.answers), PATIENCE_S, "it still waits")
-    assert asker.answers == [[]]
+    wait_until(lambda: bool(principal.answers), PATIENCE_S, "it still waits")
+    assert principal.answers == [[]]
     assert not Delivery.objects.exists()

@@ -6,10 +6,10 @@ from collections import defaultdict
 import pytest
 
 from delivery.models import Attempt, Lane
-from delivery.runtime.slots import Held
+from delivery.runtime.registration import PumpRegistration
 from tests.support import pumping
 from tests.support.calling import Api
-from tests.support.laning import check, say
+from tests.support.ordering import check, say
 from tests.support.pumping import all_finished, make_channel, make_consumer, pump_until
 from tests.support.receiver import Receiver, Reply
 
@@ -50,14 +50,16 @@ def test_all_of_a_room_is_sent_by_one_pump_while_the_pumps_stay(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Both live in this process and would have one name.
-    monkeypatch.setattr(Held, "worker", property(lambda held: f"pump {held.generation}"))
+    monkeypatch.setattr(
+        PumpRegistration, "worker", property(lambda held: f"pump {held.generation}")
+    )
     channel = make_channel()
     consumers = 20  # so many that it is no chance that both pumps have some
     for _ in range(consumers):
         make_consumer(channel, receiver.url("/ok"), ordering=True)
     with pumping.pumping() as one, pumping.pumping() as other:
         for pump in (one, other):
-            pump.roster.refresh()
+            pump.assignment.refresh()
         (first, *_) = channel.consumers.all()
         for number in range(3):
             say(first, f"A{number} B{number}")

@@ -12,8 +12,8 @@ from channels_app.models import Consumer
 from channels_app.rules.addresses import parse_networks
 from delivery import conf as conf_module
 from delivery.models import Attempt, ConsumerHealth, Delivery
+from delivery.runtime import assignment as roster_module
 from delivery.runtime import outgoing
-from delivery.runtime import roster as roster_module
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply

@@ -14,14 +14,14 @@ from channels_app import clock
 from channels_app.errors import Refused
 from channels_app.models import AuditEntry
 from delivery.models import PipelineRun, PipelineSchedule
-from delivery.rules.asker import Asker
 from delivery.rules.pipeline_jobs import JOBS
+from delivery.rules.principal import Principal
 from delivery.runtime import pipeline, sweeps, task_queue, tasks
 from delivery.steps import pipeline_runs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OLGA = Asker("user:olga", "because")
+OLGA = Principal("user:olga", "because")
 State = PipelineRun.State
 
 
@@ -234,7 +234,7 @@ def test_a_run_whose_process_is_silent_is_ended_by_a_sweep() -> None:
             state=state, host="gone", heartbeat_at=now - timedelta(seconds=age_s)
         )
 
-    assert pipeline_runs.bury(now) == 2
+    assert pipeline_runs.reap(now) == 2
 
     assert (state_of(silent), silent.error) == ("failed", "Its process ended without a word.")
     assert (state_of(unborn), unborn.error) == ("failed", "Its process ended before it began.")
@@ -257,7 +257,7 @@ def test_however_a_run_ends_it_forgets_who_was_meant(python: Callable[[str], Pat
         state=State.RUNNING, heartbeat_at=now - timedelta(seconds=61)
     )
     assert silent.options == told
-    assert pipeline_runs.bury(now) == 1
+    assert pipeline_runs.reap(now) == 1
 
     for run, state in ((taken_back, "cancelled"), (broken, "failed"), (silent, "failed")):
         assert state_of(run) == state
@@ -275,7 +275,7 @@ def test_old_runs_are_forgotten() -> None:
 
 def test_a_worker_is_told_and_the_clock_tells_it_anyway(python: Callable[[str], Path]) -> None:
     python("exit 2")
-    pipeline.nudge()
+    pipeline.wake_up()
     task_queue.ensure_schedules()
     assert task_queue.task_of(OrmQ.objects.get().payload) == task_queue.PIPELINE
     assert Schedule.objects.filter(func=task_queue.PIPELINE).exists()

@@ -9,13 +9,13 @@ from channels_app import clock
 from channels_app.models import Message
 from delivery import conf as conf_module
 from delivery.models import Delivery
-from delivery.runtime import allotment
+from delivery.runtime import capacity
 from delivery.runtime import pump as pump_module
-from delivery.runtime.allotment import CLAIM_BATCH
+from delivery.runtime.capacity import CLAIM_BATCH
 from delivery.runtime.pump import FAN_OUT_GUARD
-from delivery.runtime.wake import bell
-from delivery.steps import dispatch
-from delivery.steps.dispatch.waiting import MOST_SEEN
+from delivery.runtime.wakeups import wakeup_sender
+from delivery.steps import fanout
+from delivery.steps.fanout.waiting import MAX_SEEN
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def _one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pump that sends one after the other: what it sends next is what it chose."""
     one = replace(conf_module.conf(), pump_in_flight=1)
-    for module in (allotment, pump_module):
+    for module in (capacity, pump_module):
         monkeypatch.setattr(module, "conf", lambda: one)
 
 
 def fan_out() -> None:
     """All that was accepted, by nobody who takes any of it."""
-    while dispatch.dispatch(1_000, slot=0).more:
+    while fanout.fan_out(1_000, slot=0).more:
         pass
 
 
@@ -78,7 +78,7 @@ def test_what_is_urgent_goes_between_two_steps(
     publish(channel, *[b"low"] * 20, priority=0)
     fan_out()
     with pumping.pumping() as pump:
-        bell.close()  # it may know the pumps of another test
+        wakeup_sender.close()  # it may know the pumps of another test
         pump_rounds(pump, 1)
         whole, accepted = getattr(pump, step), list[int]()
 
@@ -103,11 +103,11 @@ def test_what_is_urgent_is_fanned_out_before_a_backlog(receiver: Receiver) -> No
     low, high = make_channel(), make_channel()
     make_consumer(low, receiver.url("/low"), max_in_flight=5)
     urgent = make_consumer(high, receiver.url("/high"))
-    publish(low, *[b"low"] * (2 * MOST_SEEN), priority=0)
+    publish(low, *[b"low"] * (2 * MAX_SEEN), priority=0)
     publish(high, b"high", priority=9)
     with pumping.pumping() as pump:
         pump_until(pump, lambda: urgent.deliveries.exists())
-        assert Delivery.objects.count() <= 2 * allotment.DISPATCH_BATCH + 1
+        assert Delivery.objects.count() <= 2 * capacity.FANOUT_BATCH + 1
 
 
 def test_the_oldest_of_a_backlog_is_fanned_out_beside_what_is_urgent() -> None:
@@ -115,10 +115,10 @@ def test_the_oldest_of_a_backlog_is_fanned_out_beside_what_is_urgent() -> None:
     channel = make_channel()
     make_consumer(channel, "http://127.0.0.1:9/")
     (oldest,) = publish(channel, b"low", priority=0)
-    publish(channel, *[b"high"] * MOST_SEEN, priority=9)
-    assert dispatch.dispatch(10, slot=0).message_count == 10
+    publish(channel, *[b"high"] * MAX_SEEN, priority=9)
+    assert fanout.fan_out(10, slot=0).message_count == 10
     assert not Delivery.objects.filter(message_id=oldest).exists()
-    assert dispatch.dispatch(10, slot=0, oldest_first=True).message_count == 10
+    assert fanout.fan_out(10, slot=0, oldest_first=True).message_count == 10
     assert Delivery.objects.filter(message_id=oldest).exists()
 
 
@@ -131,7 +131,7 @@ def test_the_guard_takes_its_turn_among_fan_outs(receiver: Receiver) -> None:
     publish(channel, b"low", priority=0, event_type="low")
     with pumping.pumping() as pump:
         for _ in range(3 * FAN_OUT_GUARD):
-            waiting = MOST_SEEN + 1 - Message.objects.filter(state="accepted").count()
+            waiting = MAX_SEEN + 1 - Message.objects.filter(state="accepted").count()
             publish(channel, *[b"high"] * waiting, priority=9, event_type="high")
             pump_rounds(pump, 1)
             if low.deliveries.exists():
@@ -145,8 +145,8 @@ def test_a_key_keeps_its_order_in_a_backlog_of_mixed_priorities() -> None:
     consumer = make_consumer(channel, "http://127.0.0.1:9/", ordering=True)
     first = publish(channel, *[b"x"] * 30, priority=0, ordering_key="room")
     then = publish(channel, *[b"x"] * 30, priority=9, ordering_key="room")
-    publish(channel, *[b"x"] * MOST_SEEN, priority=9)
-    while dispatch.dispatch(20, slot=0).message_count:
+    publish(channel, *[b"x"] * MAX_SEEN, priority=9)
+    while fanout.fan_out(20, slot=0).message_count:
         pass
     keyed = consumer.deliveries.filter(ordering_key="room").order_by("id")
     assert list(keyed.values_list("message_id", flat=True)) == [*first, *then]
@@ -155,17 +155,17 @@ def test_a_key_keeps_its_order_in_a_backlog_of_mixed_priorities() -> None:
 def test_a_step_is_small_while_priorities_are_mixed(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allotment, "MIXED_S", 60.0)
+    monkeypatch.setattr(capacity, "MIXED_S", 60.0)
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"))
 
-    def appetite(*priorities: int) -> int:
+    def fanout_limit(*priorities: int) -> int:
         for priority in priorities:
             (message_id,) = publish(channel, b"x", priority=priority)
             done = Delivery.objects.filter(message_id=message_id, state="delivered")
             pump_until(pump, done.exists)
-        return pump.allotment.appetite(clock.now())
+        return pump.capacity_planner.fanout_limit(clock.now())
 
     with pumping.pumping() as pump:
-        assert appetite(4, 4) > allotment.MIXED_BATCH
-        assert appetite(9) == allotment.MIXED_BATCH < CLAIM_BATCH
+        assert fanout_limit(4, 4) > capacity.MIXED_BATCH
+        assert fanout_limit(9) == capacity.MIXED_BATCH < CLAIM_BATCH

@@ -11,8 +11,8 @@ import pytest
 from standardwebhooks import Webhook
 
 from channels_app import clock
-from channels_app.directory import ConsumerView, directory
-from channels_app.errors import Busy, Conflict
+from channels_app.config_cache import ConsumerConfig, config_cache
+from channels_app.errors import Conflict, RateLimited
 from channels_app.models import Consumer, ConsumerSecret
 from delivery.models import Attempt, Delivery
 from delivery.rules.outcome import Outcome
@@ -23,8 +23,8 @@ from tests.support.receiver import Receiver, Reply
 pytestmark = pytest.mark.django_db
 
 
-def view_of(consumer: Consumer) -> ConsumerView:
-    return directory.consumers()[consumer.id]
+def view_of(consumer: Consumer) -> ConsumerConfig:
+    return config_cache.consumers()[consumer.id]
 
 
 def test_the_sample_is_signed_marked_and_kept_nowhere(receiver: Receiver) -> None:
@@ -120,7 +120,7 @@ def test_the_sample_is_the_example_of_a_type_that_the_consumer_wants(
 def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.Probed]]:
     """Tries of these teams, under way at once at an address that does not answer."""
     view = view_of(ConsumerFactory.create(url=receiver.url("/hang")))
-    channel = directory.channel(view.channel_slug)
+    channel = config_cache.channel(view.channel_slug)
     assert channel is not None
     done = list[probe.Probed]()
 
@@ -140,7 +140,7 @@ def hanging(receiver: Receiver, teams: list[int | None]) -> Iterator[list[probe.
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for an answer."""
-    monkeypatch.setattr(probe, "LONGEST_MS", 1500)
+    monkeypatch.setattr(probe, "MAX_MS", 1500)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -149,13 +149,13 @@ def test_few_wait_at_once_and_others_are_refused_at_once(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/ok"))
-    with hanging(receiver, [None] * probe.AT_ONCE) as done:
+    with hanging(receiver, [None] * probe.MAX_CONCURRENT) as done:
         began = time.monotonic()
-        with pytest.raises(Busy, match="try again in a moment"):
+        with pytest.raises(RateLimited, match="try again in a moment"):
             probe.probe(view_of(consumer), team_id=None)
         assert time.monotonic() - began < 0.5
         assert done == []
-    assert len(done) == probe.AT_ONCE
+    assert len(done) == probe.MAX_CONCURRENT
     assert probe.probe(view_of(consumer), team_id=None).answer.status == 200
 
     def breaks(*_: object) -> None:
@@ -163,7 +163,7 @@ def test_few_wait_at_once_and_others_are_refused_at_once(
 
     with monkeypatch.context() as patched:
         patched.setattr(probe, "_send", breaks)
-        for _ in range(probe.AT_ONCE + 1):
+        for _ in range(probe.MAX_CONCURRENT + 1):
             with pytest.raises(RuntimeError):
                 probe.probe(view_of(consumer), team_id=7)
     assert probe.probe(view_of(consumer), team_id=7).answer.status == 200
@@ -174,7 +174,7 @@ def test_few_wait_at_once_and_others_are_refused_at_once(
 def test_a_team_waits_for_one_answer_at_a_time(receiver: Receiver) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/ok"))
     with hanging(receiver, [7]):
-        with pytest.raises(Busy):
+        with pytest.raises(RateLimited):
             probe.probe(view_of(consumer), team_id=7)
         assert probe.probe(view_of(consumer), team_id=8).answer.status == 200
     assert probe.probe(view_of(consumer), team_id=7).answer.status == 200

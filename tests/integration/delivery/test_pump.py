@@ -11,7 +11,7 @@ from channels_app.models import Consumer, Message, MessageBody
 from channels_app.rules import ids
 from channels_app.rules.encryption import Keyring, generate_key
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery
-from delivery.runtime import slots
+from delivery.runtime import registration
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,
@@ -210,7 +210,7 @@ def test_what_cannot_be_signed_waits_unharmed(receiver: Receiver) -> None:
     channel = make_channel()
     consumer = make_consumer(channel, receiver.url("/ok"))
     healthy = make_consumer(channel, receiver.url("/healthy"))
-    strange = Keyring.from_texts([generate_key()]).seal(b"x" * 32, b"another installation")
+    strange = Keyring.from_texts([generate_key()]).encrypt(b"x" * 32, b"another installation")
     consumer.secrets.update(sealed=strange)
     publish(channel, b"x")
     with pumping.pumping() as pump:
@@ -268,10 +268,10 @@ def test_two_pumps_share_the_consumers() -> None:
     channel = make_channel()
     made = [make_consumer(channel, "http://127.0.0.1:9/") for _ in range(30)]
     with pumping.pumping() as one, pumping.pumping() as other:
-        assert len(slots.living()) == 2
-        one.roster.refresh()
-        other.roster.refresh()
-        mine, theirs = set(one.roster.lines), set(other.roster.lines)
+        assert len(registration.living()) == 2
+        one.assignment.refresh()
+        other.assignment.refresh()
+        mine, theirs = set(one.assignment.queues), set(other.assignment.queues)
         assert mine | theirs == {consumer.id for consumer in made}
         assert not mine & theirs
         assert min(len(mine), len(theirs)) >= 5

@@ -10,13 +10,13 @@ from channels_app import clock
 from channels_app.models import Channel, Consumer
 from delivery import conf as conf_module
 from delivery.models import ConsumerHealth, Counter, Delivery, PullWorker
-from delivery.runtime import receiving, roster, sweeps
-from delivery.steps import cancel, claim, dispatch, lanes
-from delivery.steps.claim import Want
-from tests.support.books import assert_counters_are_true
+from delivery.runtime import assignment, receiving, sweeps
+from delivery.steps import cancel, claim, fanout, lanes
+from delivery.steps.claim import ClaimRequest
 from tests.support.calling import Api, problem
+from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ConsumerFactory, DeliveryFactory, TeamFactory
-from tests.support.laning import check
+from tests.support.ordering import check
 from tests.support.pulling import Worker, bring, lapse, waiting
 from tests.support.pumping import make_channel, make_consumer, publish, pump_until, pumping
 from tests.support.receiver import Receiver
@@ -76,7 +76,7 @@ def test_one_that_fails_is_left_out_until_it_is_tried_again(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon = replace(conf_module.conf(), breaker_failures=3, breaker_base_s=60.0)
-    monkeypatch.setattr(roster, "conf", lambda: soon)
+    monkeypatch.setattr(assignment, "conf", lambda: soon)
     channel = make_channel(kind="queue")
     for name in "ab":
         make_consumer(channel, receiver.url(f"/{name}"), client_id=name)
@@ -94,12 +94,12 @@ def test_one_that_fails_is_left_out_until_it_is_tried_again(
     ConsumerHealth.objects.update(next_probe_at=clock.now() + timedelta(hours=1))
     had = dealt(channel)
     publish(channel, *[b"x"] * 20)
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     share = dealt(channel)
     assert (sum(share.values()), share["c"]) == (32, had["c"])
     ConsumerHealth.objects.update(next_probe_at=clock.now())
     publish(channel, *[b"x"] * 90)
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     assert dealt(channel)["c"] > had["c"], "it is not tried again"
 
 
@@ -185,7 +185,7 @@ def test_keys_stay_with_a_consumer_until_it_is_removed() -> None:
     for name in "ab":
         make_consumer(channel, NOWHERE, client_id=name, ordering=True)
     publish(channel, *[b"x"] * 4, ordering_key="k")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     ((owner, count),) = dealt(channel).items()
     assert count == 4
     switch(owner, "paused")
@@ -195,7 +195,7 @@ def test_keys_stay_with_a_consumer_until_it_is_removed() -> None:
     assert set(dealt(channel)) == {"a", "b"} - {owner}
     rows = Delivery.objects.filter(channel=channel).order_by("id")
     assert [row.is_behind for row in rows] == [False, True, True, True]
-    sum(lanes.mend(clock.now()))  # ends the lane that is left
+    sum(lanes.repair(clock.now()))  # ends the lane that is left
     check()
 
 
@@ -220,7 +220,7 @@ def test_a_claim_takes_nothing_that_went_to_another_one_meanwhile() -> None:
     a, b = (waiting(channel=channel, client_id=name) for name in "ab")
     bring(a, b"x", b"y")
     mine = Delivery.objects.get(consumer=a)
-    wants = [Want(one.id, 1, 10_000, owner=1) for one in (a, b)]
+    wants = [ClaimRequest(one.id, 1, 10_000, owner=1) for one in (a, b)]
     Delivery.objects.filter(id=mine.id).update(consumer=b)
     assert claim.claim_chosen([mine.id], wants[0], now=clock.now(), slot=0).rows == []
 

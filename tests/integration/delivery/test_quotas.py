@@ -1,4 +1,4 @@
-"""Quotas between processes: the steward counts, and everybody who accepts hears of it."""
+"""Quotas between processes: maintenance counts, and every process that accepts reads the count."""
 
 import json
 from contextlib import nullcontext
@@ -19,9 +19,9 @@ from channels_app.steps import accept, register_consumer
 from channels_app.steps.accept import Publication
 from channels_app.storage import Room
 from delivery.models import Delivery, Notice, SweepRun
-from delivery.runtime import notices, sweeps
-from delivery.runtime.rounds import Rounds
-from delivery.steps import cancel, dispatch
+from delivery.runtime import notifications, sweeps
+from delivery.runtime.sweep_scheduler import SweepScheduler
+from delivery.steps import cancel, fanout
 from delivery.steps import quotas as counting
 from tests.support.api import Api, LeanClient
 from tests.support.factories import (
@@ -48,9 +48,9 @@ SWEEP = next(sweep for sweep in sweeps.SWEEPS if sweep.name == "quotas")
 
 
 def count() -> None:
-    """One run of the steward's sweep."""
+    """One run of the maintenance process's sweep."""
     SweepRun.objects.update_or_create(name="quotas", defaults={"next_at": clock.now()})
-    rounds = Rounds([SWEEP])
+    rounds = SweepScheduler([SWEEP])
     assert rounds.turn() == 1
     while rounds.is_busy:
         rounds.turn()
@@ -114,7 +114,7 @@ def test_room_is_there_again_when_what_waited_has_ended() -> None:
     channel = make_channel(max_waiting_messages=2)
     consumer = make_consumer(channel, "http://127.0.0.1:9/")
     publish(channel, b"1", b"2")
-    dispatch.dispatch(10, 0)
+    fanout.fan_out(10, 0)
     count()
     assert usage("channel", channel.pk) == Usage(2, 2)
     assert QuotaUsage.objects.get(scope="channel").level == "full"
@@ -193,7 +193,7 @@ def test_a_long_count_goes_on_in_short_steps(monkeypatch: pytest.MonkeyPatch) ->
     steps = list(counting.count(clock.now()))
     assert sum(steps) == 1
     assert usage("all") == Usage(8, 40)
-    dispatch.dispatch(10, 0)
+    fanout.fan_out(10, 0)
     publish(channel, b"12345")
     list(counting.count(clock.now() + timedelta(seconds=1)))
     assert usage("all") == Usage(9, 45)
@@ -229,19 +229,19 @@ def test_people_hear_before_a_limit_is_reached_and_once_for_each_change() -> Non
     Message.objects.filter(channel=channel).update(state="cancelled")
     accept_more(0)
     assert levels()[2:] == [("team shop", "limit_ok")]
-    for _ in notices.sweep():
+    for _ in notifications.sweep():
         pass
     events = Message.objects.filter(channel=make_channel_for_events).order_by("id")
     names = [event.event_type for event in events]
     assert names == [f"hookstation.limit.{name}" for name in ("near", "full", "ok")]
-    assert notices.mail() == 3
+    assert notifications.mail() == 3
     first = mail.outbox[0]
     assert (first.subject, first.to) == ("team shop is near its limit", ["olga@example.com"])
     assert "8 of 10 messages" in first.body
 
 
 def test_people_hear_before_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    low = max(storage.LITTLE_BYTES, storage.ALARM * conf().disk_reserve_bytes)
+    low = max(storage.LOW_BYTES, storage.ALARM * conf().disk_reserve_bytes)
     for free in (low * 2, low - 1, low, 1, low * 2):
         room = Room(Path("/"), free, low * 4)
         monkeypatch.setattr(storage.disks, "rooms", lambda room=room: [room])

@@ -18,15 +18,15 @@ from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, PumpSlot, SweepRun
 from delivery.runtime import pump as pump_module
-from delivery.runtime import slots, sweeps
-from delivery.runtime.agenda import FEW
-from delivery.runtime.line import LEAD
+from delivery.runtime import registration, sweeps
+from delivery.runtime.consumer_queue import LEAD
 from delivery.runtime.pump import Pump
-from delivery.runtime.recorder import patiently
-from delivery.runtime.wake import Listener
-from delivery.steps import claim, dispatch, recount, retention
-from delivery.steps.claim import Want
-from tests.support import books, pumping
+from delivery.runtime.ready_consumers import MAX_SCANNED
+from delivery.runtime.recorder import ignoring_outage
+from delivery.runtime.wakeups import Listener
+from delivery.steps import claim, counter_repair, fanout, retention
+from delivery.steps.claim import ClaimRequest
+from tests.support import counts, pumping
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -83,8 +83,8 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 def test_a_pump_that_waits_for_its_last_answers_is_not_taken_for_dead(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "STALE_S", 0.4)
-    monkeypatch.setattr(slots, "BEAT_S", 0.05)
+    monkeypatch.setattr(registration, "STALE_AFTER_S", 0.4)
+    monkeypatch.setattr(registration, "BEAT_S", 0.05)
     channel = make_channel()
     make_consumer(channel, receiver.url("/slow?ms=1500"))
     publish(channel, b"x")
@@ -92,11 +92,11 @@ def test_a_pump_that_waits_for_its_last_answers_is_not_taken_for_dead(
         pump_until(pump, lambda: bool(pump.open))
         stop = threading.Event()
 
-        def steward() -> None:
+        def maintenance() -> None:
             while not stop.wait(0.1):
                 sweeps.orphans()
 
-        thread = in_thread(steward)
+        thread = in_thread(maintenance)
         pump.drain(5.0)
         stop.set()
         thread.join()
@@ -109,41 +109,43 @@ def test_a_pump_that_leaves_hands_its_consumers_over_at_once() -> None:
     made = {make_consumer(channel, NOWHERE).id for _ in range(10)}
     with pumping.pumping() as one, pumping.pumping() as other:
         one._beat()
-        assert set(one.roster.lines) != made
+        assert set(one.assignment.queues) != made
         other.drain(0.0)
-        one.roster.refresh()
-        assert set(one.roster.lines) == made
+        one.assignment.refresh()
+        assert set(one.assignment.queues) == made
 
 
 def test_a_pump_that_could_not_beat_for_a_while_is_not_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slots, "QUIET_S", 0.1)
-    held = slots.acquire("stalled", "pump", 1)
+    monkeypatch.setattr(registration, "QUIET_S", 0.1)
+    held = registration.acquire("stalled", "pump", 1)
     assert held is not None
-    # All stood still, the database perhaps; the steward is the first who can write again.
-    PumpSlot.objects.update(heartbeat_at=clock.now() - timedelta(seconds=slots.STALE_S + 1))
+    # All processes stood still, perhaps with the database; the maintenance process writes first.
+    PumpSlot.objects.update(
+        heartbeat_at=clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1)
+    )
     sweeps.orphans()
-    assert slots.beat(held, 0)
+    assert registration.beat(held, 0)
     time.sleep(0.15)
     sweeps.orphans()
-    assert slots.beat(held, 0)
+    assert registration.beat(held, 0)
 
 
 def test_a_process_of_another_container_with_our_host_name_is_not_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slots, "QUIET_S", 0.5)
-    held = slots.acquire("elsewhere", "pump", 1)
+    monkeypatch.setattr(registration, "QUIET_S", 0.5)
+    held = registration.acquire("elsewhere", "pump", 1)
     assert held is not None
     PumpSlot.objects.update(pid=2**22 + 1)  # no process here can have that number
     for _ in range(7):
-        assert slots.beat(held, 0)
+        assert registration.beat(held, 0)
         time.sleep(0.1)
         sweeps.orphans()
     time.sleep(0.5)
     sweeps.orphans()
-    assert not slots.beat(held, 0)
+    assert not registration.beat(held, 0)
 
 
 @pytest.mark.slow("waits for answers that take long")
@@ -158,7 +160,7 @@ def test_a_consumer_that_comes_back_to_its_pump_is_not_sent_more_than_its_cap(
         for state in ("paused", "retired", "active"):  # as if another pump had owned it meanwhile
             consumer.state = Consumer.State(state)
             consumer.save()
-            pump.roster.refresh()
+            pump.assignment.refresh()
         pump_until(pump, all_finished)
     assert len(receiver.requests()) == 3
     assert receiver.max_concurrency == 1
@@ -174,7 +176,7 @@ def test_a_consumer_that_is_given_up_with_messages_waiting_is_not_asked_for_more
         pump_until(pump, lambda: bool(receiver.requests()))
         consumer.state = Consumer.State.RETIRED
         consumer.save()
-        pump.roster.refresh()
+        pump.assignment.refresh()
         pump_until(pump, lambda: not (pump.open or pump.recorder.results))
         started = Attempt.objects.count()
         for _ in range(5):
@@ -186,16 +188,20 @@ def test_a_consumer_that_is_given_up_with_messages_waiting_is_not_asked_for_more
 def test_what_a_pump_remembers_of_the_future_does_not_grow() -> None:
     consumer = make_consumer(make_channel(), NOWHERE)
     with pumping.pumping() as pump:
-        pump.roster.refresh()
-        line, agenda, now = pump.roster.lines[consumer.id], pump.roster.agenda, clock.now()
-        for second in range(2 * FEW):
+        pump.assignment.refresh()
+        queue, ready_consumers, now = (
+            pump.assignment.queues[consumer.id],
+            pump.assignment.ready_consumers,
+            clock.now(),
+        )
+        for second in range(2 * MAX_SCANNED):
             for due_at in (now + timedelta(hours=1), now + timedelta(seconds=second)):
-                line.due = {4: due_at}
-                agenda.note(line)
-                agenda.gather(now - LEAD, time.monotonic(), lambda *_: 1, 1)
-            picks = agenda.gather(due_at, time.monotonic(), lambda *_: 1, 1)
-            assert [pick.line for pick in picks] == [line]
-        assert len(agenda._asleep) < FEW + 10
+                queue.due = {4: due_at}
+                ready_consumers.note(queue)
+                ready_consumers.gather(now - LEAD, time.monotonic(), lambda *_: 1, 1)
+            picks = ready_consumers.gather(due_at, time.monotonic(), lambda *_: 1, 1)
+            assert [pick.queue for pick in picks] == [queue]
+        assert len(ready_consumers._asleep) < MAX_SCANNED + 10
 
 
 # -- a database that goes away -------------------------------------------------------------------
@@ -221,10 +227,10 @@ def test_answers_are_kept_when_the_clock_cannot_ask_the_database(
             for _ in range(10):
                 with database_away():
                     pump._wait(0.05)
-                    patiently(pump._record)
+                    ignoring_outage(pump._record)
         pump_until(pump, all_finished)
         assert not pump.open
-        assert [line.in_flight for line in pump.roster.lines.values()] == [0]
+        assert [queue.in_flight for queue in pump.assignment.queues.values()] == [0]
     assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 1)}
 
 
@@ -235,7 +241,7 @@ def test_an_answer_that_comes_while_the_database_is_away_keeps_no_pump_busy(
     make_consumer(channel, receiver.url("/slow?ms=50"))
     publish(channel, b"1")
     listener = Listener()
-    held = slots.acquire("away", "pump", 1, listener.address)
+    held = registration.acquire("away", "pump", 1, listener.address)
     assert held is not None
     pump, failures = Pump(held, listener), list[float]()
     pump_until(pump, lambda: len(pump.open) == 1)
@@ -248,7 +254,7 @@ def test_an_answer_that_comes_while_the_database_is_away_keeps_no_pump_busy(
     monkeypatch.setattr(pump, "round", fail)
     end = time.monotonic() + 0.6
     pump.run(lambda: time.monotonic() > end, 60.0)
-    slots.leave(held)
+    registration.leave(held)
     assert 2 <= len(failures) <= 6
     assert Delivery.objects.get().state == "delivered"
 
@@ -275,11 +281,11 @@ def test_a_consumer_that_was_deleted_does_not_stop_the_pump(receiver: Receiver) 
         pump_until(pump, all_finished)
         publish(channel, b"2")  # its news waits for its turn
         pump_until(pump, all_finished)
-        pump_until(pump, lambda: bool(pump.roster._news))
+        pump_until(pump, lambda: bool(pump.assignment._news))
         ConsumerHealth.objects.all().delete()
         Delivery.objects.all().delete()
         Consumer.objects.filter(id=consumer.id).delete()
-        pump.roster._saved.clear()
+        pump.assignment._saved.clear()
         pump.round()
 
 
@@ -333,10 +339,10 @@ def test_a_lapsed_lease_of_a_consumer_that_is_switched_off_is_given_back(state: 
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
     publish(channel, b"x")
-    dispatch.dispatch(10, slot=0)
+    fanout.fan_out(10, slot=0)
     then = clock.now() - timedelta(minutes=5)
     Delivery.objects.update(due_at=then)
-    claim.claim([Want(consumer.id, 10, 1000, owner=1)], now=then, slot=0)
+    claim.claim([ClaimRequest(consumer.id, 10, 1000, owner=1)], now=then, slot=0)
     consumer.state = Consumer.State(state)
     consumer.save()
     for _ in range(4):
@@ -359,10 +365,10 @@ def test_a_wide_fan_out_fits_into_the_servers_packets() -> None:
     )
     channel.save()
     publish(channel, *[b"x"] * 150, ordering_key="\N{TRUMPET}" * 255)
-    made = dispatch.dispatch(200, slot=0)
+    made = fanout.fan_out(200, slot=0)
     assert made.more
     while made.more:
-        made = dispatch.dispatch(200, slot=0)
+        made = fanout.fan_out(200, slot=0)
     assert Delivery.objects.count() == 100 * 150
     assert Counter.totals()["queued"] == 100 * 150
 
@@ -428,7 +434,7 @@ def test_one_channels_retention_does_not_keep_the_next_ones_waiting(
 ) -> None:
     old = clock.now() - timedelta(days=60)
     for channel in (make_channel(), make_channel(), make_channel()):
-        books.make_messages(make_consumer(channel, NOWHERE), 40, accepted_at=old)
+        counts.make_messages(make_consumer(channel, NOWHERE), 40, accepted_at=old)
     monkeypatch.setattr(retention, "BATCH", 1)
     served = set[int]()
     for _ in range(40):
@@ -448,7 +454,7 @@ def test_a_fan_out_during_a_recount_is_counted_once() -> None:
     channel = make_channel()
     consumer = make_consumer(channel, NOWHERE)
     publish(channel, b"1")
-    dispatch.dispatch(10, slot=0)
+    fanout.fan_out(10, slot=0)
     Counter.objects.filter(state="queued").update(count=5)
     publish(channel, b"2")
     threads: list[threading.Thread] = []
@@ -456,12 +462,12 @@ def test_a_fan_out_during_a_recount_is_counted_once() -> None:
     def in_between(execute: Callable[..., Any], sql: str, *more: Any) -> Any:
         answer = execute(sql, *more)
         if not threads and "delivery_counter" in sql and "SELECT" in sql:
-            threads.append(in_thread(lambda: dispatch.dispatch(10, slot=3)))
+            threads.append(in_thread(lambda: fanout.fan_out(10, slot=3)))
             threads[0].join(2.0)  # waits for us, or is done
         return answer
 
     with connection.execute_wrapper(in_between):
-        recount.recount(consumer.id)
+        counter_repair.recount(consumer.id)
     threads[0].join()
     assert Counter.totals() == pumping.recounted()
 
@@ -482,7 +488,7 @@ def test_days_of_failure_before_it_was_switched_on_again_do_not_count(receiver: 
         pump.round()
         assert Consumer.objects.get().state == "active"
         Consumer.objects.update(state_changed_at=clock.now() - timedelta(days=20))
-        pump.roster._saved.clear()
+        pump.assignment._saved.clear()
         publish(channel, b"x")
         pump_until(pump, lambda: Consumer.objects.get().state == "disabled")
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from channels_app import clock
-from channels_app.api.places import Places
+from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.models import Consumer, Message, MessageBody
 from channels_app.rules import times
 from delivery.models import Attempt, Counter, Delivery, PullWorker
@@ -17,11 +17,11 @@ from delivery.runtime import leasing, receiving
 from delivery.runtime.long_polling import long_polls
 from delivery.steps import leases as steps
 from delivery.steps import release
-from delivery.steps.dispatch import waiting as fan_out
+from delivery.steps.fanout import waiting as fan_out
 from tests.support import calling
 from tests.support.api import LeanClient
-from tests.support.books import assert_counters_are_true
 from tests.support.calling import Api, problem
+from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ApiKeyFactory, ConsumerFactory, TeamFactory
 from tests.support.pulling import Worker, bring, lapse, row_of, waiting
 from tests.support.pumping import (
@@ -86,7 +86,7 @@ def test_a_message_is_received_with_all_that_it_came_with() -> None:
 def test_what_is_no_text_comes_in_base64_and_what_is_too_large_by_its_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(receiving, "MOST_BYTES", 150_000)
+    monkeypatch.setattr(receiving, "MAX_BYTES", 150_000)
     consumer = waiting(b"\xff\x00", b"a" * 100_000, b"b" * 100_000)
     binary, fits, other = Worker(consumer).receive()
     assert binary["body_base64"] == "/wA="
@@ -165,7 +165,7 @@ def test_what_is_fanned_out_by_a_receipt_is_in_the_order_of_its_keys() -> None:
 def test_in_a_backlog_the_newest_are_received_and_no_key_is_overtaken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fan_out, "MOST_SEEN", 4)
+    monkeypatch.setattr(fan_out, "MAX_SEEN", 4)
     other = waiting()
     arrived(other, *"abcd")
     plain, ordered = waiting(), waiting(ordering=True)
@@ -589,10 +589,10 @@ def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = waiting(b"x")
     worker = Worker(consumer)
     (one,) = worker.receive()
-    monkeypatch.setattr(leasing, "LONGEST", timedelta(seconds=60))
+    monkeypatch.setattr(leasing, "MAX_LEASE", timedelta(seconds=60))
     assert worker.say("extend", one["lease"], lease_s=600)[0] == [one["lease"]]
     assert until(row_of(consumer)) <= timedelta(seconds=60)
-    monkeypatch.setattr(leasing, "LONGEST", timedelta(seconds=-1))
+    monkeypatch.setattr(leasing, "MAX_LEASE", timedelta(seconds=-1))
     assert worker.say("extend", one["lease"], lease_s=600)[1] == {one["lease"]: "too_long"}
 
 
@@ -697,7 +697,7 @@ def test_what_a_pump_holds_is_not_received_until_it_is_given_back(receiver: Any)
         consumer.mode, consumer.url = Consumer.Mode.PULL, ""
         consumer.save()
         assert Worker(consumer).receive() == []
-        pump.roster.refresh()
+        pump.assignment.refresh()
         pump_until(pump, lambda: row_of(consumer).state == "delivered")
     assert len(receiver.requests()) == 1
     assert_counters_are_true()
@@ -709,7 +709,7 @@ def test_what_a_pump_holds_is_not_received_until_it_is_given_back(receiver: Any)
 def test_who_finds_no_place_to_wait_is_told_when_to_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(receiving, "polls", Places(0))
+    monkeypatch.setattr(receiving, "polls", ConcurrencyLimit(0))
     consumer = waiting()
     path = f"{Worker(consumer).path}/receive"
     answer = Api(scopes=["receive"]).post(path, {"wait_s": 5})
@@ -800,7 +800,7 @@ def test_workers_of_one_consumer_share_its_messages() -> None:
 def test_workers_are_forgotten_when_they_have_long_been_silent() -> None:
     consumer = ConsumerFactory.create(pull=True)
     now: datetime = clock.now()
-    steps.note_worker(-1, consumer.id, "old", now - steps.KEPT - timedelta(hours=1))
+    steps.note_worker(-1, consumer.id, "old", now - steps.RETENTION - timedelta(hours=1))
     steps.note_worker(-2, consumer.id, "new", now)
-    assert steps.forget_workers(now) == 1
+    assert steps.delete_workers(now) == 1
     assert [worker.name for worker in PullWorker.objects.all()] == ["new"]

@@ -10,8 +10,8 @@ import pytest
 from django.db import connection
 from prometheus_client import REGISTRY
 
-from channels_app import clock, quotas, sealing
-from channels_app.directory import directory
+from channels_app import clock, data_encryption, quotas
+from channels_app.config_cache import config_cache
 from channels_app.errors import Conflict, OverQuota, StorageFull
 from channels_app.models import (
     AuditEntry,
@@ -28,10 +28,10 @@ from channels_app.steps import accept, register_producer, register_schedule
 from channels_app.steps.accept import Publication
 from channels_app.steps.register_schedule import Order
 from delivery.models import Delivery
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.runtime import recurring, sweeps
-from delivery.runtime.clockwork import Clockwork
-from delivery.steps import erase, firing, reschedule
+from delivery.runtime.schedule_runner import ScheduleRunner
+from delivery.steps import erase, occurrences, reschedule
 from delivery.steps import quotas as counting
 from tests.support.broker import wait_until
 from tests.support.factories import (
@@ -101,11 +101,11 @@ def test_a_due_schedule_becomes_a_message_and_moves_on() -> None:
     message = Message.objects.get()
     assert (message.channel_id, message.producer) == (schedule.channel_id, producer)
     assert (message.event_type, message.ordering_key) == ("report.due", "room-7")
-    assert (message.priority, sealing.headers_of(message)) == (7, {"X-Report": "daily"})
+    assert (message.priority, data_encryption.headers_of(message)) == (7, {"X-Report": "daily"})
     occurrence_ms = round(schedule.start_at.timestamp() * 1000)
     assert message.idempotency_key == f"schedule:{schedule.name}:{occurrence_ms}"
     stored = MessageBody.objects.get()
-    assert sealing.open_body(message.id, bytes(stored.data)) == b"exactly this"
+    assert data_encryption.decrypt_body(message.id, bytes(stored.data)) == b"exactly this"
     assert stored.key_id
     moved = fresh(schedule)
     assert moved.next_at == schedule.start_at + timedelta(minutes=1)
@@ -128,11 +128,11 @@ def test_it_is_delivered(receiver: Receiver) -> None:
 
 def test_many_that_are_due_share_a_transaction() -> None:
     channel = due(name="first").channel
-    for number in range(recurring.MOST + 5):
+    for number in range(recurring.MAX_OCCURRENCES + 5):
         due(channel=channel, name=f"more-{number}", producer=None)
-    assert recurring.fire_due() == recurring.MOST
+    assert recurring.fire_due() == recurring.MAX_OCCURRENCES
     all_fired()
-    assert len(set(keys())) == recurring.MOST + 6
+    assert len(set(keys())) == recurring.MAX_OCCURRENCES + 6
 
 
 @pytest.mark.seed("S4-06")
@@ -216,7 +216,7 @@ def test_what_the_channel_would_refuse_by_now_is_not_published(
 ) -> None:
     schedule = due(producer=ProducerFactory.create())
     spoil(schedule)
-    directory.refresh(now=True)
+    config_cache.refresh(now=True)
     assert recurring.fire_due() == 1
     moved = fresh(schedule)
     assert (moved.recent[0]["result"], moved.skipped_count, moved.state) == ("refused", 1, "active")
@@ -240,7 +240,7 @@ def fill(schedule: Schedule, scope: str) -> None:
 
 
 def counted() -> None:
-    """Have the steward count what waits, and this process hear of it."""
+    """Have the maintenance process count what waits, and this process hear of it."""
     for _ in counting.count(clock.now()):
         pass
     quotas.forget()
@@ -316,7 +316,7 @@ def test_a_scheduled_message_takes_its_room_when_it_is_published(receiver: Recei
         with pytest.raises(OverQuota):
             publish(channel, b"too many", **options)
     now = clock.now()
-    reschedule.reschedule(scheduled, Asker("test"), now=now, due_at=now)
+    reschedule.reschedule(scheduled, Principal("test"), now=now, due_at=now)
     with pumping() as pump:
         pump_until(pump, lambda: Delivery.objects.filter(state="delivered").count() == 2)
     assert {one.body for one in receiver.requests("/ok")} == {b"later", b"now"}
@@ -371,8 +371,8 @@ def test_whoever_changes_it_meanwhile_wins() -> None:
     """The fence: a round that was judged by other settings is not kept."""
     schedule = due()
     Schedule.objects.update(version=99)
-    with pytest.raises(firing.Lost):
-        firing.move(schedule, [], next_at=None, message_id=1, skipped=0)
+    with pytest.raises(occurrences.Lost):
+        occurrences.move(schedule, [], next_at=None, message_id=1, skipped=0)
     assert fresh(schedule).state == "active"
 
 
@@ -434,7 +434,7 @@ def test_two_clockworks_fire_at_the_instant_each_once() -> None:
     start = clock.now() + SECOND
     start = start.replace(microsecond=0)
     schedule = ScheduleFactory.create(every_ms=200, start_at=start, next_at=start, limit=15)
-    works = [Clockwork(lambda seconds: threading.Event().wait(seconds)) for _ in range(2)]
+    works = [ScheduleRunner(lambda seconds: threading.Event().wait(seconds)) for _ in range(2)]
     for work in works:
         work.start()
     try:
@@ -450,7 +450,7 @@ def test_two_clockworks_fire_at_the_instant_each_once() -> None:
 
 @pytest.mark.mariadb
 def test_a_clockwork_sees_what_is_new_at_once() -> None:
-    work = Clockwork(lambda seconds: threading.Event().wait(seconds))
+    work = ScheduleRunner(lambda seconds: threading.Event().wait(seconds))
     work.start()
     try:
         at = datetime.now(UTC)

@@ -21,10 +21,10 @@ from channels_app.models import AuditEntry, Consumer, Message, new_id
 from channels_app.rules import ids
 from channels_app.rules.tenants import Tenant
 from delivery.models import Counter, Delivery, Replay
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.steps import replay
 from delivery.steps.replay import filters, requeue, scope, slices, windows
-from tests.support.books import (
+from tests.support.counts import (
     assert_counters_are_true,
     database_url,
     make_deliveries,
@@ -34,7 +34,7 @@ from tests.support.books import (
 from tests.support.factories import ChannelFactory, ConsumerFactory, DeliveryFactory, TeamFactory
 
 pytestmark = pytest.mark.django_db
-ALICE = Asker("user:alice", "after the outage")
+ALICE = Principal("user:alice", "after the outage")
 
 
 def start(
@@ -202,14 +202,14 @@ def test_a_stretch_begins_behind_its_place_and_ends_with_its_limit() -> None:
     consumer = ConsumerFactory.create()
     rows = [row.id for row in make_deliveries(consumer, 5)]
 
-    def look(after: int, upper: int, limit: int) -> windows.Stretch:
+    def look(after: int, upper: int, limit: int) -> windows.KeyRange:
         return windows.deliveries(
             consumer.id, ["dead", "delivered"], Q(), after=after, upper=upper, limit=limit
         )
 
-    assert look(rows[0], rows[4], 2) == windows.Stretch(rows[1:3], rows[2], False)
-    assert look(rows[2], rows[3], 2) == windows.Stretch(rows[3:4], rows[3], True)
-    assert look(rows[4], rows[4], 2) == windows.Stretch([], rows[4], True)
+    assert look(rows[0], rows[4], 2) == windows.KeyRange(rows[1:3], rows[2], False)
+    assert look(rows[2], rows[3], 2) == windows.KeyRange(rows[3:4], rows[3], True)
+    assert look(rows[4], rows[4], 2) == windows.KeyRange([], rows[4], True)
 
 
 def test_a_row_that_dies_again_during_the_replay_is_not_taken_twice() -> None:
@@ -343,7 +343,7 @@ def test_a_filter_that_matches_little_costs_bounded_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("delivery.steps.replay.windows.SCAN", 10)
-    monkeypatch.setattr(slices, "EFFORT", 10)
+    monkeypatch.setattr(slices, "MAX_SLICES", 10)
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 60)
     make_deliveries(consumer, 1, outcome="timeout")
@@ -595,7 +595,7 @@ def test_consumers_are_looked_for_within_the_callers_walls() -> None:
 
 
 def test_counts_stop_looking_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scope, "LOOK", 20)
+    monkeypatch.setattr(scope, "SCAN_ROWS", 20)
     channel = ChannelFactory.create()
     small, large, last = (ConsumerFactory.create(channel=channel) for _ in range(3))
     make_deliveries(small, 5, outcome="timeout")
@@ -632,7 +632,7 @@ def test_the_request_and_its_cancellation_are_audited() -> None:
     consumer = ConsumerFactory.create()
     make_deliveries(consumer, 2)
     job = start(of(consumer, outcomes=["server_error"]), rate=5)
-    replay.cancel(job.id, Asker("key:abc", "enough"), now=clock.now())
+    replay.cancel(job.id, Principal("key:abc", "enough"), now=clock.now())
 
     cancelled, created = AuditEntry.objects.order_by("-id")
     assert (created.action, created.actor) == ("replay.create", "user:alice")

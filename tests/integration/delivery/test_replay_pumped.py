@@ -5,9 +5,9 @@ import pytest
 from channels_app import clock
 from channels_app.rules import ids
 from delivery.models import Attempt, Delivery
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.steps import replay
-from tests.support.books import assert_counters_are_true
+from tests.support.counts import assert_counters_are_true
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -19,7 +19,7 @@ from tests.support.pumping import (
 from tests.support.receiver import Receiver, Reply
 
 pytestmark = pytest.mark.django_db(transaction=True)
-OPERATOR = Asker("user:operator")
+OPERATOR = Principal("user:operator")
 
 
 @pytest.mark.seed("S0-07")

@@ -13,11 +13,11 @@ from channels_app import clock
 from channels_app.errors import Conflict, NotFound
 from channels_app.models import AuditEntry, Consumer, Message, MessageBody
 from delivery.models import Counter, Delivery, Replay, Restored, RestoredMessage
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.runtime import sweeps
-from delivery.steps import dispatch
+from delivery.steps import fanout
 from delivery.steps.replay import restore
-from tests.support.books import assert_counters_are_true
+from tests.support.counts import assert_counters_are_true
 from tests.support.pumping import (
     SECRET,
     all_finished,
@@ -31,7 +31,7 @@ from tests.support.receiver import Receiver
 from tests.support.restoring import MESSAGE_COLUMNS, bring, take_away
 
 pytestmark = pytest.mark.django_db(transaction=True)
-OPERATOR = Asker("user:olga", "enough")
+OPERATOR = Principal("user:olga", "enough")
 
 
 def lived(receiver: Receiver, number: int = 3) -> Consumer:
@@ -240,5 +240,5 @@ def test_a_message_that_was_not_fanned_out_yet_waits_for_that(receiver: Receiver
     bring(consumer, [row])
     assert admit() == 1
     assert not Delivery.objects.filter(message_id=message_id).exists()
-    dispatch.dispatch(10, 0)
+    fanout.fan_out(10, 0)
     assert Delivery.objects.filter(message_id=message_id).count() == 1

@@ -10,13 +10,13 @@ from channels_app.models import Consumer
 from channels_app.rules import ids
 from delivery.models import Delivery, EarlyAck
 from delivery.rules import acks
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.outcome import Outcome
 from delivery.steps import acknowledge, release, settle
 from delivery.steps.settle import Result
 from tests.support import pumping
 from tests.support.calling import Api
-from tests.support.laning import take
+from tests.support.ordering import take
 from tests.support.pulling import Worker, bring, lapse, waiting
 from tests.support.pumping import make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver
@@ -39,7 +39,7 @@ def bring_all(consumer: Consumer) -> None:
         bring(consumer, event_type.encode(), event_type=event_type)
 
 
-def answered(rows: list[Claimed], now: datetime) -> None:
+def answered(rows: list[ClaimedDelivery], now: datetime) -> None:
     """A 2xx to each is recorded."""
     mode = acks.mode_of(ACK)
     assert mode is not None

@@ -10,10 +10,10 @@ from django.db import OperationalError
 
 from channels_app import clock
 from delivery.models import Attempt, Delivery
-from delivery.runtime import allotment, recorder
+from delivery.runtime import capacity, recorder
 from delivery.runtime import pump as pump_module
-from delivery.runtime.line import LEAD, Line
-from delivery.steps import dispatch, settle
+from delivery.runtime.consumer_queue import LEAD, ConsumerQueue
+from delivery.steps import fanout, settle
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
@@ -31,9 +31,9 @@ def test_consumers_with_nothing_to_do_are_not_looked_at(
         make_consumer(quiet, NOWHERE)
     looked: list[int] = []
     for name in ("capacity", "has_due", "place", "wake_at"):
-        monkeypatch.setattr(Line, name, _counted(getattr(Line, name), looked))
+        monkeypatch.setattr(ConsumerQueue, name, _counted(getattr(ConsumerQueue, name), looked))
     with pumping.pumping() as pump:
-        pump_until(pump, lambda: not pump.roster._unasked)
+        pump_until(pump, lambda: not pump.assignment._unasked)
         pump.round()
         looked.clear()
         publish(channel, b"x")
@@ -46,9 +46,9 @@ def test_consumers_with_nothing_to_do_are_not_looked_at(
 
 
 def _counted(method: Any, seen: list[int]) -> Any:
-    def call(line: Line, *more: Any) -> Any:
-        seen.append(line.view.id)
-        return method(line, *more)
+    def call(queue: ConsumerQueue, *more: Any) -> Any:
+        seen.append(queue.view.id)
+        return method(queue, *more)
 
     return call
 
@@ -57,34 +57,34 @@ def _counted(method: Any, seen: list[int]) -> Any:
 def test_a_line_sleeps_until_its_instant_or_until_something_happens_to_it() -> None:
     make_consumer(make_channel(), NOWHERE)
     with pumping.pumping() as pump:
-        pump.roster.refresh()
-        (line,) = pump.roster.lines.values()
-        agenda, now = pump.roster.agenda, clock.now()
+        pump.assignment.refresh()
+        (queue,) = pump.assignment.queues.values()
+        ready_consumers, now = pump.assignment.ready_consumers, clock.now()
         soon, later = now + timedelta(minutes=1), now + timedelta(minutes=2)
 
-        def looked_at(instant: datetime) -> list[Line]:
-            picks = agenda.gather(instant, time.monotonic(), lambda *_: 1, 10)
-            return [pick.line for pick in picks]
+        def looked_at(instant: datetime) -> list[ConsumerQueue]:
+            picks = ready_consumers.gather(instant, time.monotonic(), lambda *_: 1, 10)
+            return [pick.queue for pick in picks]
 
-        pump.roster.expect(line.view.id, later)
+        pump.assignment.expect(queue.view.id, later)
         assert looked_at(soon) == []
-        assert agenda.wake_at() == (later - LEAD).timestamp()
+        assert ready_consumers.wake_at() == (later - LEAD).timestamp()
 
-        pump.roster.expect(line.view.id, soon)
+        pump.assignment.expect(queue.view.id, soon)
         assert looked_at(now) == []
-        assert agenda.wake_at() == (soon - LEAD).timestamp()
-        assert looked_at(soon) == [line]
+        assert ready_consumers.wake_at() == (soon - LEAD).timestamp()
+        assert looked_at(soon) == [queue]
 
-        line.due.clear()
-        agenda.note(line)
+        queue.due.clear()
+        ready_consumers.note(queue)
         assert looked_at(later) == []
-        assert agenda.wake_at() is None
+        assert ready_consumers.wake_at() is None
 
 
 def test_results_are_written_in_company_and_at_once_when_no_more_can_come(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "COMPANY_S", 60.0)
+    monkeypatch.setattr(recorder, "LINGER_S", 60.0)
     channel = make_channel()
     make_consumer(channel, receiver.url("/some"), max_in_flight=2)
     receiver.script("/some", [Reply(200), Reply(200, delay_ms=300), Reply(200)])
@@ -115,17 +115,17 @@ def test_a_pump_that_finds_much_rests_as_long_as_a_look_took(
     looks: list[float] = []
     ends: list[float] = []
 
-    def slow(*args: Any, **options: Any) -> dispatch.Dispatched:
+    def slow(*args: Any, **options: Any) -> fanout.FanoutResult:
         looks.append(time.monotonic())
         pump.accepted_hint = True
         time.sleep(0.004)
         ends.append(time.monotonic())
-        return dispatch.Dispatched(found)
+        return fanout.FanoutResult(found)
 
     with pumping.pumping() as pump:
         pump.round()
         pump.next_poll = pump.membership.next_beat = time.monotonic() + 10.0
-        monkeypatch.setattr(dispatch, "dispatch", slow)
+        monkeypatch.setattr(fanout, "fan_out", slow)
         pump.accepted_hint = True
         while len(looks) < 20:
             pump.round()
@@ -138,7 +138,7 @@ def test_a_pump_that_finds_much_rests_as_long_as_a_look_took(
 def test_requests_go_out_before_results_are_written(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "COMPANY_S", 0.0)
+    monkeypatch.setattr(recorder, "LINGER_S", 0.0)
     channel = make_channel()
     make_consumer(channel, receiver.url("/some"))
     receiver.script("/some", [Reply(200), Reply(200, delay_ms=500)])
@@ -189,22 +189,22 @@ def test_no_more_is_fanned_out_than_a_consumer_at_rest_takes_at_birth(
     channel = make_channel()
     make_consumer(channel, receiver.url("/ok"), max_in_flight=50)
     with pumping.pumping() as pump:
-        pump.roster.refresh()
-        assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_BATCH
+        pump.assignment.refresh()
+        assert pump.capacity_planner.fanout_limit(clock.now()) == capacity.FANOUT_BATCH
         publish(channel, b"first")
         pump_until(pump, all_finished)
-        (line,) = pump.roster.lines.values()
-        line.in_flight, line.due = 30, {}
-        assert pump.allotment.appetite(clock.now()) == 20
-        line.in_flight = 49
-        assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_LEAST
-        monkeypatch.setattr(allotment, "FULL_S", 0.05)
-        line.in_flight = 50
-        assert pump.allotment.appetite(clock.now()) == 0
+        (queue,) = pump.assignment.queues.values()
+        queue.in_flight, queue.due = 30, {}
+        assert pump.capacity_planner.fanout_limit(clock.now()) == 20
+        queue.in_flight = 49
+        assert pump.capacity_planner.fanout_limit(clock.now()) == capacity.MIN_FANOUT_BATCH
+        monkeypatch.setattr(capacity, "FULL_S", 0.05)
+        queue.in_flight = 50
+        assert pump.capacity_planner.fanout_limit(clock.now()) == 0
         time.sleep(0.06)
-        assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_BATCH
-        line.in_flight, line.due = 0, {4: clock.now()}
-        assert pump.allotment.appetite(clock.now()) == allotment.DISPATCH_BATCH
+        assert pump.capacity_planner.fanout_limit(clock.now()) == capacity.FANOUT_BATCH
+        queue.in_flight, queue.due = 0, {4: clock.now()}
+        assert pump.capacity_planner.fanout_limit(clock.now()) == capacity.FANOUT_BATCH
 
 
 def test_a_consumer_that_hangs_does_not_hold_up_the_fan_out(receiver: Receiver) -> None:

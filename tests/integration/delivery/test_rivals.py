@@ -16,22 +16,22 @@ from channels_app.errors import Conflict
 from channels_app.models import Consumer, Message
 from channels_app.steps import switch_consumer
 from delivery.models import Attempt, Counter, Delivery
-from delivery.rules.asker import Asker
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
 from delivery.rules.lifecycle import DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
-from delivery.steps import cancel, claim, dispatch, replay, settle
-from delivery.steps.claim import Want
+from delivery.rules.principal import Principal
+from delivery.steps import cancel, claim, fanout, replay, settle
+from delivery.steps.claim import ClaimRequest
 from delivery.steps.settle import Result
 from tests.support import pumping
-from tests.support.books import make_deliveries
 from tests.support.broker import fresh_database
+from tests.support.counts import make_deliveries
 from tests.support.pumping import make_channel, make_consumer, publish
 from tests.support.wire import Web
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mariadb]
 NOWHERE = "http://127.0.0.1:9/"
-ALICE = Asker("user:alice", "a test")
+ALICE = Principal("user:alice", "a test")
 DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
 ROWS = 60
 REVOKED_S = 1.0
@@ -66,15 +66,17 @@ def consumer() -> Consumer:
 
 def queue(consumer: Consumer) -> None:
     publish(consumer.channel, *[b"x"] * ROWS)
-    dispatch.dispatch(1000, slot=0)
+    fanout.fan_out(1000, slot=0)
 
 
-def take(consumer: Consumer, limit: int, owner: int, now: datetime | None = None) -> list[Claimed]:
-    want = Want(consumer.id, limit, 30_000, owner)
+def take(
+    consumer: Consumer, limit: int, owner: int, now: datetime | None = None
+) -> list[ClaimedDelivery]:
+    want = ClaimRequest(consumer.id, limit, 30_000, owner)
     return claim.claim([want], now=now or clock.now(), slot=owner).rows
 
 
-def close(row: Claimed, owner: int) -> int:
+def close(row: ClaimedDelivery, owner: int) -> int:
     worker = f"worker {owner}"
     result = Result(row, DELIVERED, Outcome.DELIVERED, datetime.now(UTC), worker, status=200)
     return settle.settle([result], now=clock.now(), slot=owner)
@@ -114,7 +116,7 @@ def test_a_consumer_that_is_retired_during_the_fan_out_gets_all_of_a_message_or_
     slug = consumer.channel.slug
 
     def fan_out() -> None:
-        while dispatch.dispatch(4, slot=1).message_count:
+        while fanout.fan_out(4, slot=1).message_count:
             pass
 
     def retire() -> None:
@@ -141,7 +143,7 @@ def test_late_workers_and_those_who_took_their_rows_over_close_each_attempt_once
     late = take(consumer, ROWS, owner=1)
     later = clock.now() + timedelta(seconds=31)
     closed = {1: 0, 2: 0}
-    again: list[Claimed] = []
+    again: list[ClaimedDelivery] = []
 
     def come_back() -> None:
         closed[1] = sum(close(row, 1) for row in reversed(late))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
-from channels_app import clock, sealing
+from channels_app import clock, data_encryption
 from channels_app.models import Message
 from delivery.admin import request
 from delivery.api import shapes
@@ -62,7 +62,7 @@ def test_no_table_shows_a_sealed_body_that_the_consumer_repeated(receiver: Recei
         "body": f"cannot book: {SECRET.decode()}",
     }
     message, delivery = Message.objects.get(), Delivery.objects.get()
-    assert sealing.headers_of(message) == {"X-Customer": SECRET.decode()}
+    assert data_encryption.headers_of(message) == {"X-Customer": SECRET.decode()}
     sent = dict(request.headers(delivery, message, delivery.consumer, clock.now()))
     assert sent["X-Customer"] == SECRET.decode()
 
@@ -99,9 +99,12 @@ def test_where_bodies_are_plain_answers_and_headers_are(receiver: Receiver) -> N
 
 
 def test_an_answer_that_was_moved_to_another_attempt_does_not_open() -> None:
-    answer = sealing.Answer("", "HTTP/1.1 200 OK", SECRET)
+    answer = data_encryption.StoredResponse("", "HTTP/1.1 200 OK", SECRET)
     row = Attempt(
-        delivery_id=1, number=2, answer_excerpt=sealing.seal_answer(1, 1, answer), error="reset."
+        delivery_id=1,
+        number=2,
+        answer_excerpt=data_encryption.encrypt_response(1, 1, answer),
+        error="reset.",
     )
     assert row.answer.body == b""
     assert row.answer.error.startswith("reset. The answer cannot be read: ")

@@ -16,8 +16,8 @@ from delivery.rules.sharding import Share
 from delivery.runtime import confirmation
 from delivery.runtime.pump import Pump
 from delivery.steps import claim
-from delivery.steps.claim import Want
-from delivery.steps.dispatch import dispatch
+from delivery.steps.claim import ClaimRequest
+from delivery.steps.fanout import fan_out
 from tests.support import pumping
 from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
 from tests.support.receiver import Receiver, Reply
@@ -79,7 +79,7 @@ def test_a_rate_holds_over_all_of_them(receiver: Receiver) -> None:
     consumer = shared_consumer(receiver, **limits)
     with two_pumps() as pumps:
         for pump in pumps:
-            pump.roster.lines[consumer.id].arrival = 0.0  # as after a time without requests
+            pump.assignment.queues[consumer.id].arrival = 0.0  # as after a time without requests
         publish(consumer.channel, *[b"x"] * 40)
         until(lambda: len(receiver.requests()) >= 5, *pumps)
         rounds(*pumps, *pumps)
@@ -93,7 +93,7 @@ def test_what_cannot_be_shared_stays_with_one(
 ) -> None:
     shared_consumer(receiver, **values)
     with two_pumps() as pumps:
-        assert sorted(len(pump.roster.lines) for pump in pumps) == [0, 1]
+        assert sorted(len(pump.assignment.queues) for pump in pumps) == [0, 1]
 
 
 @pytest.mark.trap("a cap that two owners share")
@@ -106,7 +106,7 @@ def test_the_cap_holds_when_a_pump_joins_and_leaves(receiver: Receiver) -> None:
         with pumping.pumping() as second:
             for _ in range(10):
                 rounds(first, second)
-            assert second.roster.lines
+            assert second.assignment.queues
             assert open_requests(first, second) == [5, 0]
         rounds(first, first)
         assert len(receiver.requests()) == 5
@@ -121,14 +121,14 @@ def test_a_new_share_waits_until_the_other_pump_knows(
     with two_pumps() as pumps:
         publish(consumer.channel, *[b"x"] * 3)
         until(lambda: sum(open_requests(*pumps)) == 3, *pumps)
-        former, second = sorted(pumps, key=lambda pump: not pump.roster.lines)
+        former, second = sorted(pumps, key=lambda pump: not pump.assignment.queues)
         monkeypatch.setattr(confirmation, "FENCE_S", 60.0)
         with confirmation.unconfirmed():
             slug, client_id = consumer.channel.slug, consumer.client_id
             register_consumer.patch(slug, client_id, {"max_pumps": 2}, actor="user:alice")
         publish(consumer.channel, *[b"x"] * 20)
         rounds(second, second)
-        assert second.roster.lines
+        assert second.assignment.queues
         assert open_requests(former, second) == [3, 0]
         until(lambda: sum(open_requests(*pumps)) >= 5, *pumps)
         rounds(*pumps, *pumps)
@@ -147,8 +147,8 @@ def test_a_pump_that_stands_still_is_helped(receiver: Receiver) -> None:
 def test_each_claims_its_own_and_others_only_where_it_has_none(receiver: Receiver) -> None:
     consumer = shared_consumer(receiver)
     publish(consumer.channel, *[b"x"] * 40)
-    dispatch(100, 0)
-    want = Want(consumer.id, 10, 60_000, owner=7, share=Share(1, (6, 7)))
+    fan_out(100, 0)
+    want = ClaimRequest(consumer.id, 10, 60_000, owner=7, share=Share(1, (6, 7)))
     looked_at = Delivery.objects.order_by("due_at", "id").values_list("id", flat=True)[:21]
     own = {key for key in looked_at if key % 2 == 1}
     claimed = claim.claim([want], now=clock.now(), slot=0)

@@ -8,10 +8,10 @@ import pytest
 from channels_app import clock
 from channels_app.models import Consumer
 from delivery.models import PullWorker
-from delivery.runtime.circles import circles
-from delivery.steps import dispatch, leases, sharing
+from delivery.runtime.sticky_keys import circles
+from delivery.steps import fanout, leases, sharing
 from tests.support.calling import problem
-from tests.support.laning import check
+from tests.support.ordering import check
 from tests.support.pulling import Worker, bring, waiting
 from tests.support.pumping import publish
 
@@ -35,7 +35,7 @@ def bring_all(consumer: Consumer, text: bytes) -> None:
     """A message of each key."""
     for key in KEYS:
         publish(consumer.channel, text, ordering_key=key)
-    while dispatch.dispatch(100, slot=0).message_count:
+    while fanout.fan_out(100, slot=0).message_count:
         pass
 
 
@@ -130,7 +130,7 @@ def test_the_oldest_are_helped_with_when_a_worker_does_not_keep_up(
     bring_all(consumer, b"1")
     mine = take(consumer, "a")
     assert take(consumer, "a") == set()
-    monkeypatch.setattr(sharing, "LOOK", len(KEYS) - len(mine))
+    monkeypatch.setattr(sharing, "SCAN_ROWS", len(KEYS) - len(mine))
     assert len(take(consumer, "a", max=2)) == 2
 
 
@@ -163,4 +163,4 @@ def test_it_stays_as_long_as_its_leases_and_not_for_ever(consumer: Consumer) -> 
         assert until is not None
         stay = (until - clock.now()).total_seconds()
         assert least - 20 < stay <= most, "the clock goes on while this is read"
-    assert leases.forget_workers(clock.now() + timedelta(days=8)) == 3
+    assert leases.delete_workers(clock.now() + timedelta(days=8)) == 3

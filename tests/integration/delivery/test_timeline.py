@@ -16,12 +16,12 @@ from channels_app.rules import times
 from delivery.api import bodies
 from delivery.api.views import timeline as views
 from delivery.models import Delivery
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.steps import cancel, claim, reschedule, timeline
-from delivery.steps.claim import Want
+from delivery.steps.claim import ClaimRequest
 from delivery.steps.timeline import Place
-from tests.support.books import assert_counters_are_true, make_messages, public
 from tests.support.calling import Api, problem
+from tests.support.counts import assert_counters_are_true, make_messages, public
 from tests.support.factories import (
     ChannelFactory,
     ConsumerFactory,
@@ -33,7 +33,7 @@ from tests.support.factories import (
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
-ASKER = Asker("test")
+ASKER = Principal("test")
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_what_was_cancelled_or_moved_is_at_its_new_place(reader: Api) -> None:
 
 
 def test_each_sees_its_own_and_no_page_looks_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "LOOK", 4)
+    monkeypatch.setattr(views, "SCAN_ROWS", 4)
     team = TeamFactory.create()
     producer = ProducerFactory.create(team=team)
     channel = ChannelFactory.create(external=True)
@@ -172,8 +172,8 @@ MINUTE = timedelta(minutes=1)
 
 
 def test_no_more_is_counted_than_may_be(monkeypatch: pytest.MonkeyPatch, reader: Api) -> None:
-    monkeypatch.setattr(timeline, "MOST_COUNTED", 5)
-    monkeypatch.setattr(views, "MOST_OWN", 5)
+    monkeypatch.setattr(timeline, "MAX_COUNTED", 5)
+    monkeypatch.setattr(views, "MAX_OWN", 5)
     consumer = ConsumerFactory.create()
     later(consumer, *range(100, 110))
     path = f"/channels/{consumer.channel.slug}/timeline/histogram"
@@ -510,7 +510,7 @@ def test_what_expires_before_it_is_taken_is_cancelled() -> None:
     now = clock.now() + MINUTE
     row = DeliveryFactory.create(expires_at=now)
 
-    taken = claim.claim([Want(row.consumer_id, 10, 1000, owner=1)], now=now, slot=0)
+    taken = claim.claim([ClaimRequest(row.consumer_id, 10, 1000, owner=1)], now=now, slot=0)
 
     assert (taken.rows, taken.expired_count) == ([], 1)
     after = Delivery.objects.get()

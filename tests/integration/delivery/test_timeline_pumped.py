@@ -12,13 +12,13 @@ from channels_app.rules import times
 from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 from delivery.models import Attempt, Delivery
-from delivery.rules.asker import Asker
-from delivery.runtime.line import AHEAD, LEAD
+from delivery.rules.principal import Principal
+from delivery.runtime.consumer_queue import AHEAD, LEAD
 from delivery.runtime.pump import Pump
-from delivery.steps import cancel, claim, dispatch, release, reschedule
-from delivery.steps.claim import Want
+from delivery.steps import cancel, claim, fanout, release, reschedule
+from delivery.steps.claim import ClaimRequest
 from tests.support import pumping
-from tests.support.books import assert_counters_are_true, make_deliveries
+from tests.support.counts import assert_counters_are_true, make_deliveries
 from tests.support.pumping import (
     all_finished,
     make_channel,
@@ -30,7 +30,7 @@ from tests.support.pumping import (
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ASKER = Asker("test")
+ASKER = Principal("test")
 HOUR = timedelta(hours=1)
 
 
@@ -75,7 +75,7 @@ def test_a_pump_knows_when_the_next_one_is_due_without_asking_again(
     make_consumer(channel, receiver.url("/ok"))
     now = datetime.now(UTC)
     with pumping.pumping() as pump:
-        pump_until(pump, lambda: not pump.roster._unasked)
+        pump_until(pump, lambda: not pump.assignment._unasked)
         for delay_ms in (300, 600, 900):
             accept.accept(
                 view_of(channel),
@@ -85,7 +85,7 @@ def test_a_pump_knows_when_the_next_one_is_due_without_asking_again(
             pump.accepted_hint = True
         pump.round()
         # From here on nobody looks at the tables but at the instants that are known.
-        monkeypatch.setattr(pump.roster, "discover", lambda poll_s: 60.0)
+        monkeypatch.setattr(pump.assignment, "discover", lambda poll_s: 60.0)
         pump.next_poll = time.monotonic() + 60.0
         run(pump)
     assert len(receiver.requests()) == 3
@@ -97,8 +97,11 @@ def test_what_is_held_before_its_time_is_sent_by_nobody_else(receiver: Receiver)
     consumer = make_consumer(channel, receiver.url("/ok"))
     at = times.ceil_ms(clock.now() + timedelta(milliseconds=300))
     publish(channel, b"x", due_at=at)
-    dispatch.dispatch(10, 0)
-    wants, others = [Want(consumer.id, 10, 5000, owner=1)], [Want(consumer.id, 10, 5000, owner=2)]
+    fanout.fan_out(10, 0)
+    wants, others = (
+        [ClaimRequest(consumer.id, 10, 5000, owner=1)],
+        [ClaimRequest(consumer.id, 10, 5000, owner=2)],
+    )
 
     early = claim.claim(wants, now=at - 2 * AHEAD, slot=0, ahead=AHEAD)
     assert early.rows == []
@@ -122,9 +125,9 @@ def test_what_is_given_back_before_its_time_keeps_its_time(
     monkeypatch.setattr(clock, "now", lambda: instants[-1])
     at = instants[0] + timedelta(seconds=1)
     publish(channel, b"x", due_at=at)
-    dispatch.dispatch(10, 0)
+    fanout.fan_out(10, 0)
     with pumping.pumping() as pump:
-        pump_until(pump, lambda: not pump.roster._unasked)
+        pump_until(pump, lambda: not pump.assignment._unasked)
         assert not pump.claimed
         instants.append(at - LEAD / 2)
         pump_until(pump, lambda: bool(pump.claimed))
@@ -186,7 +189,7 @@ def test_a_claim_reads_no_more_with_a_long_future() -> None:
     make_deliveries(consumer, 2000, due_at=now + HOUR, **queued)
     make_deliveries(consumer, 3, due_at=now, **queued)
 
-    wants = [Want(consumer.id, 100, 1000, owner=1)]
+    wants = [ClaimRequest(consumer.id, 100, 1000, owner=1)]
     sql, values = claim.candidates_sql(wants, now + AHEAD)
     assert sql.count("LIMIT 101") == 10
     taken = claim.claim(wants, now=now, slot=0, ahead=AHEAD)

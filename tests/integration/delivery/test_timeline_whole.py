@@ -14,12 +14,12 @@ from channels_app.rules import ids, times
 from channels_app.steps import accept
 from channels_app.steps.accept import Publication
 from delivery.models import Attempt, Delivery
-from delivery.rules.asker import Asker
-from delivery.steps import cancel, claim, dispatch, replay, reschedule
-from delivery.steps.claim import Want
+from delivery.rules.principal import Principal
+from delivery.steps import cancel, claim, fanout, replay, reschedule
+from delivery.steps.claim import ClaimRequest
 from tests.support import pumping
-from tests.support.books import assert_counters_are_true, public
 from tests.support.calling import Api, problem
+from tests.support.counts import assert_counters_are_true, public
 from tests.support.factories import ApiKeyFactory, ProducerFactory, TeamFactory
 from tests.support.pulling import Worker, bring, lapse, waiting
 from tests.support.pumping import (
@@ -34,7 +34,7 @@ from tests.support.pumping import (
 from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ASKER = Asker("test")
+ASKER = Principal("test")
 HOUR = timedelta(hours=1)
 
 
@@ -124,7 +124,7 @@ def test_claims_moves_and_cancellations_never_meet_a_body() -> None:
     bring(consumer, b"x" * 1_000_000)
     now = clock.now()
     with CaptureQueriesContext(connection) as seen:
-        claim.claim([Want(consumer.id, 10, 1000, owner=1)], now=now, slot=0)
+        claim.claim([ClaimRequest(consumer.id, 10, 1000, owner=1)], now=now, slot=0)
         reschedule.reschedule(waiting_ids[0], ASKER, now=now, due_at=now + 2 * HOUR)
         cancel.cancel_message(waiting_ids[0], ASKER, now=now)
     sql = [query["sql"] for query in seen]
@@ -149,7 +149,7 @@ MATRIX = {
 
 @pytest.mark.seed("S4-R2")
 def test_only_its_producer_moves_it_and_only_its_holder_settles_it() -> None:
-    makers, takers = TeamFactory.create(), TeamFactory.create()
+    makers, claimers = TeamFactory.create(), TeamFactory.create()
     producer = ProducerFactory.create(team=makers)
     scopes: dict[str, Any] = {"scopes": ["publish", "read"]}
     keys: dict[str, ApiKey] = {
@@ -158,12 +158,12 @@ def test_only_its_producer_moves_it_and_only_its_holder_settles_it() -> None:
         STRANGER: ApiKeyFactory.create(
             producer=ProducerFactory.create(team=TeamFactory.create()), **scopes
         ),
-        HOLDER: ApiKeyFactory.create(scopes=["receive"], team=takers, producer=None),
+        HOLDER: ApiKeyFactory.create(scopes=["receive"], team=claimers, producer=None),
         NEIGHBOUR: ApiKeyFactory.create(
             scopes=["receive"], team=TeamFactory.create(), producer=None
         ),
     }
-    consumer = waiting(team=takers, channel=make_channel(exposure="external"))
+    consumer = waiting(team=claimers, channel=make_channel(exposure="external"))
     calls: tuple[Callable[[Api, str], Any], ...] = (
         lambda api, path: api.get(path),
         lambda api, path: api.patch(path, {"delay_ms": 0}),
@@ -173,7 +173,7 @@ def test_only_its_producer_moves_it_and_only_its_holder_settles_it() -> None:
         for call, status in zip(calls, statuses, strict=True):
             items = [Publication(body=b"x")]
             (stored,) = accept.accept(view_of(consumer.channel), producer.id, items)
-            dispatch.dispatch(1000, slot=0)
+            fanout.fan_out(1000, slot=0)
             path = f"/messages/{ids.to_public(ids.MESSAGE, stored.message_id)}"
             answer = call(Api(keys[who]), path)
             assert answer.status_code == status, (who, answer.content)

@@ -12,7 +12,7 @@ from delivery.models import Attempt, Traffic, TrafficMark
 from delivery.models.traffic import ALL, HOUR_S, MINUTE_S
 from delivery.rules.latency import BUCKETS
 from delivery.steps import traffic
-from tests.support.books import key_at, make_deliveries, make_messages
+from tests.support.counts import key_at, make_deliveries, make_messages
 from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,7 +42,7 @@ def passed(
 
 
 def fold(now: datetime) -> None:
-    """As the steward does."""
+    """As the maintenance process does."""
     assert not any(traffic.fold(now))
 
 
@@ -110,15 +110,15 @@ def test_the_newest_seconds_wait_for_what_is_still_being_written() -> None:
 def test_two_stewards_count_the_same_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passed(ConsumerFactory.create(), NOON, count=5)
     now = NOON + timedelta(minutes=1)
-    look = traffic._look
+    look = traffic._scan
 
     def overtaken(mark: TrafficMark, then: datetime) -> object:
         seen = look(mark, then)
-        monkeypatch.setattr(traffic, "_look", look)
+        monkeypatch.setattr(traffic, "_scan", look)
         fold(then)  # the rival, between our reading and our writing
         return seen
 
-    monkeypatch.setattr(traffic, "_look", overtaken)
+    monkeypatch.setattr(traffic, "_scan", overtaken)
     fold(now)
 
     assert totals(now) == (5, 5, 0, 0)
@@ -143,7 +143,7 @@ def test_a_slice_that_a_deadlock_undid_is_counted_once(monkeypatch: pytest.Monke
 
 
 def test_many_rows_are_changed_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "AT_ONCE", 2)
+    monkeypatch.setattr(traffic, "BATCH_SIZE", 2)
     consumers = ConsumerFactory.create_batch(4)
     for minute in (0, 1):
         for consumer in consumers:

@@ -14,7 +14,7 @@ from channels_app.models import Message, MessageBody
 from channels_app.steps import switch_consumer
 from delivery.models import Attempt, ConsumerHealth, Counter, Delivery, SweepRun
 from delivery.runtime import sweeps
-from delivery.steps import dispatch
+from delivery.steps import fanout
 from tests.support import pumping
 from tests.support.api import Api
 from tests.support.factories import ApiKeyFactory, ChannelFactory
@@ -52,7 +52,7 @@ def test_what_a_repeat_is_told_to_be_stored_is_delivered(receiver: Receiver) -> 
     assert not Delivery.objects.exists()
 
     Message.objects.update(accepted_at=clock.now() - timedelta(minutes=1))
-    assert sweeps.undispatched() == 1
+    assert sweeps.not_fanned_out() == 1
     with pumping.pumping() as pump:
         pump_until(pump, all_finished)
     assert [request.header("webhook-id") for request in receiver.requests()] == [first.json["id"]]
@@ -97,7 +97,7 @@ def test_failures_are_counted_on_by_the_next_pump(receiver: Receiver) -> None:
     since = []
     for count in (1, 2, 3):
         publish(consumer.channel, b"x")
-        dispatch.dispatch(10, slot=0)
+        fanout.fan_out(10, slot=0)
         with pumping.pumping() as pump:
             pump_until(pump, all_finished)
         health = ConsumerHealth.objects.get()
@@ -116,11 +116,11 @@ def test_a_fan_out_that_breaks_off_leaves_all_or_nothing(after: int) -> None:
     publish(channel, b"x", b"y")
     pumping.view_of(channel)
     with losing_the_connection(after), suppress(OperationalError):
-        dispatch.dispatch(100, slot=0)
+        fanout.fan_out(100, slot=0)
     states = set(Message.objects.values_list("state", flat=True))
     assert (states, Delivery.objects.count()) in [({"accepted"}, 0), ({"dispatched"}, 6)]
 
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     assert Delivery.objects.count() == 6
     assert set(Message.objects.values_list("state", "consumer_count")) == {("dispatched", 3)}
     assert Counter.totals() == pumping.recounted()
@@ -146,7 +146,7 @@ def test_a_hundred_rows_that_cannot_be_sent_hold_up_nobody(receiver: Receiver) -
 def test_sweeps_make_no_copies_of_what_waits() -> None:
     consumer = make_consumer(make_channel(), "http://127.0.0.1:9/")
     publish(consumer.channel, *[b"x"] * 200)
-    dispatch.dispatch(1000, slot=0)
+    fanout.fan_out(1000, slot=0)
     before = list(Delivery.objects.values_list("id", "due_at"))
     sweeps.run_due()  # makes the clocks
     for _ in range(5):

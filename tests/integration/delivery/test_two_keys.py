@@ -12,9 +12,9 @@ from channels_app.rules.encryption import Keyring, generate_key
 from delivery import metrics
 from delivery.models import Attempt, Delivery, PumpSlot
 from delivery.rules.lifecycle import FREE_ATTEMPTS
-from delivery.runtime import recurring, slots
-from tests.support.books import assert_counters_are_true
+from delivery.runtime import recurring, registration
 from tests.support.calling import Api
+from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ScheduleFactory
 from tests.support.keys import host
 from tests.support.pulling import Worker, waiting
@@ -60,7 +60,7 @@ def let_due() -> None:
     Delivery.objects.filter(state="queued").update(due_at=clock.now() - timedelta(seconds=1))
 
 
-def sealed_with(keys: Sequence[str], receiver: Receiver, consumers: int) -> Channel:
+def encrypted_with(keys: Sequence[str], receiver: Receiver, consumers: int) -> Channel:
     """Messages on such a host, for consumers whose secrets the same key sealed."""
     with host(*keys):
         channel = make_channel()
@@ -73,7 +73,7 @@ def sealed_with(keys: Sequence[str], receiver: Receiver, consumers: int) -> Chan
 @contextmanager
 def former_key_dropped_early(receiver: Receiver) -> Iterator[Channel]:
     """Bodies that OLD sealed, secrets that NEW did: a host that has NEW alone sends nothing."""
-    channel = sealed_with([OLD], receiver, 0)
+    channel = encrypted_with([OLD], receiver, 0)
     with host(NEW, OLD) as both:
         keystore.activate(both.primary_id)
         for _ in range(2):
@@ -92,9 +92,9 @@ def test_a_pump_without_a_bodys_key_gives_it_back_and_the_other_one_sends(
                 with host(NEW):
                     let_due()
                     pump_rounds(lacking, 2)
-                    assert not lacking.roster.lines
+                    assert not lacking.assignment.queues
                     untouched(2 * len(MESSAGES))
-                    assert lacking.roster.miss(id_of(OLD)) == slots.ELSEWHERE_S
+                    assert lacking.assignment.miss(id_of(OLD)) == registration.ELSEWHERE_S
                 with host(NEW, OLD):
                     pump_until(knowing, all_finished)
         delivered_at_first(2 * len(MESSAGES))
@@ -113,10 +113,10 @@ def test_a_key_that_nobody_has_wears_nothing_out(
                 pump_rounds(lacking, 2)
             untouched(2 * len(MESSAGES))
             assert metrics.UNOPENED._value.get() > before
-            assert sum("is missing here" in line for line in caplog.messages) == 1
+            assert sum("is missing here" in queue for queue in caplog.messages) == 1
             slot = PumpSlot.objects.get()
             assert slot.missing_key_ids
-            assert {due for due in waits() if due < slots.NOWHERE_S / 2} == set()
+            assert {due for due in waits() if due < registration.NOWHERE_S / 2} == set()
         with host(NEW, OLD), pumping() as knowing:
             let_due()
             pump_until(knowing, all_finished)
@@ -131,14 +131,14 @@ def waits() -> list[float]:
 
 @pytest.mark.trap("a key that only one host knows")
 def test_a_pump_without_the_sealing_key_takes_no_consumers(receiver: Receiver) -> None:
-    sealed_with([NEW, OLD], receiver, 4)
+    encrypted_with([NEW, OLD], receiver, 4)
     with host(OLD), pumping() as lacking:
         pump_rounds(lacking, 3)
         untouched(4 * len(MESSAGES))
         with host(NEW, OLD), pumping() as knowing:
             with host(OLD):
                 pump_rounds(lacking, 2)
-                assert not lacking.roster.lines
+                assert not lacking.assignment.queues
             with host(NEW, OLD):
                 pump_until(knowing, all_finished)
     delivered_at_first(4 * len(MESSAGES))
@@ -152,7 +152,7 @@ def test_a_web_process_without_the_key_hands_nothing_out_and_gives_back() -> Non
     with host(NEW):
         assert Worker(consumer).receive() == []
         untouched(3)
-        assert {wait > slots.NOWHERE_S / 2 for wait in waits()} == {True}
+        assert {wait > registration.NOWHERE_S / 2 for wait in waits()} == {True}
     with host(NEW, OLD):
         let_due()
         messages = Worker(consumer).receive(max=3)
@@ -183,7 +183,7 @@ def test_a_schedule_is_left_to_a_process_that_can_open_it() -> None:
         lacked = ScheduleFactory.create(body=b"tick", next_at=clock.now() - timedelta(seconds=1))
     with host(NEW, OLD) as both:
         keystore.activate(both.primary_id)
-        slots.acquire("other", PumpSlot.Kind.STEWARD, 1)
+        registration.acquire("other", PumpSlot.Kind.STEWARD, 1)
         whole = ScheduleFactory.create(body=b"tock", next_at=clock.now() - timedelta(seconds=1))
     with host(NEW):
         assert recurring.fire_due() == 1
@@ -201,14 +201,14 @@ def test_a_web_process_says_which_keys_it_has_and_which_it_lacks() -> None:
     with host(OLD):
         waiting(b"there")
     with host(NEW) as wrong:
-        announcement = slots.Announcement()
-        announcement.beat()
-        (holder,) = slots.holders()
+        change_marker = registration.ChangeMarker()
+        change_marker.beat()
+        (holder,) = registration.holders()
         assert holder.name.startswith("web")
         assert holder.keys == wrong.ids
-        assert holder.lacks(keystore.sealing_id())
-        assert holder.missing == {keystore.sealing_id()}
+        assert holder.lacks(keystore.encrypting_key_id())
+        assert holder.missing == {keystore.encrypting_key_id()}
         PumpSlot.objects.all().delete()  # it stood still, and was buried
-        announcement.beat()
-        (holder,) = slots.holders()
-        assert holder.missing == {keystore.sealing_id()}
+        change_marker.beat()
+        (holder,) = registration.holders()
+        assert holder.missing == {keystore.encrypting_key_id()}

@@ -10,11 +10,11 @@ from pytest_django import DjangoDbBlocker
 
 from channels_app.admin import base
 from channels_app.models import raw
-from delivery.admin import causes, newest
+from delivery.admin import dead_letter_groups, newest
 from delivery.api import pages
 from delivery.api.views import timeline as timeline_view
 from delivery.runtime import sweeps
-from delivery.steps import correlate, retention, timeline, traffic, watch
+from delivery.steps import correlate, health_monitor, retention, timeline, traffic
 from delivery.steps.replay import scope, windows
 from tests.integration.indexes import world
 from tests.integration.indexes.snapshot import Snapshot
@@ -77,10 +77,10 @@ def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
         # Rows of this very moment are looked at too.
         (traffic, "LAG", timedelta(minutes=-1)),
         (sweeps, "BATCH", 40),
-        (watch, "LOOK", 40),
+        (health_monitor, "LOOK", 40),
         (base, "WINDOW", 40),
         (base.Page, "list_per_page", 5),
-        (causes, "LOOK", 40),
+        (dead_letter_groups, "LOOK", 40),
         (newest, "MOST", 10),
         (newest, "FEWEST", 5),
     ):

@@ -15,8 +15,8 @@ from delivery.models import Lane, Replay
 from delivery.rules.lanes import lane_id
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
-from tests.support.books import public
 from tests.support.calling import BASE, Api, document
+from tests.support.counts import public
 from tests.support.factories import (
     ApiKeyFactory,
     EventTypeFactory,

@@ -7,10 +7,10 @@ import pytest
 from channels_app import clock
 from channels_app.models import Consumer, raw
 from delivery.models import Delivery
-from delivery.rules.accounting import Place
-from delivery.runtime.auditor import Auditor, Wanted
-from delivery.steps import audit, recount
-from delivery.steps.audit import stretches
+from delivery.rules.reconciliation import Place
+from delivery.runtime.reconciler import Reconciler, Wanted
+from delivery.steps import counter_repair, reconcile
+from delivery.steps.reconcile import key_ranges
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
 
@@ -20,7 +20,7 @@ SLICE = 40
 
 @pytest.mark.slow("explains every statement of an audit")
 def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretches, "SLICE", SLICE)
+    monkeypatch.setattr(key_ranges, "SLICE", SLICE)
     with judging() as judge:
         for judge.where, wanted in (
             # All rows of a consumer are counted at once, in its index: that has a test of its own.
@@ -28,14 +28,14 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
             ("one channel", Wanted(channel=large.consumer.channel, counters=False)),
             ("one consumer", Wanted(consumers=(large.consumer,), counters=False)),
         ):
-            auditor = Auditor(wanted, now=clock.now(), most_ids=5)
-            for _ in auditor.steps():
+            reconciler = Reconciler(wanted, now=clock.now(), most_ids=5)
+            for _ in reconciler.steps():
                 pass
-            assert auditor.books.looked["deliveries"]
+            assert reconciler.books.looked["deliveries"]
         judge.where = "what nobody takes"
         Delivery.objects.filter(state="queued").update(due_at=clock.now())
         place = Place(large.consumer.channel_id, large.consumer.id)
-        audit.late.due(auditor.books, place, clock.now())
+        reconcile.late.due(reconciler.books, place, clock.now())
     # A history is read whole, in its index, however many attempts it has.
     judge.faults = [
         fault for fault in judge.faults if ": read " not in fault or "one_attempt" not in fault
@@ -45,14 +45,14 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
 
 def test_the_rows_of_a_consumer_are_counted_in_its_index(large: World) -> None:
     with judging() as judge:
-        recount.difference(large.consumer.id)
+        counter_repair.difference(large.consumer.id)
     assert not [fault for fault in judge.faults if "read" not in fault.split(": ")[1]], judge.faults
 
 
 def test_what_is_fetched_does_not_grow_with_the_tables(
     large: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stretches, "SLICE", SLICE)
+    monkeypatch.setattr(key_ranges, "SLICE", SLICE)
     fetched: list[int] = []
     read = raw.read
 
@@ -64,10 +64,10 @@ def test_what_is_fetched_does_not_grow_with_the_tables(
     monkeypatch.setattr(raw, "read", counting)
     # No finding, whose rows are counted one by one.
     Consumer.objects.filter(id=large.consumer.id).update(event_types=[])
-    auditor = Auditor(Wanted(counters=False), now=clock.now(), most_ids=3)
-    for _ in auditor.steps():
+    reconciler = Reconciler(Wanted(counters=False), now=clock.now(), most_ids=3)
+    for _ in reconciler.steps():
         pass
-    assert auditor.books.looked["messages"] > 20 * SLICE
+    assert reconciler.books.looked["messages"] > 20 * SLICE
     # Sums are few; of rows that are off no more than a stretch has are in hand at once.
     assert max(fetched) <= max(2 * SLICE, 1000)
-    assert all(len(off.ids) <= 3 for off in auditor.books.off.values())
+    assert all(len(off.ids) <= 3 for off in reconciler.books.off.values())

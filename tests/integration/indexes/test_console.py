@@ -12,8 +12,8 @@ from channels_app.models import Consumer
 from delivery.models import Delivery, Replay
 from tests.integration.indexes.judge import LARGE, judging
 from tests.integration.indexes.world import World
-from tests.support.books import public
 from tests.support.console import list_url, operator, page_url
+from tests.support.counts import public
 
 pytestmark = pytest.mark.django_db(transaction=True)
 CHOICES = 4

@@ -11,44 +11,44 @@ from channels_app.rules import ids
 from delivery.lanes import expired
 from delivery.models import Delivery, LaneWaiter, Replay
 from delivery.rules.acks import Bounds
-from delivery.rules.asker import Asker
-from delivery.rules.claimed import Claimed
-from delivery.rules.correlation import Word
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.correlation import ProviderStatus
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import DeliveryState, Reason, Transition
 from delivery.rules.outcome import Outcome
+from delivery.rules.principal import Principal
 from delivery.steps import (
+    ack_timeouts,
     cancel,
     claim,
     correlate,
-    dispatch,
+    due_times,
     erase,
+    fanout,
     health,
-    horizon,
     lanes,
     leases,
-    parcels,
-    patience,
+    payloads,
     release,
     replay,
     reschedule,
     settle,
     sharing,
 )
-from delivery.steps.claim import Want
-from delivery.steps.dispatch.waiting import MOST_SEEN
+from delivery.steps.claim import ClaimRequest
+from delivery.steps.fanout.waiting import MAX_SEEN
 from delivery.steps.settle import Result
 from tests.integration.indexes import judge as judge_module
 from tests.integration.indexes.judge import LARGE, Judge, judging
 from tests.integration.indexes.world import MOST, World, analyze, earlier
-from tests.support.books import make_deliveries
+from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
 from tests.support.pumping import publish
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DELIVERED = Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, False)
 LATER = Transition(DeliveryState.QUEUED, Reason.RETRY, 60.0, True)
-ASKER = Asker("command", "test")
+ASKER = Principal("command", "test")
 
 
 @pytest.mark.slow("explains every statement of a delivery")
@@ -59,16 +59,18 @@ def test_the_path_of_a_message(large: World) -> None:
     analyze()
     with judging() as judge:
         judge.where = "dispatch"
-        assert dispatch.dispatch(20, slot=0).message_count == 20
+        assert fanout.fan_out(20, slot=0).message_count == 20
         judge.where = "horizon"
-        assert len(horizon.next_due(many)) == 100
+        assert len(due_times.next_due(many)) == 100
         for count in (1, 40, 100):
             judge.where = f"claim of {count}"
-            wants = [Want(key, 5, 30_000, 7, oldest_first=key == many[0]) for key in many[:count]]
+            wants = [
+                ClaimRequest(key, 5, 30_000, 7, oldest_first=key == many[0]) for key in many[:count]
+            ]
             rows = claim.claim(wants, now=now + timedelta(hours=2), slot=0).rows
             assert len(rows) >= count
             judge.where = "parcels"
-            parcels.load(row.message_id for row in rows)
+            payloads.load(row.message_id for row in rows)
             judge.where = f"settle of {count}"
             results = [_result(row, number) for number, row in enumerate(rows[:-2])]
             assert settle.settle(results, now=now, slot=0) == len(results)
@@ -77,21 +79,21 @@ def test_the_path_of_a_message(large: World) -> None:
         judge.where = "health"
         health.load(many)
         judge.where = "patience"
-        patience.wait_ms(large.consumer.id, Bounds(100, 60_000))
+        ack_timeouts.wait_ms(large.consumer.id, Bounds(100, 60_000))
         judge.where = "callback"
-        assert correlate.find(large.consumer.id, [Word("wamid.1", ok=True)], now)
+        assert correlate.find(large.consumer.id, [ProviderStatus("wamid.1", ok=True)], now)
     judge.accept()
 
 
 def test_a_fan_out_of_a_backlog(large: World) -> None:
     """By priority, then by age."""
     for priority in (0, 9):
-        publish(large.consumer.channel, *[b"x"] * MOST_SEEN, priority=priority)
+        publish(large.consumer.channel, *[b"x"] * MAX_SEEN, priority=priority)
     analyze()
     with judging() as judge:
         judge.where = "fan-out of a backlog"
         for oldest_first in (False, True):
-            assert dispatch.dispatch(20, slot=0, oldest_first=oldest_first).message_count == 20
+            assert fanout.fan_out(20, slot=0, oldest_first=oldest_first).message_count == 20
     judge.accept()
 
 
@@ -105,7 +107,7 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(consumer.channel, *[b"x"] * MOST, ordering_key="stale", expires_at=soon)
     for n in range(60):
         publish(consumer.channel, b"x", ordering_key=f"room {n}")
-    while dispatch.dispatch(500, slot=0).message_count:
+    while fanout.fan_out(500, slot=0).message_count:
         pass
     for n in range(60):
         publish(consumer.channel, b"x", ordering_key=f"room {n}")
@@ -113,17 +115,17 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
     analyze()
     with judging() as judge:
         judge.where = "fan-out into lanes"
-        assert dispatch.dispatch(100, slot=0).message_count == 60
+        assert fanout.fan_out(100, slot=0).message_count == 60
         judge.where = "claim of heads"
-        want = Want(consumer.id, 100, 30_000, owner=7)
+        want = ClaimRequest(consumer.id, 100, 30_000, owner=7)
         made = claim.claim([want], now=now + timedelta(hours=2), slot=0)
-        assert (len(made.rows), made.expired_count) == (61, 1 + expired.MOST)
+        assert (len(made.rows), made.expired_count) == (61, 1 + expired.MAX_ROWS)
         rows = made.rows
         judge.where = "settle of heads"
         results = [Result(row, DELIVERED, Outcome.DELIVERED, now, "test") for row in rows]
         assert settle.settle(results, now=now, slot=0) == 61
         judge.where = "sweep"
-        assert list(lanes.mend(now)) == []
+        assert list(lanes.repair(now)) == []
         judge.where = "cancel"
         behind = Delivery.objects.filter(consumer=consumer, state="queued").latest("id")
         cancel.cancel_one(behind.id, ASKER, now=now)
@@ -133,7 +135,7 @@ def test_ordered_keys(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_pull_consumers_ask(large: World) -> None:
     """The claim is that of the pumps; here is what comes with it."""
     now = clock.now()
-    want = Want(large.consumer.id, 20, 30_000, owner=-7)
+    want = ClaimRequest(large.consumer.id, 20, 30_000, owner=-7)
     rows = claim.claim([want], now=now + timedelta(hours=2), slot=0).rows
     assert len(rows) > 2
     held = [
@@ -262,6 +264,6 @@ def _waiting(large: World) -> int:
     return consumer.id
 
 
-def _result(row: Claimed, number: int) -> Result:
+def _result(row: ClaimedDelivery, number: int) -> Result:
     transition, outcome = (DELIVERED, Outcome.DELIVERED) if number % 2 else (LATER, Outcome.TIMEOUT)
     return Result(row, transition, outcome, clock.now(), "test")

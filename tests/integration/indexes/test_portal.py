@@ -5,7 +5,7 @@ from django.test import Client
 
 from channels_app.models import Channel, Consumer, Team
 from delivery.models import Replay
-from delivery.ui import pages, picture
+from delivery.ui import charts, pages
 from delivery.ui.views import replays
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
@@ -27,13 +27,13 @@ QUERIES = (
 @pytest.fixture
 def owner(large: World, monkeypatch: pytest.MonkeyPatch) -> Client:
     """Somebody to whose team all of it belongs."""
-    monkeypatch.setattr(pages, "LOOKS", (40,) * 4)
-    monkeypatch.setattr(picture, "SAMPLE", 10)
+    monkeypatch.setattr(pages, "SCAN_ROWS", (40,) * 4)
+    monkeypatch.setattr(charts, "SAMPLE", 10)
     team: Team = TeamFactory.create(slug="acme")
     Consumer.objects.update(team=team)
     Replay.objects.update(team_id=team.id)
     monkeypatch.setattr(replays, "LAST", 2)
-    monkeypatch.setattr(replays, "LOOK", 100)
+    monkeypatch.setattr(replays, "SCAN_ROWS", 100)
     Channel.objects.update(exposure="external")
     return people.person("olga", team, "owner")
 

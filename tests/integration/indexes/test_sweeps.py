@@ -7,7 +7,7 @@ import pytest
 from channels_app import clock
 from delivery.models import SweepRun
 from delivery.runtime import sweeps
-from delivery.runtime.rounds import Rounds
+from delivery.runtime.sweep_scheduler import SweepScheduler
 from delivery.steps import quotas
 from tests.integration.indexes.judge import judging
 from tests.integration.indexes.world import World
@@ -29,7 +29,7 @@ def test_every_sweep(large: World, monkeypatch: pytest.MonkeyPatch) -> None:
             SweepRun.objects.update(next_at=then)
             for sweep in sweeps.SWEEPS:
                 judge.where = f"{sweep.name} after {days} days"
-                rounds = Rounds([sweep])
+                rounds = SweepScheduler([sweep])
                 assert rounds.turn() == 1
                 while rounds.is_busy:
                     rounds.turn()

@@ -6,11 +6,11 @@ from itertools import count
 
 from django.db import connection
 
-from channels_app import clock, sealing
+from channels_app import clock, data_encryption
 from channels_app.models import AuditEntry, Consumer, IdempotencyRecord, MessageBody, new_id
 from delivery.models import Attempt, ConsumerHealth, Correlation, Delivery, LaneWaiter, Replay
 from tests.integration.indexes.judge import LARGE
-from tests.support.books import make_deliveries, make_messages
+from tests.support.counts import make_deliveries, make_messages
 from tests.support.factories import ConsumerFactory, ProducerFactory
 
 _minutes = count(1)
@@ -65,7 +65,7 @@ def make() -> World:
         [MessageBody(message_id=message.id, data=b"x") for message in made_by_nobody]
     )
     opened = made.rows["dead"][0].message_id
-    stored, key_id = sealing.seal_body(opened, b"x", encrypt=False)
+    stored, key_id = data_encryption.encrypt_body(opened, b"x", encrypt=False)
     MessageBody.objects.create(message_id=opened, data=stored, key_id=key_id)
     everything = [row for rows in made.rows.values() for row in rows]
     Attempt.objects.bulk_create(

@@ -25,20 +25,20 @@ from channels_app.rules.backoff import PRESETS
 from channels_app.steps import switch_consumer
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import lifecycle
-from delivery.rules.asker import Asker
-from delivery.rules.claimed import Claimed
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.direct_claim import ClaimAllowance, DirectClaim
 from delivery.rules.leases import Lease
 from delivery.rules.outcome import Outcome
-from delivery.rules.taker import Leave, Taker
-from delivery.steps import cancel, claim, dispatch, health, leases, release, replay, settle
-from delivery.steps.claim import Want
+from delivery.rules.principal import Principal
+from delivery.steps import cancel, claim, fanout, health, leases, release, replay, settle
+from delivery.steps.claim import ClaimRequest
 from delivery.steps.settle import Result
 from tests.integration.stateful.model import CANCELLED, DEAD, IN_FLIGHT, QUEUED, Books, Row
 from tests.support.properties import examples
 from tests.support.pumping import make_channel, make_consumer, publish
 
 NOWHERE = "http://127.0.0.1:9/"
-ALICE = Asker("user:alice", "a test")
+ALICE = Principal("user:alice", "a test")
 LEASE_MS = 10_000
 AFTER_THE_LEASE_S = 11
 EXAMPLES = examples(few=8, many=30)
@@ -79,7 +79,7 @@ class Deliveries(RuleBasedStateMachine):
         self.books = Books()
         self.accepted: dict[int, datetime | None] = {}
         self.messages: list[int] = []
-        self.held: list[Claimed] = []
+        self.held: list[ClaimedDelivery] = []
         """All that was ever claimed: who holds it may come back at any time."""
         self.now = clock.now() + timedelta(seconds=1)
         self.accept(3, None)
@@ -100,17 +100,17 @@ class Deliveries(RuleBasedStateMachine):
 
     @rule()
     def fan_out(self) -> None:
-        dispatch.dispatch(1000, slot=0)
+        fanout.fan_out(1000, slot=0)
         self._learn([])
 
     @rule(limit=st.integers(0, 2), owner=OWNER)
     def fan_out_to_a_taker(self, limit: int, owner: int) -> None:
         idle = [key for key in self._active() if not self.books.due(key, self.now)]
-        leaves = {key: Leave(limit, LEASE_MS) for key in idle}
-        taker = Taker(
+        leaves = {key: ClaimAllowance(limit, LEASE_MS) for key in idle}
+        taker = DirectClaim(
             owner, self.now, lambda counts: {key: leaves[key] for key in leaves if key in counts}
         )
-        claimed = dispatch.dispatch(1000, slot=1, taker=taker).claimed
+        claimed = fanout.fan_out(1000, slot=1, taker=taker).claimed
         mine = [row for row in claimed if row.consumer_id in self.states]
         assert all(count <= limit for count in Tally(row.consumer_id for row in mine).values())
         self._learn(mine, owner)
@@ -123,7 +123,7 @@ class Deliveries(RuleBasedStateMachine):
         consumer = active[pick % len(active)]
         until = self.now + timedelta(milliseconds=LEASE_MS)
         wanted = self.books.claim(consumer, limit, self.now, owner, until)
-        want = Want(consumer, limit, LEASE_MS, owner)
+        want = ClaimRequest(consumer, limit, LEASE_MS, owner)
         taken = claim.claim([want], now=self.now, slot=owner).rows
         assert {(row.id, row.attempt) for row in taken} == wanted
         self.held += taken
@@ -149,7 +149,7 @@ class Deliveries(RuleBasedStateMachine):
     @rule(picks=st.lists(PICK, min_size=1, max_size=3), outcome=st.sampled_from(ENDS))
     def settle(self, picks: list[int], outcome: Outcome) -> None:
         """In time or late, together with others, and perhaps for the second time."""
-        chosen: dict[int, Claimed] = {}
+        chosen: dict[int, ClaimedDelivery] = {}
         for pick in picks:
             some = self.held[-4:] if pick % 4 else self.held
             row = some[pick % len(some)]
@@ -323,11 +323,11 @@ class Deliveries(RuleBasedStateMachine):
         rows = list(self.books.rows.values())
         return rows[pick % len(rows)]
 
-    def _is_overtaken(self, claimed: Claimed) -> bool:
+    def _is_overtaken(self, claimed: ClaimedDelivery) -> bool:
         row = self.books.rows[claimed.id]
         return row.state is IN_FLIGHT and row.attempts > claimed.attempt
 
-    def _settle(self, rows: Iterable[Claimed], outcome: Outcome) -> None:
+    def _settle(self, rows: Iterable[ClaimedDelivery], outcome: Outcome) -> None:
         results = [self._result(row, outcome) for row in rows]
         ours = 0
         for result in results:
@@ -337,7 +337,7 @@ class Deliveries(RuleBasedStateMachine):
                 ours += 1
         assert settle.settle(results, now=self.now, slot=3) == ours
 
-    def _learn(self, claimed: list[Claimed], owner: int = 0) -> None:
+    def _learn(self, claimed: list[ClaimedDelivery], owner: int = 0) -> None:
         """Every accepted message has one row for each consumer now, and no other message has."""
         found = {
             (message, consumer): (key, accepted_at)
@@ -357,7 +357,7 @@ class Deliveries(RuleBasedStateMachine):
         self.accepted.clear()
         self.held += claimed
 
-    def _result(self, row: Claimed, outcome: Outcome) -> Result:
+    def _result(self, row: ClaimedDelivery, outcome: Outcome) -> Result:
         move = lifecycle.after_attempt(
             outcome,
             failure_count=row.failure_count,

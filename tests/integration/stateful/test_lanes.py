@@ -20,15 +20,15 @@ from channels_app import clock
 from channels_app.errors import Conflict
 from channels_app.models import Message, MessageBody
 from delivery.models import Attempt, Counter, Delivery, Lane, LaneWaiter
-from delivery.rules.asker import Asker
-from delivery.rules.claimed import Claimed
-from delivery.rules.taker import Leave, Taker
-from delivery.steps import cancel, dispatch, lanes, release, replay
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.direct_claim import ClaimAllowance, DirectClaim
+from delivery.rules.principal import Principal
+from delivery.steps import cancel, fanout, lanes, release, replay
 from tests.integration.stateful.test_deliveries import EXAMPLES
-from tests.support.laning import ENDS, LEASE_MS, check, end, take
+from tests.support.ordering import ENDS, LEASE_MS, check, end, take
 from tests.support.pumping import make_channel, make_consumer, publish
 
-ALICE = Asker("user:alice", "a test")
+ALICE = Principal("user:alice", "a test")
 PICK = st.integers(0, 1 << 16)
 KEYS = st.sampled_from(["", "A", "B"])
 
@@ -43,7 +43,7 @@ class Lanes(RuleBasedStateMachine):
         self.consumer = make_consumer(
             make_channel(), "http://127.0.0.1:9/", ordering=True, head_of_line=head_of_line
         )
-        self.held: list[Claimed] = []
+        self.held: list[ClaimedDelivery] = []
         self.last: dict[str, int] = {}
         self.now = clock.now() + timedelta(seconds=1)
 
@@ -58,11 +58,11 @@ class Lanes(RuleBasedStateMachine):
 
     @rule(is_taking=st.booleans())
     def fan_out(self, is_taking: bool) -> None:
-        def leave(counts: Mapping[int, int]) -> dict[int, Leave]:
-            return dict.fromkeys(counts, Leave(2, LEASE_MS))
+        def leave(counts: Mapping[int, int]) -> dict[int, ClaimAllowance]:
+            return dict.fromkeys(counts, ClaimAllowance(2, LEASE_MS))
 
-        taker = Taker(1, self.now, leave) if is_taking else None
-        self._took(dispatch.dispatch(100, 0, taker).claimed)
+        taker = DirectClaim(1, self.now, leave) if is_taking else None
+        self._took(fanout.fan_out(100, 0, taker).claimed)
 
     @rule(limit=st.integers(1, 3))
     def claim(self, limit: int) -> None:
@@ -105,13 +105,13 @@ class Lanes(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        assert list(lanes.mend(self.now)) == [], "nothing but a failure makes it necessary"
+        assert list(lanes.repair(self.now)) == [], "nothing but a failure makes it necessary"
 
     @invariant()
     def one_of_each_key_may_go(self) -> None:
         check()
 
-    def _took(self, rows: list[Claimed]) -> None:
+    def _took(self, rows: list[ClaimedDelivery]) -> None:
         """Those that go for the first time go in the order in which they were accepted."""
         self.held += rows
         for row in rows:
@@ -129,7 +129,7 @@ class Lanes(RuleBasedStateMachine):
                 lanes.skip(lane.id, lane.head_id or 0, ALICE, now=self.now)
         for _ in range(200):
             self.now += timedelta(seconds=61)
-            dispatch.dispatch(100, 0)
+            fanout.fan_out(100, 0)
             rows = take(self.consumer, self.now)
             self._took(rows)
             end(rows, "delivered", self.now)

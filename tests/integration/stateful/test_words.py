@@ -16,23 +16,23 @@ from hypothesis.stateful import (
 )
 
 from channels_app import clock
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.rules.backoff import PRESETS
 from delivery import metrics
 from delivery.api import shapes
 from delivery.models import Delivery
 from delivery.rules import acks
-from delivery.rules.acks import Heard
-from delivery.rules.claimed import Claimed
-from delivery.rules.correlation import Word
+from delivery.rules.acks import AckResult
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.correlation import ProviderStatus
 from delivery.rules.lifecycle import Reason, Transition
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing, outgoing, receiving
-from delivery.runtime.receiving import Handed, Wish
-from delivery.steps import acknowledge, claim, correlate, dispatch, release, settle
-from delivery.steps.claim import Want
+from delivery.runtime.receiving import ReceivedMessage, ReceiveRequest
+from delivery.steps import acknowledge, claim, correlate, fanout, release, settle
+from delivery.steps.claim import ClaimRequest
 from delivery.steps.settle import Result
-from tests.support.books import assert_counters_are_true
+from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ConsumerFactory
 from tests.support.properties import examples
 from tests.support.pumping import make_channel, make_consumer, publish
@@ -48,7 +48,7 @@ ACK = {
 }
 PICK = st.integers(0, 1 << 16)
 WORKER = st.sampled_from(["a", "b"])
-HEARD = {Heard.ON_TIME, Heard.EARLY}
+HEARD = {AckResult.ON_TIME, AckResult.EARLY}
 
 
 class Words(RuleBasedStateMachine):
@@ -64,9 +64,9 @@ class Words(RuleBasedStateMachine):
         self.push = make_consumer(channel, NOWHERE, ack=ACK, **plenty)
         self.pull = ConsumerFactory.create(channel=channel, pull=True, **plenty)
         self.channel = channel
-        self.held: list[Claimed] = []
+        self.held: list[ClaimedDelivery] = []
         """All that a pump ever took."""
-        self.handed: list[Handed] = []
+        self.received_message: list[ReceivedMessage] = []
         """All that a worker ever received."""
         self.numbers: dict[int, int] = {}
         """The last number under which each delivery was handed out."""
@@ -90,11 +90,11 @@ class Words(RuleBasedStateMachine):
     @rule()
     def messages_come(self) -> None:
         publish(self.channel, b"x", b"y")
-        dispatch.dispatch(1000, slot=0)
+        fanout.fan_out(1000, slot=0)
 
     @rule(owner=st.sampled_from([1, 2]))
     def a_pump_takes(self, owner: int, limit: int = 2) -> None:
-        want = Want(self.push.id, limit, LEASE_MS, owner)
+        want = ClaimRequest(self.push.id, limit, LEASE_MS, owner)
         for row in claim.claim([want], now=self.now, slot=0).rows:
             self._goes_out(row.id, outgoing.stamp(row).attempt)
             self.held.append(row)
@@ -141,9 +141,9 @@ class Words(RuleBasedStateMachine):
     def the_provider_calls_back(self, pick: int, ok: bool) -> None:
         row = self.held[-1 - pick % min(len(self.held), 3)]
         name = f"wamid.{row.id}"
-        (told,) = correlate.find(self.push.id, [Word(name, ok)], self.now)
+        (told,) = correlate.find(self.push.id, [ProviderStatus(name, ok)], self.now)
         if told.delivery_id is None:
-            if told.heard is Heard.EARLY and ok:
+            if told.heard is AckResult.EARLY and ok:
                 self.kept.add(name)
             return
         assert told.delivery_id == row.id
@@ -155,7 +155,7 @@ class Words(RuleBasedStateMachine):
         self.foreign += 1
         name = f"foreign.{self.foreign}"
         before = _early_words()
-        correlate.find(self.push.id, [Word(name, ok=True)], self.now)
+        correlate.find(self.push.id, [ProviderStatus(name, ok=True)], self.now)
         assert _early_words() == before, "nobody knows yet what it is about"
         self.time_passes(31)
         self.messages_come()
@@ -169,22 +169,22 @@ class Words(RuleBasedStateMachine):
 
     @rule(worker=WORKER, resume=st.booleans())
     def a_worker_receives(self, worker: str, resume: bool) -> None:
-        view = directory.consumers()[self.pull.id]
-        for one in receiving.receive(view, Wish(2, LEASE_MS, worker, resume=resume)):
-            self._goes_out(one.row.id, shapes.handed(one, view, settled=False)["attempt"])
-            self.handed.append(one)
+        view = config_cache.consumers()[self.pull.id]
+        for one in receiving.receive(view, ReceiveRequest(2, LEASE_MS, worker, resume=resume)):
+            self._goes_out(one.row.id, shapes.received_message(one, view, settled=False)["attempt"])
+            self.received_message.append(one)
 
-    @precondition(lambda self: self.handed)
+    @precondition(lambda self: self.received_message)
     @rule(pick=PICK, outcome=st.sampled_from([Outcome.DELIVERED, Outcome.REJECTED]))
     def a_worker_settles(self, pick: int, outcome: Outcome) -> None:
         """By the lease that it has, or by one that it had before."""
-        one = self.handed[-1 - pick % min(len(self.handed), 6)]
+        one = self.received_message[-1 - pick % min(len(self.received_message), 6)]
         lease = leasing.lease_of(one.token)
         assert lease is not None
         before = Delivery.objects.get(id=one.row.id)
         if not leasing.end([lease], outcome):
             return
-        newest = next(it for it in reversed(self.handed) if it.row.id == one.row.id)
+        newest = next(it for it in reversed(self.received_message) if it.row.id == one.row.id)
         is_repeat = before.version == Delivery.objects.get(id=one.row.id).version
         assert is_repeat or newest.token == one.token, "an old lease has settled"
         if outcome is Outcome.DELIVERED:
@@ -196,9 +196,9 @@ class Words(RuleBasedStateMachine):
     ) -> None:
         self.messages_come()
         self.a_worker_receives(worker, resume=False)
-        held = len(self.handed)
+        held = len(self.received_message)
         self.a_worker_receives(worker, resume=True)
-        self.a_worker_settles(len(self.handed) - held, outcome)
+        self.a_worker_settles(len(self.received_message) - held, outcome)
 
     # -- what must be true ---------------------------------------------------------------------
 
@@ -223,12 +223,12 @@ class Words(RuleBasedStateMachine):
         assert number > last, "a later try has the number of an earlier one"
         self.numbers[delivery_id] = number
 
-    def _heard(self, delivery_id: int, ok: bool, heard: Heard) -> None:
+    def _heard(self, delivery_id: int, ok: bool, heard: AckResult) -> None:
         if ok and heard in HEARD:
             self.confirmed.add(delivery_id)
 
 
-def _failed(row: Claimed) -> Transition:
+def _failed(row: ClaimedDelivery) -> Transition:
     return acks.refused(
         failure_count=row.failure_count,
         max_attempts=100,

@@ -15,8 +15,8 @@ import pytest
 
 from channels_app.rules.addresses import parse_networks
 from delivery.rules.outcome import Outcome
-from delivery.steps.send import names
-from delivery.steps.send.names import place_of
+from delivery.steps.send import dns
+from delivery.steps.send.dns import place_of
 from tests.support.receiver import Receiver
 from tests.support.sending import Loop, a_call
 
@@ -76,7 +76,7 @@ def loop(resolver: Resolver) -> Iterator[Loop]:
         ("", None),
     ],
 )
-def test_what_has_to_be_looked_up(url: str, place: names.Place | None) -> None:
+def test_what_has_to_be_looked_up(url: str, place: dns.Place | None) -> None:
     assert place_of(url) == place
 
 
@@ -119,7 +119,7 @@ def test_no_call_goes_back_to_where_a_name_led_before(
     loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two calls are given up when they were about to tell libcurl the first address.
-    monkeypatch.setattr(names, "FRESH_S", 0.0)
+    monkeypatch.setattr(dns, "FRESH_S", 0.0)
     resolver.answers["hook.test"] = ["127.0.0.1"]
     url = receiver.url(host="hook.test")
     loop.sender.start(a_call(url))
@@ -128,7 +128,7 @@ def test_no_call_goes_back_to_where_a_name_led_before(
     assert len(loop.sender.abort_all()) == 2
     receiver.close()
     resolver.answers["hook.test"] = ["169.254.169.254"]
-    monkeypatch.setattr(names, "FRESH_S", 60.0)
+    monkeypatch.setattr(dns, "FRESH_S", 60.0)
     wait(lambda: loop.post(url).outcome is Outcome.BLOCKED_ADDRESS)
 
     answers = [*loop.run(a_call(url), a_call(url)), *loop.run(a_call(url), a_call(url))]
@@ -169,7 +169,7 @@ def test_a_name_that_leads_inside_is_blocked(resolver: Resolver, receiver: Recei
 def test_a_name_that_moves_inside_later_is_blocked(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "FRESH_S", 0.0)
+    monkeypatch.setattr(dns, "FRESH_S", 0.0)
     resolver.answers["rebound.test"] = ["127.0.0.1"]
     allowed = parse_networks("127.0.0.1")
     with Receiver() as outside, closing(Loop(allowed=allowed)) as loop:
@@ -204,7 +204,7 @@ def test_dead_names_hold_up_nobody_else(loop: Loop, resolver: Resolver, receiver
 def test_more_names_than_threads(
     loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "MAX_THREADS", 2)
+    monkeypatch.setattr(dns, "MAX_THREADS", 2)
     resolver.answers = {f"hook-{n}.test": ["127.0.0.1"] for n in range(20)}
     resolver.delay_s = 0.01
 
@@ -234,7 +234,7 @@ def test_waiting_for_a_name_counts_against_the_limits(
 def test_old_knowledge_serves_while_it_is_renewed_and_is_given_up_when_that_fails(
     loop: Loop, resolver: Resolver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "FRESH_S", 0.0)
+    monkeypatch.setattr(dns, "FRESH_S", 0.0)
     resolver.answers["hook.test"] = ["127.0.0.1"]
     url = receiver.url(host="hook.test")
     loop.post(url)

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import sealing
+from channels_app import data_encryption
 from channels_app.conf import conf
 from channels_app.models import Message
 from channels_app.rules import ids
@@ -41,7 +41,7 @@ def statuses(items: list[dict[str, Any]]) -> list[int]:
 
 def bodies() -> list[bytes]:
     return [
-        sealing.open_body(message.id, bytes(message.body.data))
+        data_encryption.decrypt_body(message.id, bytes(message.body.data))
         for message in Message.objects.select_related("body").order_by("id")
     ]
 
@@ -71,7 +71,7 @@ def test_an_array_is_stored_in_order(producer: Api) -> None:
     rows = list(Message.objects.order_by("id"))
     assert numbers == [row.id for row in rows]
     assert [row.priority for row in rows] == [4, 9, 4, 4]
-    assert sealing.headers_of(rows[2]) == {"X-A": "1"}
+    assert data_encryption.headers_of(rows[2]) == {"X-A": "1"}
     assert [item["matched_consumers"] for item in shown["items"]] == [0, 0, 1, 0]
     assert shown["items"][3]["due_at"] == "2030-01-01T00:00:00.000Z"
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from django.db import connection
 
-from channels_app import clock, sealing
+from channels_app import clock, data_encryption
 from channels_app.models import AuditEntry, Channel, Consumer, ConsumerSecret
 from channels_app.rules import secrets
 from channels_app.rules.fields import MASK
@@ -41,7 +41,9 @@ def test_put_creates_with_a_secret_and_then_changes_nothing(service: Api) -> Non
     assert created.header("Location") == f"http://127.0.0.1:8000/api/v1/{URL}"
     text = created.json["secret"]
     row = ConsumerSecret.objects.get()
-    opened = sealing.open_for_consumer(row.consumer.channel_id, "billing", bytes(row.sealed))
+    opened = data_encryption.decrypt_for_consumer(
+        row.consumer.channel_id, "billing", bytes(row.sealed)
+    )
     assert opened == secrets.decode_secret(text)
     again = service.put(URL, body)
     assert (again.status, again.etag) == (200, created.etag)
@@ -152,7 +154,7 @@ def test_headers_are_sealed_masked_and_kept_by_their_mask(service: Api) -> None:
     changed = service.patch(URL, {"headers": {"authorization": MASK, "X-Team": "b"}})
     assert changed.etag != same.etag
     consumer.refresh_from_db()
-    opened = sealing.open_for_consumer(
+    opened = data_encryption.decrypt_for_consumer(
         consumer.channel_id, "billing", bytes(consumer.headers_sealed)
     )
     assert json.loads(opened) == {"authorization": token, "X-Team": "b"}
@@ -168,7 +170,7 @@ def test_another_value_of_the_same_header_is_a_change(service: Api) -> None:
     assert second.etag != first.etag
     consumer = Consumer.objects.get()
     sealed = bytes(consumer.headers_sealed)
-    assert b"new" in sealing.open_for_consumer(consumer.channel_id, "billing", sealed)
+    assert b"new" in data_encryption.decrypt_for_consumer(consumer.channel_id, "billing", sealed)
 
 
 def test_v1a_makes_a_key_pair_whose_public_half_is_always_visible(service: Api) -> None:

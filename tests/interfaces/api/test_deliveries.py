@@ -13,8 +13,8 @@ from channels_app.models import AuditEntry, Consumer, new_id
 from channels_app.rules import ids, times
 from delivery.api import pages
 from delivery.models import Delivery, Replay
-from tests.support.books import assert_counters_are_true, key_at, make_deliveries, public
 from tests.support.calling import Api, problem
+from tests.support.counts import assert_counters_are_true, key_at, make_deliveries, public
 from tests.support.factories import (
     AttemptFactory,
     ChannelFactory,
@@ -375,7 +375,7 @@ def test_filtered_pages_hold_every_row_once_in_both_directions(
     reader: Api, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(pages, "LOOKS", (3, 5))
+    monkeypatch.setattr(pages, "SCAN_ROWS", (3, 5))
     consumer = ConsumerFactory.create()
     rows = make_deliveries(consumer, 70)
     wanted: list[str] = []

@@ -12,8 +12,8 @@ from django.db import connection
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker_site import lean
-from channels_app import clock, sealing
+from broker_site import fast_path
+from channels_app import clock, data_encryption
 from channels_app.models import Message, MessageBody
 from channels_app.rules import ids
 from delivery.steps import retention
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     pause: timedelta
     is_swept: bool
-    """Whether the steward comes by before."""
+    """Whether the maintenance process comes by before."""
     channel: int
     caller: int
     way: str
@@ -97,7 +97,7 @@ class World:
         """Let it happen, and compare each answer with what it should be."""
         self.now += step.pause
         if step.is_swept:
-            assert all(retention.forget_keys(self.now))
+            assert all(retention.delete_idempotency_keys(self.now))
         for (key, body), answer in zip(step.items, self._publish(step), strict=True):
             place = step.channel, step.caller, key
             kept = self.kept.get(place)
@@ -137,7 +137,7 @@ class World:
             message_id__in=Message.objects.filter(channel__in=self.channels).values("id")
         )
         assert self.stored == {
-            ids.to_public(ids.MESSAGE, key): sealing.open_body(key, bytes(data)).decode()
+            ids.to_public(ids.MESSAGE, key): data_encryption.decrypt_body(key, bytes(data)).decode()
             for key, data in bodies.values_list("message_id", "data")
         }
 
@@ -156,7 +156,7 @@ def test_a_key_stands_for_one_message_until_its_window_closes(steps: list[Step])
         for step in steps:
             with patch.context() as way:
                 if step.way == "long":
-                    way.setattr(lean, "SHORT", ())
+                    way.setattr(fast_path, "SHORT", ())
                 world.take(step)
     world.check()
 

@@ -8,10 +8,10 @@ from channels_app import clock
 from channels_app.models import AuditEntry, Consumer
 from channels_app.rules import ids
 from delivery.models import Attempt, Delivery
-from delivery.steps import dispatch
+from delivery.steps import fanout
 from tests.support.calling import Api, problem
 from tests.support.factories import ConsumerFactory, TeamFactory
-from tests.support.laning import check, end, lane_of, say, take
+from tests.support.ordering import check, end, lane_of, say, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,7 +36,7 @@ def at(consumer: Consumer, key: str = "", what: str = "") -> str:
 @pytest.mark.seed("S3-13")
 def test_keys_are_listed_with_head_and_depth(api: Api, consumer: Consumer) -> None:
     say(consumer, "A1 A2 A3 B1")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     items = {item["ordering_key"]: item for item in api.get(at(consumer)).json()["items"]}
     assert {key: item["waiting_count"] for key, item in items.items()} == {"A": 2, "B": 0}
     lane = items["A"]
@@ -56,7 +56,7 @@ def test_keys_are_listed_with_head_and_depth(api: Api, consumer: Consumer) -> No
 @pytest.mark.seed("S2-64")
 def test_it_is_said_what_one_key_can_carry(api: Api, consumer: Consumer) -> None:
     say(consumer, "A1 B1 C1")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     assert api.get(at(consumer, "A")).json()["most_per_second"] is None
     now = clock.now()
     rows = {row.ordering_key: row for row in take(consumer, now)}
@@ -73,7 +73,7 @@ def test_it_is_said_what_one_key_can_carry(api: Api, consumer: Consumer) -> None
 
 def test_a_key_is_parked_and_resumed(api: Api, consumer: Consumer) -> None:
     say(consumer, "A1 A2")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     answer = api.post(at(consumer, "A", "park"), {"reason": "the room misbehaves"})
     assert (answer.status_code, answer.json()["state"]) == (200, "parked")
     assert api.get(f"{at(consumer)}?state=parked").json()["items"]
@@ -86,7 +86,7 @@ def test_a_key_is_parked_and_resumed(api: Api, consumer: Consumer) -> None:
 
 def test_the_head_of_a_blocked_key_is_skipped_once(api: Api, consumer: Consumer) -> None:
     say(consumer, "A1 A2")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     now = clock.now()
     end(take(consumer, now), "dead", now)
     (lane,) = api.get(f"{at(consumer)}?state=blocked").json()["items"]
@@ -102,7 +102,7 @@ def test_the_head_of_a_blocked_key_is_skipped_once(api: Api, consumer: Consumer)
 
 def test_keys_of_others_are_not_there(consumer: Consumer) -> None:
     say(consumer, "A1")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     stranger = Api(scopes=["read", "replay"], team=TeamFactory.create())
     assert stranger.get(at(consumer, "A")).status_code == 404
     other = ConsumerFactory.create(channel=consumer.channel)
@@ -113,6 +113,6 @@ def test_keys_of_others_are_not_there(consumer: Consumer) -> None:
 @pytest.mark.parametrize("head", ["dlv_x", 1])
 def test_a_skip_names_a_delivery(api: Api, consumer: Consumer, head: object) -> None:
     say(consumer, "A1")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     assert problem(api.post(at(consumer, "A", "skip"), {"head": head}))[::2] == (422, "head")
     assert api.post(at(consumer, "A", "skip")).status_code == 200

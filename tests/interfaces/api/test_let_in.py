@@ -12,8 +12,8 @@ from channels_app.rules import times
 from channels_app.steps import api_keys, register_channel
 from delivery.models import Replay
 from delivery.steps import replay
-from tests.support.books import make_deliveries, make_messages, public
 from tests.support.calling import Api, problem
+from tests.support.counts import make_deliveries, make_messages, public
 from tests.support.factories import (
     ApiKeyFactory,
     ChannelFactory,

@@ -11,8 +11,8 @@ from channels_app.models import AuditEntry, IdempotencyRecord, Message, MessageB
 from channels_app.rules import ids, times
 from delivery.api import pages
 from delivery.models import Delivery
-from tests.support.books import assert_counters_are_true, key_at, make_messages, public
 from tests.support.calling import Api, problem
+from tests.support.counts import assert_counters_are_true, key_at, make_messages, public
 from tests.support.factories import (
     ChannelFactory,
     ConsumerFactory,
@@ -558,7 +558,7 @@ def test_publishing_still_works_at_the_lists_address() -> None:
 def test_a_filter_that_matches_little_looks_at_a_bounded_stretch(
     reader: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "LOOKS", (10, 10))
+    monkeypatch.setattr(pages, "SCAN_ROWS", (10, 10))
     consumer = ConsumerFactory.create()
     path = f"/channels/{consumer.channel.slug}/messages"
     at = clock.now() - timedelta(hours=1)

@@ -4,7 +4,7 @@ import pytest
 from django.db import InterfaceError, OperationalError
 
 from channels_app.api import problems
-from channels_app.directory import Directory
+from channels_app.config_cache import ConfigCache
 from tests.support.api import Api
 from tests.support.factories import ChannelFactory
 
@@ -31,7 +31,7 @@ def test_storage_that_fails_is_503_and_keeps_its_secrets(
     def fail(*_: object, **__: object) -> None:
         raise error(2003, "Can't connect to MySQL server on 'db.internal:3306'")
 
-    monkeypatch.setattr(Directory, "refresh", fail)
+    monkeypatch.setattr(ConfigCache, "refresh", fail)
     for method, path in [("GET", URL), ("POST", f"{URL}/messages"), ("PUT", URL)]:
         answer = admin.call(method, path, b"{}")
         assert (answer.status, answer.header("Retry-After")) == (503, "1")
@@ -43,7 +43,7 @@ def test_a_bug_is_500_and_says_nothing(admin: Api, monkeypatch: pytest.MonkeyPat
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("password=hunter2")
 
-    monkeypatch.setattr(Directory, "refresh", fail)
+    monkeypatch.setattr(ConfigCache, "refresh", fail)
     admin.raises = False
     answer = admin.get(URL)
     assert (answer.status, answer.json["code"]) == (500, "internal_error")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from broker_site import lean
-from channels_app import sealing
+from broker_site import fast_path
+from channels_app import data_encryption
 from channels_app.models import ApiKey, IdempotencyRecord, Message, MessageBody
 from channels_app.rules import ids, times
 from tests.support.api import Answer, Api, LeanClient
@@ -35,7 +35,7 @@ def _channel(db: None) -> None:
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Publishing has a short way around its view; all of this holds on both."""
     if request.param == "long":
-        monkeypatch.setattr(lean, "SHORT", ())
+        monkeypatch.setattr(fast_path, "SHORT", ())
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def stored(answer: Answer) -> Message:
 
 
 def body_of(message: Message) -> bytes:
-    return sealing.open_body(message.id, bytes(message.body.data))
+    return data_encryption.decrypt_body(message.id, bytes(message.body.data))
 
 
 def refused(answer: Answer, status: int, field: str = "") -> None:
@@ -180,7 +180,7 @@ def test_all_options_are_stored(producer: Api) -> None:
     assert message.expires_at == datetime(2030, 1, 2, tzinfo=UTC)
     assert (message.priority, message.ordering_key) == (9, "room-7")
     assert message.idempotency_key == "order 7/~!"
-    assert sealing.headers_of(message) == {
+    assert data_encryption.headers_of(message) == {
         "X-Trace": "abc",
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "tracestate": "a=b",

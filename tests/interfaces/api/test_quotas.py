@@ -41,7 +41,7 @@ def producer(channel: Channel) -> Api:
 
 
 def counted() -> None:
-    """Have the steward count, and this process hear of it."""
+    """Have the maintenance process count, and this process hear of it."""
     for _ in counting.count(clock.now()):
         pass
     quotas.forget()

@@ -11,8 +11,8 @@ from channels_app.models import AuditEntry, Consumer, new_id
 from channels_app.rules import ids, times
 from delivery.models import Delivery, Replay
 from delivery.steps import replay
-from tests.support.books import assert_counters_are_true, make_deliveries, make_messages, public
 from tests.support.calling import Api, problem
+from tests.support.counts import assert_counters_are_true, make_deliveries, make_messages, public
 from tests.support.factories import ApiKeyFactory, ChannelFactory, ConsumerFactory, TeamFactory
 
 pytestmark = pytest.mark.django_db

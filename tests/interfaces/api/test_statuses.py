@@ -13,11 +13,11 @@ from drf_spectacular.generators import SchemaGenerator
 
 from channels_app import storage
 from channels_app.api import base
-from channels_app.api.places import Places
+from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.models import ApiKey
 from channels_app.rules import ids
 from delivery.models import Delivery
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.runtime import probe
 from delivery.steps import replay
 from tests.support import world
@@ -296,7 +296,7 @@ def conflicting(wanted: Request) -> None:
             while wanted.send().status == 202:
                 pass
         case "cancelReplay":
-            replay.cancel(made.replay.id, Asker("test"), now=made.replay.created_at)
+            replay.cancel(made.replay.id, Principal("test"), now=made.replay.created_at)
         case _:
             raise AssertionError(f"nobody knows what {name} may conflict with")
 
@@ -319,8 +319,8 @@ SPECIAL: dict[tuple[str, int], Callable[[Request], None]] = {
 def test_every_documented_status_is_real(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {}
     if status == 429:
-        monkeypatch.setattr(probe, "AT_ONCE", 0)
-        monkeypatch.setattr(base, "bodies", Places(0))
+        monkeypatch.setattr(probe, "MAX_CONCURRENT", 0)
+        monkeypatch.setattr(base, "bodies", ConcurrencyLimit(0))
     made, key = world.make(), ApiKeyFactory.create(admin=True)
     for operation in OPERATIONS:
         if status not in operation.statuses:

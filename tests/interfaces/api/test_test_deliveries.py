@@ -93,7 +93,7 @@ def test_too_many_at_once_are_told_to_come_again(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = ConsumerFactory.create(url=receiver.url("/hook"))
-    monkeypatch.setattr(probe, "AT_ONCE", 0)
+    monkeypatch.setattr(probe, "MAX_CONCURRENT", 0)
 
     answer = api.post(at(consumer))
 

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from channels_app import keystore, sealing
+from channels_app import data_encryption, keystore
 from channels_app.models import (
     ApiKey,
     AuditEntry,
@@ -77,7 +77,9 @@ def secrets() -> list[bytes]:
     """The current signing secrets of the one consumer."""
     consumer = Consumer.objects.get()
     return [
-        sealing.open_for_consumer(consumer.channel_id, consumer.client_id, bytes(row.sealed))
+        data_encryption.decrypt_for_consumer(
+            consumer.channel_id, consumer.client_id, bytes(row.sealed)
+        )
         for row in ConsumerSecret.objects.filter(expires_at=None)
     ]
 
@@ -134,7 +136,9 @@ def test_a_hundred_chosen_secrets_take_a_few_statements(file: Path) -> None:
     for row in shared.filter(expires_at=None).select_related("consumer"):
         name = row.consumer.client_id
         secret = other.split(f'"{name}"')[1].split('secret = "')[1].split('"')[0]
-        opened = sealing.open_for_consumer(row.consumer.channel_id, name, bytes(row.sealed))
+        opened = data_encryption.decrypt_for_consumer(
+            row.consumer.channel_id, name, bytes(row.sealed)
+        )
         assert opened == decode_secret(secret)
     actions = AuditEntry.objects.filter(target__startswith="consumer:").values_list("action")
     assert Counter(actions) == {("consumer.create",): 100, ("consumer.adopt_secret",): 200}
@@ -157,7 +161,7 @@ def test_schedules_do_not_read_the_consumers_again_and_again(file: Path) -> None
 def test_a_long_file_says_how_far_it_is(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "AT_ONCE", 3)
+    monkeypatch.setattr(applying, "BATCH_SIZE", 3)
     apply(file, many(7))
     assert capsys.readouterr().err.splitlines() == [
         "1 of 8 entries",
@@ -279,7 +283,7 @@ def test_a_chosen_secret_signs_and_is_not_printed(file: Path, how: str) -> None:
 def test_a_process_without_the_key_applies_nothing(file: Path, text: str) -> None:
     with host(generate_key()) as former:
         if text == FILE:
-            keystore.sealer()  # the installation's first
+            keystore.encrypting_key()  # the installation's first
         else:
             apply(file, FILE)
         before = rows()

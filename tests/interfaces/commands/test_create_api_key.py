@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from channels_app.api import authentication
 from channels_app.api.authentication import Caller
-from channels_app.directory import directory
+from channels_app.config_cache import config_cache
 from channels_app.models import ApiKey, Channel, Producer
 from channels_app.rules import keys
 
@@ -36,8 +36,8 @@ def test_the_key_stands_alone_on_stdout_and_opens_the_door() -> None:
     (text,) = out.splitlines()
     parsed = keys.parse(text)
     assert parsed is not None
-    directory.refresh(now=True)
-    view = directory.key(parsed[0])
+    config_cache.refresh(now=True)
+    view = config_cache.key(parsed[0])
     assert view is not None
     assert keys.matches(parsed[1], view.digest)
     assert view.scopes == ("publish",)
@@ -119,7 +119,7 @@ def test_sigv4_prints_lines_that_a_shell_evaluates() -> None:
     parsed = keys.parse(key)
     assert parsed is not None
     assert access_key_id == f"HSAK{parsed[0].upper()}"
-    view = directory.key(parsed[0])
+    view = config_cache.key(parsed[0])
     assert view is not None
     assert authentication.sigv4_secret(access_key_id) == (Caller(view), secret)
     assert secret not in err

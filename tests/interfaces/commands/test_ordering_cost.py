@@ -10,9 +10,9 @@ from channels_app import clock
 from channels_app.models import Consumer
 from delivery.models import Attempt, Traffic
 from delivery.models.traffic import HOUR_S
-from delivery.steps import dispatch
+from delivery.steps import fanout
 from tests.support.factories import ConsumerFactory
-from tests.support.laning import end, say, take
+from tests.support.ordering import end, say, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,7 +41,7 @@ def test_a_consumer_brings_its_own_figures() -> None:
     with pytest.raises(CommandError, match="Say --keys"):
         told("--consumer", name)
     say(consumer, "A1 A2 B1 B2")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     now = clock.now()
     end(take(consumer, now), "delivered", now + timedelta(milliseconds=250))
     Attempt.objects.update(started_at=now)

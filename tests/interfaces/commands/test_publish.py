@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from channels_app import conf, sealing
+from channels_app import conf, data_encryption
 from channels_app.models import Channel, Message, MessageBody, Producer
 from delivery.management.publishing import outlets
 from delivery.management.publishing.lines import Reader, batches
@@ -80,7 +80,7 @@ def answer(*statuses: int) -> Reply:
 
 def stored() -> list[tuple[str, str, bytes]]:
     bodies = {
-        row.message_id: sealing.open_body(row.message_id, bytes(row.data))
+        row.message_id: data_encryption.decrypt_body(row.message_id, bytes(row.data))
         for row in MessageBody.objects.all()
     }
     return [

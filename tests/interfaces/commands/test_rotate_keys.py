@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from channels_app import clock, keystore, sealing
+from channels_app import clock, data_encryption, keystore
 from channels_app.models import (
     ApiKey,
     Channel,
@@ -22,10 +22,10 @@ from channels_app.models import (
     new_id,
 )
 from channels_app.rules.encryption import Keyring, generate_key
-from channels_app.steps import api_keys, reseal
+from channels_app.steps import api_keys, reencrypt
 from delivery.management.commands import worker
 from delivery.models import PumpSlot
-from delivery.runtime import slots
+from delivery.runtime import registration
 from delivery.runtime.supervisor import Supervisor
 from tests.support.factories import AttemptFactory, DeliveryFactory, ScheduleFactory
 from tests.support.keys import host
@@ -47,23 +47,23 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 def a_process(*keys: str, **values: Any) -> PumpSlot:
     """Another process of the installation that lives, and has read these keys."""
     with host(*keys):
-        held = slots.acquire(str(new_id()), PumpSlot.Kind.PUMP, 1, "127.0.0.1 1")
+        held = registration.acquire(str(new_id()), PumpSlot.Kind.PUMP, 1, "127.0.0.1 1")
     assert held is not None
     PumpSlot.objects.filter(id=held.id).update(**values)
     return PumpSlot.objects.get(id=held.id)
 
 
 def make_rows(channel: Channel, bodies: int = 3) -> Consumer:
-    sealed, key_id = sealing.seal_for_consumer(channel.id, "shop", b"secret")
-    headers, _ = sealing.seal_for_consumer(channel.id, "shop", b'{"X-Token":"t"}')
-    inbound, _ = sealing.seal_for_consumer(channel.id, "shop", b"address")
+    sealed, key_id = data_encryption.encrypt_for_consumer(channel.id, "shop", b"secret")
+    headers, _ = data_encryption.encrypt_for_consumer(channel.id, "shop", b'{"X-Token":"t"}')
+    inbound, _ = data_encryption.encrypt_for_consumer(channel.id, "shop", b"address")
     consumer = Consumer.objects.create(
         channel=channel, client_id="shop", headers_sealed=headers, inbound_sealed=inbound
     )
     ConsumerSecret.objects.create(consumer=consumer, sealed=sealed, key_id=key_id)
     for number in range(bodies):
         message = make_message(channel)
-        data, key_id = sealing.seal_body(message.id, b"body %d" % number, encrypt=True)
+        data, key_id = data_encryption.encrypt_body(message.id, b"body %d" % number, encrypt=True)
         MessageBody.objects.create(message=message, data=data, key_id=key_id)
     return consumer
 
@@ -85,7 +85,7 @@ def test_a_new_key_stands_alone_on_stdout_and_seals() -> None:
 
     (key,) = out.getvalue().splitlines()
     ring = Keyring.from_texts([key])
-    assert ring.open(ring.seal(b"plain", b"row"), b"row") == b"plain"
+    assert ring.open(ring.encrypt(b"plain", b"row"), b"row") == b"plain"
 
 
 def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -> None:
@@ -107,13 +107,18 @@ def test_after_a_rotation_the_new_key_alone_opens_everything(install: Install) -
     secret, consumer = ConsumerSecret.objects.get(), Consumer.objects.get()
     owner = (channel.id, "shop")
     assert secret.key_id == new.primary_id
-    assert sealing.open_for_consumer(*owner, bytes(secret.sealed)) == b"secret"
-    assert sealing.open_for_consumer(*owner, bytes(consumer.headers_sealed)) == b'{"X-Token":"t"}'
-    assert sealing.open_for_consumer(*owner, bytes(consumer.inbound_sealed)) == b"address"
+    assert data_encryption.decrypt_for_consumer(*owner, bytes(secret.sealed)) == b"secret"
+    assert (
+        data_encryption.decrypt_for_consumer(*owner, bytes(consumer.headers_sealed))
+        == b'{"X-Token":"t"}'
+    )
+    assert (
+        data_encryption.decrypt_for_consumer(*owner, bytes(consumer.inbound_sealed)) == b"address"
+    )
     assert consumer.version == version
     bodies = MessageBody.objects.order_by("message_id")
     assert [row.key_id for row in bodies] == [new.primary_id] * 3
-    assert [sealing.open_body(row.message_id, bytes(row.data)) for row in bodies] == [
+    assert [data_encryption.decrypt_body(row.message_id, bytes(row.data)) for row in bodies] == [
         b"body 0",
         b"body 1",
         b"body 2",
@@ -125,12 +130,16 @@ def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
 ) -> None:
     install(OLD)
     delivery = DeliveryFactory.create(message__body=b"x")
-    said = sealing.Answer("its words", "HTTP/1.1 500 No", b"no")
+    said = data_encryption.StoredResponse("its words", "HTTP/1.1 500 No", b"no")
     sealed = AttemptFactory.create(
-        delivery=delivery, number=1, answer_excerpt=sealing.seal_answer(delivery.id, 1, said)
+        delivery=delivery,
+        number=1,
+        answer_excerpt=data_encryption.encrypt_response(delivery.id, 1, said),
     )
     AttemptFactory.create(delivery=delivery, number=2, answer_excerpt=b"plain", error="reset")
-    headers = json.loads(sealing.store_headers(delivery.message_id, {"X-Trace": "1"}, encrypt=True))
+    headers = json.loads(
+        data_encryption.store_headers(delivery.message_id, {"X-Trace": "1"}, encrypt=True)
+    )
     Message.objects.filter(id=delivery.message_id).update(headers=headers)
     install(NEW, OLD)
 
@@ -141,14 +150,14 @@ def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
     sealed.refresh_from_db()
     assert sealed.answer == said
     message = Message.objects.get()
-    assert sealing.open_headers(message.id, message.headers) == {"X-Trace": "1"}
+    assert data_encryption.decrypt_headers(message.id, message.headers) == {"X-Trace": "1"}
 
 
 def test_after_a_rotation_sigv4_secrets_need_the_new_key_alone(install: Install) -> None:
     install(OLD)
     done = api_keys.create({"all_channels": True, "sigv4": True}, actor="test")
     api_keys.create({"all_channels": True}, actor="test")
-    assert reseal.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
+    assert reencrypt.used_keys(0) == {Keyring.from_texts([OLD]).primary_id}
     install(NEW, OLD)
 
     assert "1 secret access key: 1 sealed again" in rotate()
@@ -158,7 +167,7 @@ def test_after_a_rotation_sigv4_secrets_need_the_new_key_alone(install: Install)
     key = ApiKey.objects.get(pk=done.row.pk)
     assert key.version == done.row.version
     secret = api_keys.Shown(*done.secrets).secret_access_key
-    assert sealing.open_sigv4(key.key_id, bytes(key.sigv4_sealed)) == secret
+    assert data_encryption.decrypt_sigv4(key.key_id, bytes(key.sigv4_sealed)) == secret
 
 
 def test_a_second_run_changes_nothing(install: Install) -> None:
@@ -177,8 +186,8 @@ def test_a_second_run_changes_nothing(install: Install) -> None:
 def test_more_rows_than_one_batch_and_one_read_are_all_done(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reseal, "BATCH", 4)
-    monkeypatch.setattr(reseal, "BODIES_AT_ONCE", 3)
+    monkeypatch.setattr(reencrypt, "BATCH", 4)
+    monkeypatch.setattr(reencrypt, "BODIES_AT_ONCE", 3)
     install(OLD)
     make_rows(Channel.objects.create(slug="orders"), bodies=9)
     install(NEW, OLD)
@@ -189,7 +198,7 @@ def test_more_rows_than_one_batch_and_one_read_are_all_done(
 def test_plain_bodies_stay_plain(install: Install) -> None:
     install(NEW)
     message = make_message(Channel.objects.create(slug="orders"))
-    data, key_id = sealing.seal_body(message.id, b"open", encrypt=False)
+    data, key_id = data_encryption.encrypt_body(message.id, b"open", encrypt=False)
     MessageBody.objects.create(message=message, data=data, key_id=key_id)
 
     assert "1 message body: 0 sealed again" in rotate()
@@ -198,7 +207,7 @@ def test_plain_bodies_stay_plain(install: Install) -> None:
     row = MessageBody.objects.get()
     assert row.key_id == newest.primary_id
     assert bytes(row.data).endswith(b"open")
-    assert sealing.open_body(row.message_id, bytes(row.data), row.key_id) == b"open"
+    assert data_encryption.decrypt_body(row.message_id, bytes(row.data), row.key_id) == b"open"
 
 
 def test_plain_bodies_from_before_digests_stay_as_they_are(install: Install) -> None:
@@ -219,7 +228,7 @@ def test_a_missing_old_key_is_named_and_the_rest_is_done(install: Install) -> No
     make_rows(channel, bodies=1)
     keystore.activate(install(OLD, gone).primary_id)
     message = make_message(channel)
-    data, key_id = sealing.seal_body(message.id, b"body", encrypt=True)
+    data, key_id = data_encryption.encrypt_body(message.id, b"body", encrypt=True)
     MessageBody.objects.create(message=message, data=data, key_id=key_id)
     new = install(NEW, OLD)
 
@@ -242,17 +251,17 @@ def test_a_key_seals_nothing_while_a_living_process_has_not_read_it(install: Ins
     with pytest.raises(CommandError, match=r"have not read key .*\n  pump 0 on elsewhere"):
         rotate(wait=0)
 
-    assert keystore.sealing_id() == old.primary_id
+    assert keystore.encrypting_key_id() == old.primary_id
     assert MessageBody.objects.get().key_id == old.primary_id
     behind.delete()
     assert f"Key {new.primary_id} seals from now on." in rotate(wait=0)
-    assert keystore.sealing_id() == new.primary_id
+    assert keystore.encrypting_key_id() == new.primary_id
 
 
 def test_who_lives_no_more_is_not_waited_for(install: Install) -> None:
     install(OLD)
     make_rows(Channel.objects.create(slug="orders"), bodies=1)
-    silent = clock.now() - timedelta(seconds=slots.STALE_S + 1)
+    silent = clock.now() - timedelta(seconds=registration.STALE_AFTER_S + 1)
     a_process(OLD, heartbeat_at=silent)
     new = install(NEW, OLD)
 

@@ -6,8 +6,8 @@ import pytest
 
 from channels_app import clock
 from delivery.models import PipelineRun, Segment
-from tests.support.books import key_at
 from tests.support.console import list_url, operator, page_url
+from tests.support.counts import key_at
 
 pytestmark = pytest.mark.django_db
 

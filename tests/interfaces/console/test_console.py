@@ -18,13 +18,13 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.contrib.filters.forms import DropdownForm
 from unfold.templatetags import unfold_list
 
-from broker_site import navigation, rows
+from broker_site import changelist, navigation
 from broker_site.templatetags import console as console_tags
 from channels_app.admin import choices
 from channels_app.models import Consumer, Membership
 from delivery.models import Counter, Delivery
 from tests.support import console
-from tests.support.books import make_deliveries
+from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
 from tests.support.html import parts
 
@@ -112,8 +112,8 @@ def test_rows_look_as_unfold_draws_them(model: type[Model], operator: Client) ->
     cl = operator.get(console.list_url(model)).context["cl"]
     headers = list(unfold_list.result_headers(cl))
 
-    assert rows.is_plain(cl)
-    ours = [parts(row)[2:-2] for row in rows.rows(cl, headers)]  # without <tbody><tr>
+    assert changelist.is_plain(cl)
+    ours = [parts(row)[2:-2] for row in changelist.rows(cl, headers)]  # without <tbody><tr>
     assert ours == [parts("".join(row)) for row in unfold_list.results(cl)]
 
 
@@ -154,11 +154,11 @@ def test_a_block_is_drawn_once_for_each_value_of_its_keys() -> None:
     assert [drawn(number, 2, "x") for number in range(300)][-1] == "2992x"
     (remembered,) = block.nodelist.get_nodes_by_type(console_tags.Remembered)
     assert isinstance(remembered, console_tags.Remembered)
-    assert 0 < len(remembered.drawn) <= console_tags.MOST_REMEMBERED
+    assert 0 < len(remembered.drawn) <= console_tags.MAX_REMEMBERED
 
 
 def test_what_is_remembered_of_a_page_is_not_what_another_person_may_see(operator: Client) -> None:
-    rows = make_deliveries(ConsumerFactory.create(), 2, state="dead")
+    changelist = make_deliveries(ConsumerFactory.create(), 2, state="dead")
     onlooker = User.objects.create_user("otto", is_staff=True)
     onlooker.user_permissions.set(Permission.objects.filter(codename="view_delivery"))
     client = Client()
@@ -169,7 +169,7 @@ def test_what_is_remembered_of_a_page_is_not_what_another_person_may_see(operato
 
     only_theirs = "Cancel</option>|action-toggle|Audit log"
     assert set(re.findall(only_theirs, full)) == set(only_theirs.split("|"))
-    assert str(rows[0]) in little
+    assert str(changelist[0]) in little
     assert not re.findall(only_theirs, little)
     assert parts(operator.get(DEAD).content.decode())[:50] == parts(full)[:50]
 
@@ -178,7 +178,7 @@ def test_what_is_only_picked_from_a_window_is_left_to_unfold(operator: Client) -
     ConsumerFactory.create()
     answer = operator.get(console.list_url(Consumer, "?_popup=1"))
 
-    assert not rows.is_plain(answer.context["cl"])
+    assert not changelist.is_plain(answer.context["cl"])
     assert "data-popup-opener" in answer.content.decode()
 
 

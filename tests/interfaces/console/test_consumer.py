@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from delivery.models import ConsumerHealth
 from tests.support import console
-from tests.support.books import make_deliveries
+from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db

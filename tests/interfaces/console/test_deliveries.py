@@ -19,10 +19,10 @@ from delivery.admin import newest as newest_module
 from delivery.admin.live import LivePage
 from delivery.admin.newest import newest
 from delivery.models import Attempt, Counter, Delivery, MoveTask, Queue, Replay
-from delivery.runtime import wake
+from delivery.runtime import wakeups
 from delivery.steps import replay
 from tests.support import console
-from tests.support.books import make_deliveries
+from tests.support.counts import make_deliveries
 from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFactory
 
 pytestmark = pytest.mark.django_db
@@ -110,8 +110,8 @@ def test_pages_of_an_outcome_hold_each_row_once_as_deep_as_they_say(
     assert everywhere == [expected[:25], expected[25:], []]
     assert pages("?state=dead&outcome=timeout") == everywhere
 
-    monkeypatch.setattr(newest_module, "MOST", 20)
-    monkeypatch.setattr(newest_module, "FEWEST", 1)
+    monkeypatch.setattr(newest_module, "MAX_ROWS", 20)
+    monkeypatch.setattr(newest_module, "MIN_ROWS", 1)
     assert pages("?outcome=timeout") == [expected[:10], [], []]
     assert pages(f"?consumer={consumer.pk}&outcome=timeout") == [expected[:10], [], []]
 
@@ -174,8 +174,8 @@ def test_the_newest_of_many_piles_come_in_order(monkeypatch: pytest.MonkeyPatch)
     assert newest([consumers[0].pk], None, since=rows[9].pk) == [
         row.pk for row in reversed(rows[9:]) if row.consumer_id == consumers[0].pk
     ]
-    monkeypatch.setattr(newest_module, "MOST", 4)
-    monkeypatch.setattr(newest_module, "FEWEST", 1)
+    monkeypatch.setattr(newest_module, "MAX_ROWS", 4)
+    monkeypatch.setattr(newest_module, "MIN_ROWS", 1)
     assert newest(None, {"dead", "delivered"}) == latest_first[:4]
     assert newest([], None) == []
 
@@ -465,7 +465,7 @@ def test_what_people_send_again_is_told_to_its_pump(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    monkeypatch.setattr(wake.bell, "due", told.extend)
+    monkeypatch.setattr(wakeups.wakeup_sender, "due", told.extend)
     delivery = DeliveryFactory.create(dead=True)
     operator.post(reverse("admin:delivery_delivery_replay", args=[delivery.pk]))
     assert told == [delivery.consumer_id]

@@ -10,10 +10,10 @@ from django.urls import reverse
 from channels_app import clock
 from channels_app.models import AuditEntry, Consumer
 from delivery.models import Attempt, Delivery, Lane
-from delivery.steps import dispatch
+from delivery.steps import fanout
 from tests.support import console
 from tests.support.factories import ConsumerFactory
-from tests.support.laning import check, end, lane_of, say, take
+from tests.support.ordering import check, end, lane_of, say, take
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,7 +27,7 @@ def operator() -> Client:
 def consumer() -> Consumer:
     made = ConsumerFactory.create(ordering=True, head_of_line="block")
     say(made, "A1 A2 A3 B1")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     return made
 
 

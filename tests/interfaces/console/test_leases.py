@@ -7,7 +7,7 @@ from django.urls import reverse
 from channels_app.models import AuditEntry
 from delivery.models import Attempt, PullWorker
 from tests.support import console
-from tests.support.books import assert_counters_are_true
+from tests.support.counts import assert_counters_are_true
 from tests.support.factories import DeliveryFactory
 from tests.support.pulling import Worker, lapse, row_of, waiting
 

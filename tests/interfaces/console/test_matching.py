@@ -11,11 +11,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from channels_app.models import AuditEntry
-from delivery.admin import causes
+from delivery.admin import dead_letter_groups
 from delivery.models import Delivery, Replay
 from delivery.steps import replay
 from tests.support import console
-from tests.support.books import make_deliveries
+from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory, DeliveryFactory
 
 pytestmark = pytest.mark.django_db
@@ -153,7 +153,7 @@ def test_dead_letters_stand_by_consumer_outcome_and_answer(operator: Client) -> 
     make_deliveries(crm, 2, outcome="client_error", status_code=404)
     make_deliveries(crm, 2, state="delivered", outcome="delivered")
 
-    first, second = causes.piles()
+    first, second = dead_letter_groups.piles()
 
     assert (first.consumer, first.count, first.is_whole) == (billing, 6, True)
     assert [(cause.title, cause.count, cause.statuses) for cause in first.causes] == [
@@ -169,7 +169,7 @@ def test_dead_letters_stand_by_consumer_outcome_and_answer(operator: Client) -> 
 def test_the_count_is_exact_and_the_causes_say_how_many_they_are_of(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(causes, "LOOK", 10)
+    monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 10)
     make_deliveries(ConsumerFactory.create(), 2)
     make_deliveries(ConsumerFactory.create(), 30)
 
@@ -186,7 +186,7 @@ def test_without_dead_letters_it_says_what_there_is_instead(operator: Client) ->
 
 
 def test_what_small_piles_leave_the_large_ones_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(causes, "LOOK", 100)
+    monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 100)
     some: dict[int, Any] = {1: 10, 2: 1000, 3: 5}
-    assert causes.shares(some) == {3: 5, 1: 10, 2: 85}
-    assert causes.shares({}) == {}
+    assert dead_letter_groups.shares(some) == {3: 5, 1: 10, 2: 85}
+    assert dead_letter_groups.shares({}) == {}

@@ -17,7 +17,7 @@ from delivery.models import Traffic
 from delivery.models.traffic import ALL, HOUR_S, MINUTE_S
 from delivery.rules.latency import BUCKETS
 from tests.support import console
-from tests.support.books import make_deliveries
+from tests.support.counts import make_deliveries
 from tests.support.factories import ConsumerFactory
 
 pytestmark = pytest.mark.django_db
@@ -33,7 +33,7 @@ def operator() -> Client:
 def passed(
     consumer_id: int = ALL, *, span_s: int = MINUTE_S, ago_s: int = 300, **amounts: int
 ) -> None:
-    """What a steward would have written down."""
+    """What a maintenance process would have written down."""
     begins_at = (clock.now() - timedelta(seconds=ago_s)).replace(second=0, microsecond=0)
     latency = [0] * BUCKETS
     latency[4] = amounts.get("delivered", 0)

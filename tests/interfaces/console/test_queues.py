@@ -15,11 +15,11 @@ from channels_app.models import AuditEntry, Consumer
 from channels_app.steps import make_roles
 from delivery.admin import queue
 from delivery.models import Delivery, MoveTask, Queue
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.runtime import message_moves
 from delivery.steps import queues
 from tests.support import console
-from tests.support.books import assert_counters_are_true
+from tests.support.counts import assert_counters_are_true
 from tests.support.factories import ChannelFactory, ConsumerFactory
 from tests.support.pulling import Worker, bring, waiting
 from tests.support.pumping import publish
@@ -322,7 +322,7 @@ def test_who_only_looks_sees_a_move_and_cannot_start_or_stop_one(name: str, may:
     assert client.post(url(dead, "move")).status_code == (302 if may else 403)
     assert MoveTask.objects.count() == int(may)
     if not may:
-        queues.start_move(dead, Asker("command"), now=clock.now(), to_move=1)
+        queues.start_move(dead, Principal("command"), now=clock.now(), to_move=1)
     page = console.look(client, console.page_url(dead))
     assert "hx-get" in page
     assert (url(dead, "stop_moving") in page) == may

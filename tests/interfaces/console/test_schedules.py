@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from channels_app import clock
 from channels_app.models import AuditEntry, Message, Schedule
-from channels_app.rules import firings, ids
+from channels_app.rules import ids, occurrence_log
 from channels_app.steps import register_schedule
 from tests.support import console
 from tests.support.factories import ChannelFactory, ProducerFactory, ScheduleFactory
@@ -167,14 +167,14 @@ def test_a_body_that_fits_no_form_is_left_alone(operator: Client, body: bytes) -
 def test_results_are_shown(operator: Client) -> None:
     schedule = ScheduleFactory.create(
         recent=[
-            firings.line(
-                firings.MISSED,
+            occurrence_log.line(
+                occurrence_log.MISSED,
                 clock.now(),
                 occurrence_at=clock.now(),
                 count=1234,
             ),
-            firings.line(
-                firings.REFUSED,
+            occurrence_log.line(
+                occurrence_log.REFUSED,
                 clock.now(),
                 occurrence_at=clock.now(),
                 detail="<i>Why</i>",

@@ -16,10 +16,10 @@ from django.core import mail
 from django.test import Client
 
 from broker_site import diagnosis
-from channels_app import keystore, sealing
+from channels_app import data_encryption, keystore
 from channels_app.models import AuditEntry, Membership
 from channels_app.rules.encryption import generate_key
-from channels_app.steps import reseal
+from channels_app.steps import reencrypt
 from channels_app.ui.accounts import SecondFactors
 from tests.interfaces.portal.test_access import STRICT
 from tests.support.factories import TeamFactory
@@ -262,19 +262,19 @@ def test_a_second_factor_is_asked_for_and_its_secret_is_sealed() -> None:
 def test_second_factors_are_sealed_again_when_keys_change() -> None:
     old, new = generate_key(), generate_key()
     with host(old):
-        sealed = {"seed": sealing.seal_second_factor("seed"), "used_mask": 3}
+        sealed = {"seed": data_encryption.encrypt_second_factor("seed"), "used_mask": 3}
         Authenticator.objects.create(user=make(), type="recovery_codes", data=sealed)
     with host(new, old) as ring:
         keystore.activate(ring.primary_id)
         assert "key_rotation" in [finding.id for finding in diagnosis.encryption()]
 
-        (kind,) = [kind for kind in reseal.kinds() if kind.noun == "second factor"]
-        assert [batch.resealed for batch in kind.reseal()] == [1]
+        (kind,) = [kind for kind in reencrypt.kinds() if kind.noun == "second factor"]
+        assert [batch.reencrypted for batch in kind.reencrypt()] == [1]
 
     with host(new):
         assert list(diagnosis.encryption()) == []
         data = Authenticator.objects.get().data
-        assert sealing.open_second_factor(data["seed"]) == "seed"
+        assert data_encryption.decrypt_second_factor(data["seed"]) == "seed"
         assert data["used_mask"] == 3
 
 

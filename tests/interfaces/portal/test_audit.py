@@ -18,7 +18,7 @@ from channels_app.steps import (
     switch_consumer,
 )
 from channels_app.ui.views import audit
-from delivery.rules.asker import Asker
+from delivery.rules.principal import Principal
 from delivery.steps import cancel, health, replay, reschedule
 from delivery.steps.replay import ReplayFilter
 from tests.support import people
@@ -67,17 +67,17 @@ def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: C
 
 def test_what_is_done_to_its_deliveries_stands_there_too(team: Team, viewer: Client) -> None:
     consumer = ConsumerFactory.create(team=team)
-    asker, now = Asker("user:olga"), clock.now()
+    principal, now = Principal("user:olga"), clock.now()
     dead = DeliveryFactory.create(consumer=consumer, dead=True)
-    replay.replay_one(dead.id, asker, now=now)
-    cancel.cancel_one(dead.id, asker, now=now)
+    replay.replay_one(dead.id, principal, now=now)
+    cancel.cancel_one(dead.id, principal, now=now)
     wanted = ReplayFilter(channel=consumer.channel.slug)
-    started = replay.create(wanted, replay.consumers_of(wanted), asker, now=now)
-    replay.cancel(started.id, asker, now=now)
+    started = replay.create(wanted, replay.consumers_of(wanted), principal, now=now)
+    replay.cancel(started.id, principal, now=now)
     producer = ProducerFactory.create(team=team)
     message = MessageFactory.create(producer=producer, scheduled=True)
-    reschedule.reschedule(message.id, asker, now=now, priority=7)
-    cancel.cancel_message(message.id, asker, now=now)
+    reschedule.reschedule(message.id, principal, now=now, priority=7)
+    cancel.cancel_message(message.id, principal, now=now)
     health.disable(consumer.id, reason="gone", now=now)
 
     assert told(viewer) == [

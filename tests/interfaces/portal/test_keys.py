@@ -304,7 +304,7 @@ def test_keys_of_others_do_not_exist(editor: Client) -> None:
 def test_no_number_of_keys_that_are_over_hides_one_that_works(
     editor: Client, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "MOST_SHOWN", 3)
+    monkeypatch.setattr(views, "MAX_SHOWN", 3)
     working = [ApiKeyFactory.create(team=team) for _ in range(2)]
     over = [ApiKeyFactory.create(team=team, revoked=True), ApiKeyFactory.create(team=team)]
     ApiKey.objects.filter(pk=over[1].pk).update(expires_at=timezone.now())
@@ -315,7 +315,7 @@ def test_no_number_of_keys_that_are_over_hides_one_that_works(
     assert shown == [True, True, False, True]
     assert "of those that are over only the newest" in html
 
-    monkeypatch.setattr(views, "MOST_SHOWN", 1)
+    monkeypatch.setattr(views, "MAX_SHOWN", 1)
     html = editor.get("/portal/acme/keys/").content.decode()
     assert [key.key_id in html for key in (*working, *over)] == [True, True, False, False]
 

@@ -87,7 +87,7 @@ def test_a_team_s_producer_takes_nobody_s_name(editor: Client) -> None:
 def test_there_is_an_end_to_how_many(
     team: Team, editor: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(register_producer, "MOST_OF_TEAM", 1)
+    monkeypatch.setattr(register_producer, "MAX_OF_TEAM", 1)
     ProducerFactory.create(team=team)
 
     answer = editor.post(NEW, wish())

@@ -15,12 +15,12 @@ from channels_app.models import AuditEntry, Consumer
 from delivery.models import Delivery, Replay
 from delivery.rules.lanes import BEHIND
 from delivery.steps import replay
-from delivery.ui import pages, picture
+from delivery.ui import charts, pages
 from delivery.ui.pages import Wanted
 from delivery.ui.views import replays
 from delivery.ui.views import webhook as views
 from tests.support import people
-from tests.support.books import key_at, make_deliveries
+from tests.support.counts import key_at, make_deliveries
 from tests.support.factories import AttemptFactory, ConsumerFactory, DeliveryFactory, TeamFactory
 from tests.support.pumping import (
     all_finished,
@@ -77,14 +77,14 @@ def test_what_is_due_later_stands_in_the_order_of_its_time(
         assert other not in text(owner.get(path))
     shown = re.findall(r">(dlv_\w{13})<", text(owner.get(path)))
     assert shown == [first, retry, third]
-    monkeypatch.setattr(views, "MOST_AHEAD", 2)
+    monkeypatch.setattr(views, "MAX_UPCOMING", 2)
     few = text(owner.get(path))
     assert re.findall(r">(dlv_\w{13})<", few) == [first, retry]
     assert "more than these 2" in few
 
 
 def run_sweeps() -> None:
-    """Replays are worked off by the steward."""
+    """Replays are worked off by the maintenance process."""
     while replay.run_due(clock.now(), slot=0):
         pass
 
@@ -188,7 +188,7 @@ def test_no_number_of_other_replays_of_the_team_hides_one(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replays, "LAST", 2)
-    monkeypatch.setattr(replays, "LOOK", 3)
+    monkeypatch.setattr(replays, "SCAN_ROWS", 3)
     another = ConsumerFactory.create(channel=webhook.channel, team=webhook.team)
     order = (webhook, *[another] * 4, webhook, webhook, webhook)
     rows = [asked(webhook.team_id, consumer.id) for consumer in order]
@@ -210,7 +210,7 @@ def test_no_number_of_other_replays_of_the_team_hides_one(
 def test_what_others_replay_pushes_nothing_out_of_the_list(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replays, "LOOK", 50)
+    monkeypatch.setattr(replays, "SCAN_ROWS", 50)
     mine = asked(webhook.team_id, webhook.id)
     mine.save()
     Replay.objects.bulk_create(asked(None, webhook.id) for _ in range(60))
@@ -292,12 +292,12 @@ def walk(owner: Client, address: str, query: str = "") -> list[str]:
 
 
 @pytest.mark.slow("turns the pages of every filter")
-@pytest.mark.parametrize("looks", [pages.LOOKS, (7,) * 4, (3, 9)])
+@pytest.mark.parametrize("looks", [pages.SCAN_ROWS, (7,) * 4, (3, 9)])
 def test_every_page_holds_what_its_filter_says_in_order_and_once(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch, looks: tuple[int, ...]
 ) -> None:
     """Also when the look breaks off long before it has found a page full."""
-    monkeypatch.setattr(pages, "LOOKS", looks)
+    monkeypatch.setattr(pages, "SCAN_ROWS", looks)
     rows = make_history(webhook)
     wanted: dict[str, Callable[[Delivery], bool]] = {
         "": lambda row: True,
@@ -333,9 +333,9 @@ def test_the_health_page_says_how_messages_fared(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = make_history(webhook)
-    monkeypatch.setattr(picture, "SAMPLE", 5)  # wherever the bars' edges are just now
+    monkeypatch.setattr(charts, "SAMPLE", 5)  # wherever the bars' edges are just now
     assert "A sample:" in text(owner.get(f"{root(webhook)}/health/?span=7d"))
-    monkeypatch.setattr(picture, "SAMPLE", 100)
+    monkeypatch.setattr(charts, "SAMPLE", 100)
     taken = sum(row.state == "delivered" for row in rows)
     attempts = sum(row.attempt_count for row in rows)
     for span in ("24h", "7d"):

@@ -185,7 +185,7 @@ def test_what_was_typed_stays_when_it_cannot_be_used(owner: Client) -> None:
 def test_a_team_cannot_be_flooded_with_invitations(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(invite, "MOST_OPEN", 1)
+    monkeypatch.setattr(invite, "MAX_OPEN", 1)
     invite.invite("acme", {}, actor="user:o", inviter="o")
 
     with pytest.raises(Refused, match="take some back"):

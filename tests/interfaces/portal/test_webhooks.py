@@ -11,7 +11,7 @@ from channels_app.models import AuditEntry, Channel, Consumer, Team
 from delivery.models import ConsumerHealth, Delivery, Standing
 from delivery.rules.signing import verify
 from delivery.runtime import probe
-from delivery.steps import dispatch
+from delivery.steps import fanout
 from tests.support import people
 from tests.support.factories import (
     AttemptFactory,
@@ -233,7 +233,7 @@ def test_another_webhooks_deliveries_are_not_found_through_mine(
 
 def _delivery(consumer: Consumer) -> Delivery:
     publish(consumer.channel, b"{}")
-    dispatch.dispatch(100, slot=0)
+    fanout.fan_out(100, slot=0)
     return Delivery.objects.get(consumer=consumer)
 
 
@@ -399,7 +399,7 @@ def test_tries_and_tests_wait_for_no_turn(
     owner: Client, orders: Channel, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ConsumerFactory.create(channel=orders, team=team, client_id="billing")
-    monkeypatch.setattr(probe, "AT_ONCE", 0)
+    monkeypatch.setattr(probe, "MAX_CONCURRENT", 0)
     form = {"do": "try", "client_id": "other", "url": "http://127.0.0.1:9/hook"}
     tried = owner.post(f"{ROOT}/-/new/orders/", form)
     tested = owner.post(f"{ROOT}/orders/billing/test/")

@@ -11,7 +11,7 @@ from broker_site import env
 @pytest.mark.trap("bodies without a limit")
 @pytest.mark.parametrize("name", ["HOOKSTATION_MAX_BODY_BYTES", "HOOKSTATION_MAX_BATCH_BYTES"])
 def test_bodies_that_cost_a_process_its_memory_cannot_be_allowed(name: str) -> None:
-    env.read({name: str(env.MOST_BODY_BYTES)})
+    env.read({name: str(env.MAX_BODY_BYTES)})
     with pytest.raises(env.BadEnvironment, match=f"{name}=.* cannot be used.*67108864"):
         env.read({name: "200000000"})
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker_site import env
 from pipeline import settings
-from pipeline.lake import places
+from pipeline.lake import layout
 
 FOLDERS = ["/srv/lake", "/srv/the lake", "/srv/lake:2", "/srv/lake/#1%20", "/"]
 REFUSED = {
@@ -49,7 +49,7 @@ def test_without_one_nothing_is_archived() -> None:
 
 
 def test_what_is_not_finished_lies_outside_of_the_tables() -> None:
-    aside = places.aside("deliveries/day=2026-11-22/000000000017.parquet", 11)
+    aside = layout.aside("deliveries/day=2026-11-22/000000000017.parquet", 11)
 
-    assert Path(aside).parts[0] == places.STAGING
-    assert places.STAGING not in places.TABLES
+    assert Path(aside).parts[0] == layout.STAGING
+    assert layout.STAGING not in layout.TABLES

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels_app.rules.backoff import (
-    LONGEST_DELAY_S,
+    MAX_DELAY_S,
     PRESETS,
     Exponential,
     Policy,
@@ -21,7 +21,7 @@ from tests.support.properties import quick
 
 HOUR = 3600.0
 JITTER = st.floats(0, 1, exclude_max=True)
-SECONDS = st.floats(0, LONGEST_DELAY_S)
+SECONDS = st.floats(0, MAX_DELAY_S)
 STEPS = st.lists(SECONDS, min_size=1, max_size=100).map(parse_policy)
 EXPONENTIAL = st.tuples(SECONDS, st.floats(1, 100), SECONDS).map(
     lambda v: parse_policy({"base": min(v[0], v[2]), "factor": v[1], "cap": max(v[0], v[2])})
@@ -35,7 +35,7 @@ def test_a_delay_stays_within_a_fifth_of_its_plain_value(
     policy: Policy, failures: int, jitter: float
 ) -> None:
     middle = delay(policy, failures, 0.5)
-    assert 0 <= middle <= LONGEST_DELAY_S * 1.000001
+    assert 0 <= middle <= MAX_DELAY_S * 1.000001
     assert middle * 0.799999 <= delay(policy, failures, jitter) <= middle * 1.200001
 
 
@@ -103,7 +103,7 @@ def test_what_consumers_may_write() -> None:
 
 
 def test_parse_policy_at_its_limits_accepts() -> None:
-    longest = LONGEST_DELAY_S
+    longest = MAX_DELAY_S
     assert parse_policy([longest] * 100) == Steps((longest,) * 100)
     assert parse_policy({"base": 0, "factor": 1, "cap": 0}) == Exponential(0.0, 1.0, 0.0)
     widest = {"base": longest, "factor": 100, "cap": longest}
@@ -148,7 +148,7 @@ def test_parse_policy_of_a_wrong_value_names_what_is_wrong(value: object, senten
         [True],
         [float("nan")],
         [float("inf")],
-        [LONGEST_DELAY_S + 1],
+        [MAX_DELAY_S + 1],
         [10**400],
         {},
         {"base": 1, "factor": 2},

@@ -39,4 +39,4 @@ def test_the_line_sends_the_same_bytes(receiver: Receiver, tmp_path: object, bod
 
 
 def test_what_no_shell_would_take_is_no_line() -> None:
-    assert curl.line("http://127.0.0.1/", [], b"x" * (curl.LONGEST_BODY + 1)) == ""
+    assert curl.line("http://127.0.0.1/", [], b"x" * (curl.MAX_BODY_LENGTH + 1)) == ""

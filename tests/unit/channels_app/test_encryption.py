@@ -18,7 +18,7 @@ ROW = b"message:1"
 @quick
 @given(st.binary(max_size=2000), st.binary(max_size=50))
 def test_what_is_sealed_opens_again(plain: bytes, aad: bytes) -> None:
-    envelope = RING.seal(plain, aad)
+    envelope = RING.encrypt(plain, aad)
     assert RING.open(envelope, aad) == plain
     assert RING.key_id(envelope) == RING.primary_id
     assert len(envelope) == len(plain) + 33
@@ -54,7 +54,7 @@ def test_what_names_a_row_does_not_run_on_into_the_data() -> None:
 @quick
 @given(st.binary(max_size=100), st.booleans(), st.data())
 def test_one_changed_bit_is_noticed(plain: bytes, sealed: bool, data: st.DataObject) -> None:
-    envelope = bytearray((RING.seal if sealed else RING.digested)(plain, ROW))
+    envelope = bytearray((RING.encrypt if sealed else RING.digested)(plain, ROW))
     # All but the one that makes it a plain envelope: of that the row's key id tells.
     bit = data.draw(st.integers(0, len(envelope) * 8 - 1).filter(lambda bit: bit != 1 - sealed))
     envelope[bit // 8] ^= 1 << bit % 8
@@ -65,7 +65,7 @@ def test_one_changed_bit_is_noticed(plain: bytes, sealed: bool, data: st.DataObj
 @quick
 @given(st.binary(max_size=100), st.data())
 def test_a_cut_envelope_is_noticed(plain: bytes, data: st.DataObject) -> None:
-    envelope = data.draw(st.sampled_from([RING.seal, RING.digested]))(plain, ROW)
+    envelope = data.draw(st.sampled_from([RING.encrypt, RING.digested]))(plain, ROW)
     size = data.draw(st.integers(0, len(envelope) - 1))
     with pytest.raises(Unreadable):
         RING.open(envelope[:size], ROW)
@@ -81,30 +81,30 @@ def test_no_bytes_break_opening(envelope: bytes) -> None:
 
 def test_an_envelope_does_not_open_in_another_row() -> None:
     with pytest.raises(Unreadable, match="belongs to another row"):
-        RING.open(RING.seal(b"body", ROW), b"message:2")
+        RING.open(RING.encrypt(b"body", ROW), b"message:2")
 
 
 def test_the_plain_text_is_not_in_the_envelope() -> None:
     plain = b"account 12345678"
-    assert plain not in RING.seal(plain, ROW)
-    assert RING.seal(plain, ROW) != RING.seal(plain, ROW)
+    assert plain not in RING.encrypt(plain, ROW)
+    assert RING.encrypt(plain, ROW) != RING.encrypt(plain, ROW)
 
 
 def test_after_a_rotation_the_old_key_still_opens() -> None:
-    before = Keyring.from_texts([OLD]).seal(b"body", ROW)
+    before = Keyring.from_texts([OLD]).encrypt(b"body", ROW)
     assert RING.open(before, ROW) == b"body"
     assert RING.key_id(before) != RING.primary_id
     assert RING.primary_id == hashlib.sha256(bytes([2]) * 32).hexdigest()[:8]
 
 
 def test_a_missing_key_is_named() -> None:
-    envelope = RING.seal(b"body", ROW)
+    envelope = RING.encrypt(b"body", ROW)
     with pytest.raises(Unreadable, match=RING.primary_id):
         Keyring.from_texts([OLD]).open(envelope, ROW)
 
 
 def test_a_derived_keyring_is_the_same_in_every_process_and_no_other() -> None:
-    envelope = Keyring.from_texts([], ["secret"]).seal(b"body", ROW)
+    envelope = Keyring.from_texts([], ["secret"]).encrypt(b"body", ROW)
     assert Keyring.from_texts([], ["secret"]).open(envelope, ROW) == b"body"
     with pytest.raises(Unreadable):
         Keyring.from_texts([], ["Secret"]).open(envelope, ROW)
@@ -114,7 +114,7 @@ def test_generated_keys_are_usable_and_random() -> None:
     keys = {generate_key() for _ in range(20)}
     assert len(keys) == 20
     ring = Keyring.from_texts(sorted(keys))
-    assert ring.open(ring.seal(b"body", ROW), ROW) == b"body"
+    assert ring.open(ring.encrypt(b"body", ROW), ROW) == b"body"
 
 
 def test_a_key_may_be_listed_twice() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from channels_app.rules import fields, retries, settings
-from channels_app.rules.fields import BadValues, Field
+from channels_app.rules.fields import Field, InvalidValues
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800"),
@@ -117,12 +117,12 @@ def test_clean_fills_in_what_a_replacement_leaves_out() -> None:
 
 
 def test_clean_tells_every_fault() -> None:
-    with pytest.raises(BadValues) as refusal:
+    with pytest.raises(InvalidValues) as refusal:
         fields.clean(FIELDS, {"size": "x", "what": 1}, partial=False)
     assert [fault.field for fault in refusal.value.faults] == ["what", "name", "size"]
     values: list[object] = [None, [], "text", 5]
     for nothing in values:
-        with pytest.raises(BadValues):
+        with pytest.raises(InvalidValues):
             fields.clean(FIELDS, nothing, partial=False)
 
 

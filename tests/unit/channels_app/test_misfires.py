@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels_app.rules import firings, misfires
-from channels_app.rules.misfires import GRACE, MOST_SKIPPED, turn
+from channels_app.rules import misfires, occurrence_log
+from channels_app.rules.misfires import GRACE, MAX_SKIPPED, turn
 from channels_app.rules.timetable import Timetable
 from tests.support.properties import quick
 
@@ -50,8 +50,8 @@ def test_a_week_of_seconds_is_judged_in_parts() -> None:
     table = Timetable(every_ms=1000, start_at=NOW - timedelta(days=7))
     assert table.start_at is not None
     done = turn(table.start_at, NOW, "skip", table.after)
-    assert (done.occurrence, done.missed) == (None, MOST_SKIPPED)
-    assert done.next_at == table.start_at + timedelta(seconds=MOST_SKIPPED)
+    assert (done.occurrence, done.missed) == (None, MAX_SKIPPED)
+    assert done.next_at == table.start_at + timedelta(seconds=MAX_SKIPPED)
 
 
 @quick
@@ -74,14 +74,16 @@ def test_each_occurrence_is_fired_or_missed(every: int, late: int, misfire: str)
 
 
 def test_the_last_lines_are_kept_newest_first() -> None:
-    recent = [firings.line(firings.FIRED, NOW, message=f"msg_{n}") for n in range(9, -1, -1)]
-    first = firings.line(firings.MISSED, NOW, occurrence_at=NOW, count=3)
-    second = firings.line(firings.REFUSED, NOW, occurrence_at=NOW, detail="x" * 999)
-    kept = firings.kept(recent, first, second)
+    recent = [
+        occurrence_log.line(occurrence_log.FIRED, NOW, message=f"msg_{n}") for n in range(9, -1, -1)
+    ]
+    first = occurrence_log.line(occurrence_log.MISSED, NOW, occurrence_at=NOW, count=3)
+    second = occurrence_log.line(occurrence_log.REFUSED, NOW, occurrence_at=NOW, detail="x" * 999)
+    kept = occurrence_log.kept(recent, first, second)
     assert [line["result"] for line in kept[:3]] == ["refused", "missed", "fired"]
-    assert len(kept) == firings.KEPT
-    assert len(kept[0]["detail"]) == firings.LONGEST_DETAIL
+    assert len(kept) == occurrence_log.MAX_KEPT
+    assert len(kept[0]["detail"]) == occurrence_log.MAX_DETAIL_LENGTH
 
 
 def test_a_key_names_the_occurrence_to_the_millisecond() -> None:
-    assert firings.key("daily", NOW) == "schedule:daily:1799064000000"
+    assert occurrence_log.key("daily", NOW) == "schedule:daily:1799064000000"

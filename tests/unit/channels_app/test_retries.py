@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from channels_app.rules import backoff, filters, retries
 from channels_app.rules.backoff import PRESETS, RetryRule, Steps
-from channels_app.rules.consumers import MAX_KNOWN, ConsumerView
+from channels_app.rules.consumers import MAX_KNOWN, ConsumerConfig
 from tests.support.properties import quick
 from tests.support.views import consumer_view
 
@@ -24,7 +24,7 @@ def entry(*event_types: str, retry: Any = None, max_attempts: int | None = None)
     return {"event_types": list(event_types), "retry": retry, "max_attempts": max_attempts}
 
 
-def view(*entries: dict[str, Any]) -> ConsumerView:
+def view(*entries: dict[str, Any]) -> ConsumerConfig:
     return replace(VIEW, retry_overrides=retries.resolved(entries, [7], 4))
 
 

@@ -145,8 +145,8 @@ def test_parts_that_double_are_counted_before_they_are_applied() -> None:
 @pytest.mark.trap("a schema that doubles itself")
 def test_parts_that_double_with_each_level_allow_fewer_levels() -> None:
     checker = schemas.compiled(union(2))
-    assert checker.levels < schemas.DEEPEST
-    assert checker.parts <= schemas.MOST_PARTS
+    assert checker.levels < schemas.MAX_DEPTH
+    assert checker.parts <= schemas.MAX_PARTS
 
     def nested(levels: int) -> bytes:
         return b'{"kind": 1, "args": [' * levels + b"]}" * levels
@@ -194,10 +194,10 @@ def test_names_that_are_looked_for_count() -> None:
     assert schemas.compiled(schema).parts > 100
 
 
-@pytest.mark.parametrize("depth", [schemas.DEEPEST, schemas.DEEPEST + 1])
+@pytest.mark.parametrize("depth", [schemas.MAX_DEPTH, schemas.MAX_DEPTH + 1])
 def test_how_deep_a_body_may_be(depth: int) -> None:
     found = fault(True, b"[" * depth + b"]" * depth)
-    assert (found is None) == (depth == schemas.DEEPEST)
+    assert (found is None) == (depth == schemas.MAX_DEPTH)
 
 
 @given(st.recursive(st.none(), lambda inner: st.lists(inner, max_size=3)), st.integers(0, 6))

@@ -158,7 +158,7 @@ def test_an_occurrence_does_not_depend_on_where_one_asks(
 
 @quick
 @given(
-    every=st.integers(timetable.SHORTEST_MS, 10**9),
+    every=st.integers(timetable.MIN_INTERVAL_MS, 10**9),
     at=st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)),
 )
 def test_every_so_many_milliseconds_counts_from_its_start(every: int, at: datetime) -> None:

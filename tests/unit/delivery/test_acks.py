@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from channels_app.rules.backoff import Steps
 from delivery.rules import acks
-from delivery.rules.acks import Heard, Mode
+from delivery.rules.acks import AckResult, Mode
 from delivery.rules.lifecycle import ARROWS, FINISHED, DeliveryState, Reason, Transition
 
 S, R = DeliveryState, Reason
@@ -17,25 +17,25 @@ POLICY = Steps((1.0,))
 @pytest.mark.parametrize(
     ("state", "reason", "word"),
     [
-        (S.AWAITING_ACK, R.AWAITING_ACK, Heard.ON_TIME),
-        (S.IN_FLIGHT, R.CLAIMED, Heard.EARLY),
-        (S.DELIVERED, R.ACKNOWLEDGED, Heard.DOUBLE),
-        (S.DELIVERED, R.ACK_TIMEOUT, Heard.LATE),
-        (S.DELIVERED, R.DELIVERED, Heard.LATE),
-        (S.DEAD, R.EXHAUSTED, Heard.LATE),
-        (S.CANCELLED, R.CANCELLED, Heard.LATE),
-        (S.QUEUED, R.ACK_TIMEOUT, Heard.ON_TIME),
-        (S.QUEUED, R.INTERRUPTED, Heard.ON_TIME),
-        (S.QUEUED, R.LEASE_EXPIRED, Heard.ON_TIME),
-        (S.QUEUED, R.RETRY, Heard.LATE),
-        (S.QUEUED, R.REPLAYED, Heard.LATE),
+        (S.AWAITING_ACK, R.AWAITING_ACK, AckResult.ON_TIME),
+        (S.IN_FLIGHT, R.CLAIMED, AckResult.EARLY),
+        (S.DELIVERED, R.ACKNOWLEDGED, AckResult.DOUBLE),
+        (S.DELIVERED, R.ACK_TIMEOUT, AckResult.LATE),
+        (S.DELIVERED, R.DELIVERED, AckResult.LATE),
+        (S.DEAD, R.EXHAUSTED, AckResult.LATE),
+        (S.CANCELLED, R.CANCELLED, AckResult.LATE),
+        (S.QUEUED, R.ACK_TIMEOUT, AckResult.ON_TIME),
+        (S.QUEUED, R.INTERRUPTED, AckResult.ON_TIME),
+        (S.QUEUED, R.LEASE_EXPIRED, AckResult.ON_TIME),
+        (S.QUEUED, R.RETRY, AckResult.LATE),
+        (S.QUEUED, R.REPLAYED, AckResult.LATE),
     ],
 )
 @pytest.mark.seed("S3-38")
-def test_a_word_in_every_state(state: DeliveryState, reason: Reason, word: Heard) -> None:
+def test_a_word_in_every_state(state: DeliveryState, reason: Reason, word: AckResult) -> None:
     assert acks.heard(state, reason, ok=True) is word
     if state is S.QUEUED:
-        assert acks.heard(state, reason, ok=False) is Heard.LATE
+        assert acks.heard(state, reason, ok=False) is AckResult.LATE
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ class Words(RuleBasedStateMachine):
     def word(self, ok: bool) -> None:
         before = self.state
         match acks.heard(self.state, self.reason, ok=ok):
-            case Heard.EARLY:
+            case AckResult.EARLY:
                 self.kept = ok if self.kept is None else self.kept
-            case Heard.ON_TIME:
+            case AckResult.ON_TIME:
                 self.go(acks.confirmed() if ok else self._refused(R.RETRY))
-            case Heard.LATE | Heard.DOUBLE:
+            case AckResult.LATE | AckResult.DOUBLE:
                 assert self.state is before
 
     @precondition(lambda self: self.state is S.AWAITING_ACK)

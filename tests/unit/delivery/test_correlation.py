@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from channels_app.rules import correlation as settings
 from channels_app.rules.settings import ack as read_ack
 from delivery.rules import correlation
-from delivery.rules.correlation import Word, correlation_id, named, words
+from delivery.rules.correlation import ProviderStatus, correlation_id, named, words
 
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -107,14 +107,18 @@ def test_each_status_is_a_word_by_itself() -> None:
         {"meta": {"id": "c"}, "event": "bounce"},
         {"meta": {"id": "d"}, "event": ["delivered"]},
     ]
-    assert list(words(setting, body)) == [Word("a", True), Word("c", False), Word("d", True)]
+    assert list(words(setting, body)) == [
+        ProviderStatus("a", True),
+        ProviderStatus("c", False),
+        ProviderStatus("d", True),
+    ]
 
 
 def test_the_whole_body_may_be_one_word() -> None:
     setting = ack(
         response_id="sid", callback_id="sid", callback_status="status", accept=["delivered"]
     )["correlation"]
-    assert list(words(setting, {"sid": 7, "status": "delivered"})) == [Word("7", True)]
+    assert list(words(setting, {"sid": 7, "status": "delivered"})) == [ProviderStatus("7", True)]
 
 
 @given(body=ANY_JSON)
@@ -127,12 +131,12 @@ def test_whatever_is_called_back_is_words_or_nothing(body: Any) -> None:
 
 
 def test_one_callback_tells_about_so_many() -> None:
-    statuses = [{"id": f"{n}", "status": "sent"} for n in range(correlation.MOST_WORDS + 1)]
+    statuses = [{"id": f"{n}", "status": "sent"} for n in range(correlation.MAX_WORDS + 1)]
     body = {"entry": [{"changes": [{"value": {"statuses": statuses}}]}]}
     with pytest.raises(ValueError, match="1000"):
         list(words(WHATSAPP["correlation"], body))
     statuses.pop()
-    assert len(list(words(WHATSAPP["correlation"], body))) == correlation.MOST_WORDS
+    assert len(list(words(WHATSAPP["correlation"], body))) == correlation.MAX_WORDS
 
 
 def test_ids_of_consumers_do_not_meet() -> None:

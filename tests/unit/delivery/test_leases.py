@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.rules import leases
-from delivery.rules.leases import LONGEST_TOKEN, LONGEST_WORKER, Lease
+from delivery.rules.leases import MAX_TOKEN_LENGTH, MAX_WORKER_LENGTH, Lease
 
 KEY, OTHER = b"a key", b"another key"
 INSTANTS = st.datetimes(datetime(2025, 1, 1), datetime(2094, 1, 1), timezones=st.just(UTC))
@@ -20,7 +20,7 @@ LEASES = st.builds(
     accepted_at=INSTANTS,
     taken_at=INSTANTS,
     worker=st.text(
-        st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=LONGEST_WORKER
+        st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=MAX_WORKER_LENGTH
     ),
     ordering_key=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=255),
 )
@@ -29,7 +29,7 @@ LEASES = st.builds(
 @given(LEASES)
 def test_a_token_stands_for_its_lease(lease: Lease) -> None:
     token = leases.to_token(lease, KEY)
-    assert len(token) <= LONGEST_TOKEN
+    assert len(token) <= MAX_TOKEN_LENGTH
     assert leases.from_token(token, KEY) == lease
     assert leases.from_token(token, OTHER) is None
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels_app.rules import backoff
-from channels_app.rules.backoff import LONGEST_DELAY_S, PRESETS, SPREAD, Policy
+from channels_app.rules.backoff import MAX_DELAY_S, PRESETS, SPREAD, Policy
 from delivery.rules import lifecycle
 from delivery.rules.breaker import SLOW_CAP_S, Circuit, may_send, slowed
 from delivery.rules.lifecycle import DeliveryState, Reason
@@ -53,7 +53,7 @@ WISHES = (
 )
 """All that a consumer may write behind the name of the header."""
 POLICIES = st.sampled_from(list(PRESETS.values())) | st.lists(
-    st.floats(0, LONGEST_DELAY_S), min_size=1, max_size=9
+    st.floats(0, MAX_DELAY_S), min_size=1, max_size=9
 ).map(backoff.parse_policy)
 JITTER = st.floats(0, 1, exclude_max=True)
 
@@ -114,7 +114,7 @@ def test_no_wish_shortens_a_wait_or_takes_an_attempt_away(
         plain = backoff.delay(policy, failures + 1, jitter)
         assert move.state is DeliveryState.QUEUED
         assert move.due_in == max(plain, wish or 0.0)
-        assert 0 <= move.due_in <= max(LONGEST_DELAY_S * (1 + SPREAD), RETRY_AFTER_CAP_S) + 1e-6
+        assert 0 <= move.due_in <= max(MAX_DELAY_S * (1 + SPREAD), RETRY_AFTER_CAP_S) + 1e-6
     raise AssertionError("it was never given up")
 
 

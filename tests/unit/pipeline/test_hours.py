@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.rules import cells as brokers
-from pipeline.rules import cells, hours
+from delivery.rules import csv_cells as brokers
+from pipeline.rules import csv_cells, hours
 
 BOUND = datetime(2026, 11, 22, 4, 20, 34, 5, tzinfo=UTC)
 USUAL = timedelta(hours=48)
@@ -68,22 +68,22 @@ def test_spans_hold_the_same_numbers(numbers: list[int]) -> None:
     "text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", '=cmd|"/C calc"!A0']
 )
 def test_no_cell_is_a_formula(text: str) -> None:
-    assert cells.safe(text) == f"'{text}"
+    assert csv_cells.safe(text) == f"'{text}"
 
 
 @given(st.one_of(st.text(), st.integers()))
 def test_both_sides_write_the_same_cells(value: str | int) -> None:
-    assert brokers.safe(value) == cells.safe(value)
+    assert brokers.safe(value) == csv_cells.safe(value)
 
 
 @given(st.text())
 def test_a_cell_comes_back_from_a_file(text: str) -> None:
     file = io.StringIO(newline="")
-    csv.writer(file).writerow([cells.safe(text), 1])
+    csv.writer(file).writerow([csv_cells.safe(text), 1])
     (row,) = csv.reader(io.StringIO(file.getvalue(), newline=""))
     assert row[0].removeprefix("'") == text.removeprefix("'")
     assert not row[0].startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
 
 
 def test_plain_values_stay_as_they_are() -> None:
-    assert [cells.safe(value) for value in ("shop", "", 17, -3)] == ["shop", "", 17, -3]
+    assert [csv_cells.safe(value) for value in ("shop", "", 17, -3)] == ["shop", "", 17, -3]

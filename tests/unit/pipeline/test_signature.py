@@ -40,7 +40,7 @@ def test_a_shape_is_short_stable_and_has_no_digits(pieces: list[str]) -> None:
     shape = signature.shape("".join(pieces))
 
     assert signature.shape(shape) == shape
-    assert len(shape) <= signature.LONGEST
+    assert len(shape) <= signature.MAX_LENGTH
     assert not re.search(r"\d", shape)
     assert shape == " ".join(shape.split())
     shape.encode()
@@ -70,7 +70,7 @@ def test_what_differs_each_time_is_left_out(text: str, shape: str) -> None:
 
 def test_the_words_of_an_error_count_more_than_the_answer() -> None:
     assert signature.answer("no route", b"x") == "no route"
-    assert signature.answer("", "é".encode() * 300) == "é" * signature.LONGEST
+    assert signature.answer("", "é".encode() * 300) == "é" * signature.MAX_LENGTH
     assert signature.answer(None, b"\xffno") == "�no"
     assert signature.answer(None, None) == ""
 

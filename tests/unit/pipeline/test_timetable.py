@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from pipeline.rules import timetable
-from pipeline.rules.outlook import DAY, HOUR, WEEK, Basis, Load
+from pipeline.rules.estimates import DAY, HOUR, WEEK, Basis, Load
 from pipeline.rules.timetable import ALL, Hour, Known, Past
 
 START = datetime(2026, 11, 22, 5, tzinfo=UTC)

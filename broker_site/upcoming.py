@@ -1,0 +1,122 @@
+"""Ahead, a page of the console: what is going to be sent, as a picture and one after the other."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+
+from channels_app import clock
+from channels_app.conf import conf
+from channels_app.models import Channel, Message
+from channels_app.rules import times
+from delivery.steps import timeline
+from delivery.steps.timeline import Load, Place
+
+PERMISSION, MAY_MOVE = "channels_app.view_message", "channels_app.change_message"
+SPANS = {
+    "hour": (timedelta(hours=1), timedelta(minutes=1), "a minute"),
+    "day": (timedelta(days=1), timedelta(minutes=20), "20 minutes"),
+    "week": (timedelta(days=7), timedelta(hours=2), "2 hours"),
+    "year": (timedelta(days=366), timedelta(days=6), "6 days"),
+}
+"""How far the picture reaches, and how wide a bar is, in words too."""
+SHOWN = 50
+"""Messages on the page."""
+MAX_CHANNELS = 200
+"""Looked at together; with more, one has to be chosen to see what is not of the first."""
+FAR = timedelta(days=36_500)
+HEIGHT = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of time."""
+
+    begins: datetime
+    count: int
+    x: float
+    height: float
+
+    @property
+    def y(self) -> float:
+        """Its upper edge."""
+        return HEIGHT - self.height
+
+
+def page(request: HttpRequest, frame: dict[str, Any]) -> TemplateResponse:
+    """The page, in the console's ``frame``."""
+    if not request.user.has_perm(PERMISSION):
+        raise PermissionDenied
+    now = clock.now()
+    channels = list(Channel.objects.order_by("slug"))
+    chosen = request.GET.get("channel", "")
+    channel = next((one for one in channels if chosen == str(one.pk)), None)
+    looked = [channel.pk] if channel else [one.pk for one in channels[:MAX_CHANNELS]]
+    span = request.GET.get("span", "")
+    span = span if span in SPANS else "day"
+    length, width, words = SPANS[span]
+    load = timeline.load(looked, now, now + length, width) if looked else None
+    places = timeline.ahead(looked, now, now + FAR, SHOWN + 1, _after(request))
+    rows = Message.objects.select_related("channel", "producer")
+    found = rows.in_bulk([place.id for place in places[:SHOWN]])
+    context = frame | {
+        "title": "Timeline",
+        "channels": channels,
+        "channel": channel,
+        "span": span,
+        "spans": SPANS,
+        "width": words,
+        "bars": bars(load) if load else [],
+        "load": load,
+        "total": sum(load.counts) if load else 0,
+        "most": max(load.counts, default=0) if load else 0,
+        "ends": now + length,
+        "messages_ahead": [found[place.id] for place in places[:SHOWN] if place.id in found],
+        "next": _address(channel, span, places[SHOWN - 1]) if len(places) > SHOWN else "",
+        "here": _address(channel, span, None),
+        "is_later": "after" in request.GET,
+        "left_out": max(0, len(channels) - MAX_CHANNELS) if channel is None else 0,
+        "public_url": conf().public_url,
+        "may_move": request.user.has_perm(MAY_MOVE),
+    }
+    return TemplateResponse(request, "admin/timeline.html", context)
+
+
+def bars(load: Load) -> list[Bar]:
+    """The picture: the fullest bar is as high as it is."""
+    top, step = max(load.counts, default=0) or 1, 600 / max(1, len(load.counts))
+    return [
+        # What there is can be seen, however little it is beside the most.
+        Bar(load.begins + place * load.width, count, place * step, _height(count, top))
+        for place, count in enumerate(load.counts)
+    ]
+
+
+def _height(count: int, top: int) -> float:
+    return max(2.0, HEIGHT * count / top) if count else 0.0
+
+
+def _after(request: HttpRequest) -> Place | None:
+    """Where the page before ended."""
+    instant, _, number = request.GET.get("after", "").partition("~")
+    try:
+        return Place(times.instant(instant), int(number))
+    except ValueError:
+        return None
+
+
+def _address(channel: Channel | None, span: str, after: Place | None) -> str:
+    asked: dict[str, object] = {"span": span}
+    if channel:
+        asked["channel"] = channel.pk
+    if after:
+        asked["after"] = f"{_exact(after.due_at)}~{after.id}"
+    return f"?{urlencode(asked)}"
+
+
+def _exact(instant: datetime) -> str:
+    return instant.isoformat().replace("+00:00", "Z")

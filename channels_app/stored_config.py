@@ -1,0 +1,64 @@
+"""Held: what a step is about to change, locked until its transaction ends."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from channels_app.errors import NotFound, PreconditionFailed
+from channels_app.models import Channel, Consumer, Message
+from channels_app.rules.preconditions import ALWAYS, Precondition
+from channels_app.rules.tenants import OPERATOR, Tenant
+
+
+def consumer(
+    channel: str, client_id: str, *, tenant: Tenant = OPERATOR, condition: Precondition = ALWAYS
+) -> Consumer:
+    """The consumer, locked, in the version that the caller knows. A removed one is none.
+
+    Raises NotFound, for another tenant's as well, and Stale.
+    """
+    mine = Consumer.objects.select_for_update().filter(channel__slug=channel, client_id=client_id)
+    found = mine.exclude(state=Consumer.State.RETIRED).first()
+    if found is None or not tenant.owns(found.team_id):
+        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+    if not condition.holds(found.version):
+        raise PreconditionFailed("stale_version", "The consumer has changed since; read it again.")
+    return found
+
+
+def consumers(names: Collection[tuple[str, str]]) -> dict[tuple[str, str], Consumer]:
+    """The consumers of these channels and names, locked in the order of their keys.
+
+    Removed ones are none.
+    """
+    slugs = {channel for channel, _ in names}
+    channels = dict(Channel.objects.filter(slug__in=slugs).values_list("id", "slug"))
+    rows = Consumer.objects.select_for_update().filter(
+        channel_id__in=channels, client_id__in={client_id for _, client_id in names}
+    )
+    found = rows.exclude(state=Consumer.State.RETIRED).order_by("id")
+    return {(channels[row.channel_id], row.client_id): row for row in found}
+
+
+def messages(message_ids: Collection[int]) -> dict[int, Message]:
+    """The messages, locked in the order of their keys, with their channels and producers."""
+    rows = Message.objects.select_for_update().filter(id__in=message_ids).order_by("id")
+    return {row.id: row for row in rows.prefetch_related("channel", "producer")}
+
+
+def in_groups(message_ids: Sequence[int], deliveries: int) -> Iterator[list[int]]:
+    """The messages in the same order, as many at once as have so many deliveries together.
+
+    For steps that change many: what one transaction locks and writes is bounded.
+    """
+    rows = Message.objects.filter(id__in=message_ids)
+    weights = dict(rows.values_list("id", "consumer_count"))
+    group: list[int] = []
+    weight = 0
+    for key in message_ids:
+        own = 1 + weights.get(key, 0)
+        if group and weight + own > deliveries:
+            yield group
+            group, weight = [], 0
+        group.append(key)
+        weight += own
+    if group:
+        yield group

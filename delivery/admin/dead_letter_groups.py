@@ -1,0 +1,143 @@
+"""Dead letters by cause: consumer, outcome and answer, counted among the newest by short ranges."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from django.db import connection
+from django.db.models import Sum
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from channels_app.admin import base
+from channels_app.models import Consumer
+from delivery.models import Counter, Delivery
+from delivery.rules.lifecycle import DeliveryState
+
+SHOWN = 100
+"""Consumers with the most dead letters."""
+SCAN_ROWS = 3000
+"""Rows that the page reads, over all consumers."""
+TERM = (
+    "SELECT consumer_id, outcome, status_code, COUNT(*), MAX(id) "  # noqa: S608 - our own table
+    "FROM (SELECT consumer_id, id, outcome, status_code "
+    f"FROM {Delivery._meta.db_table} WHERE consumer_id = %s AND state = 'dead' "
+    "ORDER BY id DESC LIMIT %s) AS slice GROUP BY consumer_id, outcome, status_code"
+)
+
+
+class Share(NamedTuple):
+    """Dead letters of one consumer that ended alike and were answered alike."""
+
+    outcome: str
+    status: int | None
+    number: int
+    newest: int
+    """Key of the last one."""
+
+
+@dataclass(slots=True)
+class Cause:
+    """Dead letters of one consumer that ended alike."""
+
+    outcome: str
+    count: int = 0
+    newest: int = 0
+    """Key of the last one."""
+    answers: Tally[int] = field(default_factory=Tally)
+    """Status codes; empty where there was no answer."""
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return self.outcome.replace("_", " ") or "unknown"
+
+    @property
+    def sample(self) -> Delivery:
+        """The newest of them, as far as a link needs it."""
+        return Delivery(id=self.newest)
+
+    @property
+    def statuses(self) -> list[tuple[int, int]]:
+        """Status codes, the most frequent first."""
+        return self.answers.most_common()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterGroup:
+    """One consumer's dead letters."""
+
+    consumer: Consumer
+    count: int
+    """Exact, from the counters."""
+    looked: int
+    """How many of them, newest first, the causes were counted among."""
+    causes: list[Cause]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of them were looked at."""
+        return self.looked >= self.count
+
+
+def page(admin: base.Page, request: HttpRequest) -> HttpResponse:
+    """Who has dead letters and why, with a way to look at them and to send them again."""
+    base.require(admin.has_view_permission(request))
+    found = piles()
+    context = admin.admin_site.each_context(request) | {
+        "title": "Dead letters by cause",
+        "opts": admin.opts,
+        "piles": found,
+        "shown": SHOWN,
+        "may_operate": admin.has_operate_permission(request),
+    }
+    return TemplateResponse(request, "delivery/causes.html", context)
+
+
+def piles() -> list[DeadLetterGroup]:
+    """The largest first."""
+    dead = Counter.objects.filter(state=DeliveryState.DEAD).values_list("consumer_id")
+    counts = dict(dead.annotate(total=Sum("count")).order_by("-total")[:SHOWN])
+    counts = {key: int(total) for key, total in counts.items() if total > 0}
+    known = Consumer.objects.select_related("channel").in_bulk(list(counts))
+    wanted = [key for key in counts if key in known]
+    rows: dict[int, list[Share]] = {key: [] for key in wanted}
+    for consumer_id, *share in _newest(shares({key: counts[key] for key in wanted})):
+        rows[consumer_id].append(Share(*share))
+    return [
+        DeadLetterGroup(
+            known[key], counts[key], sum(share.number for share in found), _causes(found)
+        )
+        for key, found in rows.items()
+    ]
+
+
+def shares(counts: dict[int, int]) -> dict[int, int]:
+    """How many rows of each to read: large groups use what small ones leave of `SCAN_ROWS`."""
+    left, found = SCAN_ROWS, {}
+    for place, (key, count) in enumerate(sorted(counts.items(), key=lambda item: item[1])):
+        found[key] = min(count, max(1, left // (len(counts) - place)))
+        left -= found[key]
+    return found
+
+
+def _newest(wanted: dict[int, int]) -> Iterator[Any]:
+    """Consumer and share of the newest dead letters of each, so many; the database adds them up."""
+    if not wanted:
+        return
+    union = " UNION ALL ".join([TERM] * len(wanted))
+    with connection.cursor() as cursor:
+        cursor.execute(union, [part for share in wanted.items() for part in share])
+        yield from cursor.fetchall()
+
+
+def _causes(shares: Iterable[Share]) -> list[Cause]:
+    found: dict[str, Cause] = {}
+    for share in shares:
+        cause = found.setdefault(share.outcome, Cause(share.outcome))
+        cause.count += share.number
+        cause.newest = max(cause.newest, share.newest)
+        if share.status is not None:
+            cause.answers[share.status] += share.number
+    return sorted(found.values(), key=lambda cause: -cause.count)

@@ -1,0 +1,198 @@
+"""Which messages and deliveries exist for a caller; the rest is a 404, like what never was.
+
+A key sees the channels it was granted. On them, a team's key sees the deliveries of the team's
+consumers, and the messages that the team's producers published or that its consumers were sent; a
+key without a team sees those that belong to no team, and an ``admin`` key all of them.
+"""
+
+from collections.abc import Collection
+
+from django.db.models import Exists, OuterRef, Q
+from rest_framework.exceptions import PermissionDenied
+
+from channels_app.api.authentication import Caller
+from channels_app.config_cache import ChannelConfig, ConsumerConfig, config_cache
+from channels_app.errors import NotFound
+from channels_app.models import Channel, Consumer, Message, Producer
+from channels_app.rules import ids
+from delivery.models import Delivery
+from delivery.rules.principal import Principal
+
+
+def channel_of(slug: str) -> ChannelConfig:
+    """The channel of the address; HasScope has checked the grant. Raises NotFound."""
+    channel = config_cache.channel(slug)
+    if channel is None:
+        raise NotFound("unknown_channel", f"There is no channel {slug}.")
+    return channel
+
+
+def consumer_of(caller: Caller, channel: str, client_id: str) -> Consumer:
+    """The consumer of the address, a removed one too: its history stays. Raises NotFound."""
+    channel_of(channel)
+    consumer = (
+        Consumer.objects.select_related("channel")
+        .filter(channel__slug=channel, client_id=client_id)
+        .first()
+    )
+    if consumer is None or not caller.tenant.owns(consumer.team_id):
+        raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+    return consumer
+
+
+def view_of(caller: Caller, channel: str, client_id: str) -> ConsumerConfig:
+    """The consumer of the address, unless it was removed, without a query. Raises NotFound."""
+    channel_of(channel)
+    view = config_cache.consumer(channel, client_id)
+    if view is not None and caller.tenant.owns(view.team_id):
+        return view
+    raise NotFound("unknown_consumer", f"The channel has no consumer {client_id}.")
+
+
+def received_by(caller: Caller, consumer_ids: Collection[int]) -> set[int]:
+    """Those of the consumers for which the caller may receive."""
+    views = config_cache.consumers(consumer_ids) if consumer_ids else {}
+    return {
+        view.id
+        for view in map(views.get, consumer_ids)
+        if view and caller.tenant.owns(view.team_id) and caller.may_use(view.channel_slug)
+    }
+
+
+def delivery_of(caller: Caller, text: str) -> Delivery:
+    """The delivery with this public id. Raises NotFound."""
+    number = ids.from_public(ids.DELIVERY, text)
+    row = (
+        Delivery.objects.select_related("channel", "consumer").filter(id=number).first()
+        if number is not None
+        else None
+    )
+    if (
+        row is None
+        or not caller.sees(row.channel.slug, row.channel.exposure)
+        or not caller.tenant.owns(row.consumer.team_id)
+    ):
+        raise NotFound("unknown_delivery", "There is no such delivery.")
+    return row
+
+
+def message_of(caller: Caller, text: str) -> Message:
+    """The message with this public id. Raises NotFound."""
+    number = ids.message_number(text)
+    row = (
+        Message.objects.select_related("channel", "producer").filter(id=number).first()
+        if number is not None
+        else None
+    )
+    if (
+        row is None
+        or not caller.sees(row.channel.slug, row.channel.exposure)
+        or not (is_own(caller, row) or was_sent(caller, row))
+    ):
+        raise NotFound("unknown_message", "There is no such message.")
+    return row
+
+
+def own_message(caller: Caller, text: str) -> Message:
+    """The message with this public id, to be changed. Raises NotFound and PermissionDenied."""
+    found = own_messages(caller, [text])[text]
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def own_messages(
+    caller: Caller, texts: Collection[str]
+) -> dict[str, Message | NotFound | PermissionDenied]:
+    """The messages with these public ids, to be changed, or why each may not be."""
+    numbers = {text: ids.message_number(text) for text in texts}
+    wanted = [number for number in numbers.values() if number is not None]
+    rows = Message.objects.select_related("channel", "producer").in_bulk(wanted)
+    foreign = [row.id for row in rows.values() if not is_own(caller, row)]
+    sent = _sent_to(caller, foreign)
+    found: dict[str, Message | NotFound | PermissionDenied] = {}
+    for text, number in numbers.items():
+        row = rows.get(number) if number is not None else None
+        if (
+            row is None
+            or not caller.sees(row.channel.slug, row.channel.exposure)
+            or not (is_own(caller, row) or row.id in sent)
+        ):
+            found[text] = NotFound("unknown_message", "There is no such message.")
+        elif may_change(caller, row):
+            found[text] = row
+        else:
+            denied = "Only its producer may change a message."
+            found[text] = PermissionDenied(denied, "not_the_producer")
+    return found
+
+
+def may_open(caller: Caller, channel: Channel) -> bool:
+    """Whether it reads what the channel's messages hold, and what was answered to them."""
+    return not channel.sensitive or caller.may("sensitive")
+
+
+def is_received(caller: Caller, message: Message) -> bool:
+    """Whether a pull consumer of the caller's holds it now: reading the body is delivery then."""
+    if not caller.may("receive"):
+        return False
+    held = Delivery.objects.filter(message_id=message.id, state="in_flight")
+    mine = held.filter(consumer__mode=Consumer.Mode.PULL, consumer__channel=message.channel)
+    if not caller.tenant.everything:
+        mine = mine.filter(Q(consumer__team_id=caller.tenant.team_id))
+    return mine.exists()
+
+
+def is_own(caller: Caller, message: Message) -> bool:
+    """Whether the caller's side published it: it then hears how each consumer received it."""
+    return caller.tenant.owns(message.producer.team_id if message.producer else None)
+
+
+def may_change(caller: Caller, message: Message) -> bool:
+    """Whether the caller may take it back: a producer only what it published itself."""
+    if caller.tenant.everything:
+        return True
+    if caller.producer is not None:
+        return message.producer_id == caller.producer.id
+    return is_own(caller, message)
+
+
+def messages_on(caller: Caller, channel_id: int) -> Q:
+    """The messages of a channel that exist for the caller; an empty condition for all of them."""
+    tenant = caller.tenant
+    if tenant.everything:
+        return Q()
+    published = Q(
+        producer_id__in=list(
+            Producer.objects.filter(Q(team_id=tenant.team_id)).values_list("id", flat=True)
+        )
+    )
+    if tenant.team_id is None:
+        published |= Q(producer_id=None)
+    consumers = Consumer.objects.filter(Q(team_id=tenant.team_id), channel_id=channel_id)
+    sent = Delivery.objects.filter(
+        message_id=OuterRef("pk"), consumer_id__in=list(consumers.values_list("id", flat=True))
+    )
+    return published | Q(Exists(sent))
+
+
+def principal_of(caller: Caller, reason: str) -> Principal:
+    """The caller, for the books."""
+    return Principal(
+        actor=caller.actor,
+        reason=reason,
+        producer_id=caller.producer.id if caller.producer else None,
+        team_id=caller.tenant.team_id,
+    )
+
+
+def was_sent(caller: Caller, message: Message) -> bool:
+    """Whether a consumer of the caller's team has a delivery of it."""
+    return bool(_sent_to(caller, [message.id]))
+
+
+def _sent_to(caller: Caller, message_ids: Collection[int]) -> set[int]:
+    if not message_ids:
+        return set()
+    mine = Delivery.objects.filter(Q(consumer__team_id=caller.tenant.team_id))
+    return set(mine.filter(message_id__in=message_ids).values_list("message_id", flat=True))

@@ -1,0 +1,155 @@
+"""Pulling: what becomes of a receipt and of an acknowledgement, whatever frame they come in.
+
+Both ways to an answer lead through here: REST framework's views (views/receive.py, views/leases.py)
+and the short one in front of them (broker_site/fast_path.py).
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from channels_app import clock
+from channels_app.api import fast_path
+from channels_app.api.authentication import Caller
+from channels_app.api.base import read_object
+from channels_app.api.fast_path import Response
+from channels_app.api.problems import RETRY_AFTER_S, ApiProblem
+from channels_app.config_cache import ConsumerConfig
+from channels_app.errors import Conflict, Invalid
+from channels_app.rules import times
+from delivery.api import bodies, policy, shapes
+from delivery.rules.leases import Lease
+from delivery.rules.outcome import Outcome
+from delivery.runtime import leasing, receiving
+from delivery.runtime.receiving import Deliver, ReceivedMessage, ReceiveRequest
+
+SCOPES = ("receive",)
+MAX_MESSAGES = 10
+LEASE_S = 30.0
+NO_PLACE = "Too many calls wait for messages already; ask again, or ask without waiting."
+NAMELESS = "Give the worker a name of its own: its keys, and what it holds, are found by that."
+EXPIRED, UNKNOWN = "expired", "unknown"
+
+Read = Callable[[int], bytes]
+"""Gives so many bytes of the request's body."""
+Known = dict[Lease, str]
+"""Leases with their tokens."""
+
+
+def answer_receipt(meta: Mapping[str, Any], read: Read, channel: str, client_id: str) -> Response:
+    """A receipt of whoever the headers in ``meta`` name. Raises what the API's views raise."""
+    caller = fast_path.caller_of(meta, SCOPES, channel)
+    return Response(200, fast_path.to_json(receive(caller, meta, read, channel, client_id)))
+
+
+def answer_acknowledgement(meta: Mapping[str, Any], read: Read) -> Response:
+    """The same of an acknowledgement."""
+    caller = fast_path.caller_of(meta, SCOPES)
+    return Response(200, fast_path.to_json(acknowledge(caller, meta, read)))
+
+
+def receive(
+    caller: Caller, meta: Mapping[str, Any], read: Read, channel: str, client_id: str
+) -> dict[str, Any]:
+    """Messages for a caller who may receive on the channel; waits for them as the body says.
+
+    Where the server can answer later, the messages of one that waits come to it then, and what this
+    returns is not sent. Raises NotFound, Conflict, Invalid and ApiProblem; then nothing was taken.
+    """
+    view = policy.view_of(caller, channel, client_id)
+    if view.mode != "pull":
+        raise Conflict("not_pull", "Messages are sent to this consumer; make it a pull one.")
+    asked = bodies.cleaned(read_object(caller, meta, read, optional=True), bodies.RECEIVE)
+    is_sticky = asked.get("keys") == "sticky"
+    is_back = asked.get("resume", False)
+    if (is_sticky or is_back) and not asked.get("worker_id"):
+        raise Invalid("invalid_fields", NAMELESS, field="worker_id")
+    wish = ReceiveRequest(
+        most=asked.get("max", MAX_MESSAGES),
+        lease_ms=int(asked.get("lease_s", LEASE_S) * 1000),
+        worker=asked.get("worker_id") or caller.key.key_id,
+        settled=asked.get("auto_ack", False),
+        sticky=is_sticky,
+        resume=is_back,
+    )
+    received_message = receiving.receive_ignoring_outage(
+        view,
+        wish,
+        asked.get("wait_s", 0.0),
+        owner=caller.owner,
+        defer=_deferring(meta, view, wish),
+    )
+    if received_message is None:
+        raise ApiProblem(503, "too_many_polls", NO_PLACE, retry_after_s=RETRY_AFTER_S)
+    return _received(received_message, view, wish)
+
+
+def _received(
+    received_message: Sequence[ReceivedMessage], view: ConsumerConfig, wish: ReceiveRequest
+) -> dict[str, Any]:
+    return {
+        "messages": [
+            shapes.received_message(one, view, settled=wish.settled) for one in received_message
+        ],
+        "now": times.text(clock.now()),
+    }
+
+
+def _deferring(
+    meta: Mapping[str, Any], view: ConsumerConfig, wish: ReceiveRequest
+) -> Callable[[], Deliver] | None:
+    """Postpones the answer to the request with the environment ``meta``, if its server can."""
+    defer: fast_path.Defer | None = meta.get(fast_path.DEFER_RESPONSE)
+    if defer is None:
+        return None
+
+    def begin() -> Deliver:
+        answer_later = defer()
+
+        def deliver(
+            received_message: Sequence[ReceivedMessage], confirm: Callable[[], object]
+        ) -> bool:
+            done = Response(200, fast_path.to_json(_received(received_message, view, wish)))
+            return answer_later(done, confirm)
+
+        return deliver
+
+    return begin
+
+
+def acknowledge(caller: Caller, meta: Mapping[str, Any], read: Read) -> dict[str, Any]:
+    """Which of the body's leases are acknowledged. Raises ApiProblem and Invalid."""
+    asked = bodies.cleaned(read_object(caller, meta, read), bodies.ACK)
+    return ended(caller, asked, Outcome.DELIVERED)
+
+
+def ended(caller: Caller, asked: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+    """Which of the leases have ended so."""
+    mine, failed = known(caller, asked["leases"])
+    done = leasing.end(
+        mine,
+        outcome,
+        delay_s=asked.get("delay_s"),
+        error=asked.get("error", ""),
+        is_final=asked.get("final", False),
+    )
+    return result(mine, done, failed)
+
+
+def known(caller: Caller, tokens: Collection[str]) -> tuple[Known, dict[str, str]]:
+    """The leases that exist for the caller with their tokens, and why others failed."""
+    found = {token: leasing.lease_of(token) for token in tokens}
+    theirs = policy.received_by(caller, {lease.consumer_id for lease in found.values() if lease})
+    mine = {lease: token for token, lease in found.items() if lease and lease.consumer_id in theirs}
+    failed = dict.fromkeys(tokens, UNKNOWN)
+    for token in mine.values():
+        del failed[token]
+    return mine, failed
+
+
+def result(mine: Known, done: Collection[Lease], failed: Mapping[str, str]) -> dict[str, Any]:
+    """What the caller is told of each of them."""
+    lost = {token: EXPIRED for lease, token in mine.items() if lease not in done}
+    return {
+        "done": [token for lease, token in mine.items() if lease in done],
+        "failed": [{"lease": token, "error": error} for token, error in {**lost, **failed}.items()],
+    }

@@ -1,0 +1,131 @@
+"""Notices in words: the subject and the text of an e-mail, and the body of an event."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from delivery.rules.health_status import Kind
+
+CONSUMER_PREFIX, LIMIT_PREFIX = "hookstation.consumer.", "hookstation.limit."
+DRIFT = "hookstation.clock.drifting"
+"""A host's clock and the database's disagree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a notice is about."""
+
+    kind: Kind
+    at: datetime
+    channel: str
+    client_id: str
+    team: str
+    """Slug; '' for a consumer without a team."""
+    reason: str
+    """One sentence."""
+    page: str
+    """Where its owners look at it; '' where there is no such page."""
+    limit: str = ""
+    """Which limit it is about, such as ``channel orders``; '' where it is about a consumer."""
+
+
+def event_type(kind: Kind) -> str:
+    """``hookstation.consumer.failing`` and its like."""
+    is_limit = kind.value.startswith("limit_")
+    return (
+        LIMIT_PREFIX + kind.value.removeprefix("limit_")
+        if is_limit
+        else (CONSUMER_PREFIX + kind.value)
+    )
+
+
+def event(told: Told) -> dict[str, Any]:
+    """The body of the event, in the form that Standard Webhooks recommends."""
+    scope, _, name = told.limit.partition(" ")
+    about: dict[str, Any] = (
+        {"limit": scope, "name": name}
+        if told.limit
+        else {"channel": told.channel, "consumer": told.client_id, "team": told.team or None}
+    )
+    return {
+        "type": event_type(told.kind),
+        "timestamp": _instant(told.at),
+        "data": about | {"reason": told.reason, "url": told.page or None},
+    }
+
+
+def drift(host: str, offset_ms: int, at: datetime) -> dict[str, Any]:
+    """The body of the event that tells how far a host's clock is ahead of the database's."""
+    return {
+        "type": DRIFT,
+        "timestamp": _instant(at),
+        "data": {"host": host, "offset_ms": offset_ms},
+    }
+
+
+def _instant(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def subject(told: Told) -> str:
+    """Of the e-mail: one line."""
+    about = told.limit or f"{told.channel}/{told.client_id}"
+    return f"{about} {_SAYS[told.kind]}"
+
+
+def text(told: Told) -> str:
+    """The e-mail: what happened, what the broker does about it, what to do."""
+    at = told.at.strftime("%Y-%m-%d %H:%M UTC")
+    about = f"Your webhook {told.client_id} on the channel {told.channel}"
+    parts = [
+        f"{'Your ' + told.limit if told.limit else about} {_SAYS[told.kind]} ({at}).",
+        told.reason,
+        _NEXT[told.kind],
+        f"Look at it: {told.page}" if told.page else "",
+        "Owners and editors of the team get this once for each change, not for each failure.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+_SAYS = {
+    Kind.FAILING: "is failing",
+    Kind.DISABLED: "was disabled",
+    Kind.DEAD_LETTER: "has a dead letter",
+    Kind.HOT_KEY: "has a hot key",
+    Kind.RECOVERED: "has recovered",
+    Kind.LIMIT_NEAR: "is near its limit",
+    Kind.LIMIT_FULL: "is at its limit",
+    Kind.LIMIT_OK: "has room again",
+}
+_NEXT = {
+    Kind.FAILING: (
+        "We go on trying, less and less often. Messages wait meanwhile, and are given up when "
+        "their attempts are used up. Mend the endpoint, or pause the webhook until it is mended."
+    ),
+    Kind.DISABLED: (
+        "Nothing is sent any more; what arrives waits. Resume the webhook when the endpoint is "
+        "ready again."
+    ),
+    Kind.DEAD_LETTER: (
+        "A message was given up after its last attempt. It is kept: replay it when the endpoint "
+        "can take it. Further dead letters are told of once a day at most."
+    ),
+    Kind.HOT_KEY: (
+        "Messages of one key go one after the other, and more of this one come than go. Other keys "
+        "go on. Answer sooner, give these messages keys of their own, or skip the head if it is "
+        "what stands. Hot keys are told of once an hour at most."
+    ),
+    Kind.RECOVERED: (
+        "Messages arrive again. What waited is sent now; what was given up in between stays in "
+        "the dead letters until you replay it."
+    ),
+    Kind.LIMIT_NEAR: (
+        "At the limit more messages are refused. Look for the consumer that they wait for, or ask "
+        "an operator for a higher limit."
+    ),
+    Kind.LIMIT_FULL: (
+        "More messages are refused until some are delivered; nothing that was accepted is lost. "
+        "Look for the consumer that they wait for, or ask an operator for a higher limit."
+    ),
+    Kind.LIMIT_OK: "Messages are accepted.",
+}

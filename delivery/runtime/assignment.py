@@ -1,0 +1,341 @@
+"""Roster: the consumers that one pump serves, kept true as pumps and configuration come and go."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from channels_app import clock, keystore
+from channels_app.conf import keyring
+from channels_app.config_cache import ConsumerConfig, config_cache
+from channels_app.models import DirectoryVersion, raw
+from delivery.conf import conf
+from delivery.rules import breaker, sharding
+from delivery.rules.breaker import Circuit
+from delivery.rules.outcome import Outcome
+from delivery.rules.sharding import KeyHolder, Share
+from delivery.runtime import confirmation, registration
+from delivery.runtime.consumer_queue import ConsumerQueue
+from delivery.runtime.ready_consumers import ReadyConsumers
+from delivery.steps import due_times, health, leases
+from delivery.steps.send import Response
+
+logger = logging.getLogger(__name__)
+
+SAVE_S = 5.0
+"""How long unremarkable news of a consumer's health may stay unsaved."""
+SUSPEND_S = 60.0
+DISCOVER_SHARE = 20
+"""Looking for due rows takes at most one part in so many of a pump's time."""
+DISCOVER_AT_ONCE = due_times.CONSUMERS_PER_QUERY
+RECOUNT_S = 0.1
+"""Between two looks at what former pumps still have on their way."""
+FOLLOW_POLL_S = 0.02
+"""Between two looks at whether the others follow the configuration."""
+
+
+_NEVER_SENT = (Outcome.INTERRUPTED, Outcome.BODY_UNREADABLE, Outcome.INTEGRITY_ERROR)
+"""They say nothing about the consumer."""
+
+
+class Assignment:
+    """Lines of the consumers this pump owns; which those are follows from rules.sharding."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.queues: dict[int, ConsumerQueue] = {}
+        self.ready_consumers = ReadyConsumers(self.queues)
+        self.number = -1
+        """Of the configuration that the lines stand for."""
+        self._former: dict[int, ConsumerQueue] = {}
+        """Given up with requests still open: should they come back, these count."""
+        self._moved: set[int] = set()
+        """Consumers of which another pump may still have requests on their way."""
+        self._recount_at = 0.0
+        self._awaited_until = 0.0
+        """Until when (`time.monotonic`) the count waits for pumps that do not follow yet."""
+        self._known: Mapping[int, ConsumerConfig] = {}
+        """All consumers there were at the last refresh, with all of their limits."""
+        self._basis: object = None
+        self._members: set[int] = set()
+        self._news: dict[int, tuple[ConsumerQueue, Response]] = {}
+        self._saved: dict[int, float] = {}
+        self._unasked: list[int] = []
+        """Consumers whose turn in this round of discovery is still to come."""
+        self._pumps: list[KeyHolder] = []
+        """All that take deliveries, as their rows said at the last refresh."""
+        self._missing: set[str] = set()
+        self._notified: set[str] = set()
+        """Of the missing keys those that the others have been told of."""
+
+    def is_behind(self) -> bool:
+        """Whether configuration changed since the last refresh."""
+        return config_cache.refresh() != self.number
+
+    def refresh(self) -> bool:
+        """Follow configuration and the living pumps; True when something changed."""
+        if self._notified != self._missing:
+            registration.lack(self.generation, self._missing)
+            self._notified = set(self._missing)
+        # One without an address finishes what it has and takes nothing more.
+        version, claimers = raw.read_all([(DirectoryVersion.CURRENT, []), registration.claimers()])
+        number = config_cache.refresh(number=DirectoryVersion.of(version))
+        me = KeyHolder(self.generation, keyring().ids, frozenset(self._missing))
+        others = (KeyHolder.of(*row) for row in claimers)
+        self._pumps = [me, *(one for one in others if one.generation != self.generation)]
+        members = sharding.able(self._pumps, keystore.encrypting_key_id())
+        basis = (number, frozenset(members))
+        if basis == self._basis:
+            return False
+        everybody = config_cache.consumers()
+        shares = _shares(everybody.values(), members, self.generation)
+        views = {key: _part(everybody[key], share) for key, share in shares.items()}
+        for consumer_id in self.queues.keys() - views.keys():
+            self._former[consumer_id] = self.queues.pop(consumer_id)
+            self.ready_consumers.forget(consumer_id)
+            self._saved.pop(consumer_id, None)  # its next pump asks for what we know of it
+        self._former = {key: queue for key, queue in self._former.items() if queue.in_flight}
+        # Their turn comes first: nothing is known of what they have waiting.
+        fresh = [key for key in views if key not in self.queues or self.queues[key].view.halted]
+        self._unasked = [*fresh, *self._unasked]
+        ours = views.keys() - self.queues.keys()
+        moved = ours | {key for key, queue in self.queues.items() if queue.share != shares[key]}
+        circuits = health.load(ours)
+        for consumer_id, view in views.items():
+            self._adopt(view, shares[consumer_id], circuits.get(consumer_id, Circuit()))
+        if members == self._members:
+            # Whoever registered since the last refresh had no pump before us.
+            moved &= self._known.keys()
+            if moved:
+                self._awaited_until = time.monotonic() + confirmation.FENCE_S
+        self._moves(moved)
+        self._known, self._members = everybody, members
+        self._basis, self.number = basis, number
+        self.recount()
+        return True
+
+    def miss(self, key_id: str) -> float:
+        """Note a key that this pump lacks; seconds until what it sealed may be taken again.
+
+        At the next refresh its consumers go to those that have the key, if there are any.
+        """
+        if key_id not in self._missing:
+            self._missing.add(key_id)
+            logger.error(registration.MISSING, key_id)
+        return registration.wait_s(key_id, self._pumps)
+
+    def take_over(self) -> None:
+        """All of our consumers were another pump's until now."""
+        self._moves(self.queues)
+        self.recount()
+
+    def _moves(self, consumer_ids: Iterable[int]) -> None:
+        now = clock.now().timestamp()
+        for consumer_id in consumer_ids:
+            queue = self.queues[consumer_id]
+            queue.elsewhere = queue.view.max_in_flight  # until it is counted
+            if queue.view.rate:
+                # As if all that its rate allows had just been spent.
+                queue.arrival = now + queue.view.rate.tolerance + queue.view.rate.interval
+            self._moved.add(consumer_id)
+            self._recount_at = 0.0
+
+    @property
+    def recount_s(self) -> float | None:
+        """Seconds until `recount` has something to do; None while it has not."""
+        return max(0.0, self._recount_at - time.monotonic()) if self._moved else None
+
+    def recount(self) -> None:
+        """Count what others have on their way beyond their parts, until nothing is left.
+
+        A former pump's part is nothing. Where the configuration gave somebody less, it is counted
+        once that one knows: until then it may take more.
+        """
+        if not self._moved or time.monotonic() < self._recount_at:
+            return
+        if time.monotonic() < self._awaited_until:
+            if registration.behind(self.number).keys() - {self.generation}:
+                self._recount_at = time.monotonic() + FOLLOW_POLL_S
+                return
+            self._awaited_until = 0.0
+        mine = self._moved & self.queues.keys()
+        held = leases.elsewhere(mine, self.generation, clock.now())
+        counts = {key: beyond for key in held if (beyond := self._beyond(key, held[key]))}
+        circuits = health.load(mine)
+        for consumer_id in mine:
+            queue = self.queues[consumer_id]
+            queue.elsewhere = counts.get(consumer_id, 0)
+            if consumer_id not in self._news:
+                queue.circuit = queue.saved = circuits.get(consumer_id, Circuit())
+            self.ready_consumers.note(queue)
+        self._moved = set(counts)
+        self._recount_at = time.monotonic() + RECOUNT_S
+
+    def _beyond(self, consumer_id: int, held: Mapping[int, int]) -> int:
+        share, total = self.queues[consumer_id].share, self._known[consumer_id].max_in_flight
+        return sum(max(0, count - share.of(total, pump)) for pump, count in held.items())
+
+    def is_shared(self, consumer_id: int) -> bool:
+        """Whether other pumps, too, serve one of our consumers."""
+        return not self.queues[consumer_id].share.is_all
+
+    def view(self, consumer_id: int) -> ConsumerConfig | None:
+        """The consumer as requests to it are to be now; None: there is none of that id."""
+        queue = self.queues.get(consumer_id)
+        return queue.view if queue else config_cache.consumers().get(consumer_id)
+
+    def expect(self, consumer_id: int, due_at: datetime, level: int | None = None) -> bool:
+        """Note that a consumer has something due; False when only other pumps serve it.
+
+        ``level`` is its priority; None: nobody told.
+        """
+        queue = self.queues.get(consumer_id)
+        if queue is None:
+            return False
+        queue.expect(due_at, level)
+        self.ready_consumers.note(queue)
+        return True
+
+    def look_ahead(self, consumer_ids: Iterable[int], now: datetime) -> None:
+        """Ask when these have something again, of which nothing is due any more.
+
+        Exact, so that what is scheduled does not wait for its turn in `discover`.
+        """
+        for consumer_id, due in due_times.by_priority(consumer_ids).items():
+            self.queues[consumer_id].next_are(due, now)
+
+    def discover(self, poll_s: float) -> float:
+        """Ask the tables what some consumers have due; returns the seconds until the next look.
+
+        A few at a time, so that nobody's requests wait for a long look at thousands of consumers.
+        """
+        started = time.monotonic()
+        turn = self._unasked or list(self.queues)
+        asked, self._unasked = turn[:DISCOVER_AT_ONCE], turn[DISCOVER_AT_ONCE:]
+        queues = [self.queues[key] for key in asked if key in self.queues]
+        callable_now = [queue for queue in queues if not queue.view.halted]
+        found = due_times.by_priority(queue.view.id for queue in callable_now)
+        for queue in callable_now:
+            queue.due = found.get(queue.view.id, {})
+            self.ready_consumers.note(queue)
+        rest_s = DISCOVER_SHARE * (time.monotonic() - started)
+        return rest_s if self._unasked else max(poll_s, rest_s)
+
+    def suspend(self, queue: ConsumerQueue) -> None:
+        """Leave a consumer alone for a while: we cannot sign for it."""
+        queue.ready_at = clock.now().timestamp() + SUSPEND_S
+
+    def learn(
+        self, queue: ConsumerQueue, answer: Response, due_in: float | None, priority: int
+    ) -> None:
+        """What an answer says about its consumer, and when its delivery is due again, if ever."""
+        now = clock.now()
+        if due_in is not None:
+            queue.expect(now + timedelta(seconds=due_in), priority)
+        if answer.outcome in _NEVER_SENT:
+            return
+        queue.answered(answer.total_ms / 1000, time.monotonic())
+        instant = now.timestamp()
+        queue.circuit = _judged(queue.circuit, answer, instant)
+        self._news[queue.view.id] = (queue, answer)
+
+    def save(self) -> None:
+        """Write news that people or a successor need now, and the rest every few seconds."""
+        if not self._news:
+            return
+        now = clock.now()
+        ticks = time.monotonic()
+        for consumer_id, (queue, answer) in list(self._news.items()):
+            remarkable = queue.circuit.state != queue.saved.state or (
+                (queue.circuit.failing_since is None) != (queue.saved.failing_since is None)
+            )
+            gone = answer.outcome is Outcome.GONE
+            if not (remarkable or gone) and ticks - self._saved.get(consumer_id, 0.0) < SAVE_S:
+                continue
+            health.save(
+                consumer_id,
+                queue.circuit,
+                outcome=answer.outcome.value,
+                success=answer.outcome.is_success,
+                now=now,
+            )
+            self._give_up(queue, gone, now)
+            # Forgotten last: what the database refused above is said again.
+            queue.saved = queue.circuit
+            self._saved[consumer_id] = ticks
+            del self._news[consumer_id]
+
+    def _give_up(self, queue: ConsumerQueue, gone: bool, now: datetime) -> None:
+        days = conf().disable_after_days
+        due_times = now - timedelta(days=days)
+        since = queue.circuit.failing_since
+        with confirmation.unconfirmed():
+            if gone:
+                health.disable(queue.view.id, reason="It answered 410 Gone.", now=now)
+            elif since is not None and since < due_times.timestamp():
+                reason = f"Every attempt failed for {days} days."
+                health.disable(queue.view.id, reason=reason, now=now, active_since=due_times)
+
+    def _adopt(self, view: ConsumerConfig, share: Share, circuit: Circuit) -> None:
+        queue = self.queues.get(view.id)
+        if queue is None:
+            arrival = _arrival(view)
+            queue = ConsumerQueue(view, circuit, share, arrival=arrival)
+            if former := self._former.pop(view.id, None):
+                # The same object: its open requests will be booked out of it.
+                former.view, former.circuit = view, circuit
+                former.share, former.arrival, former.due = share, arrival, {}
+                queue = former
+            self.queues[view.id] = queue
+            return
+        if queue.view.halted and not view.halted:
+            # A person switched it on again: what was held against it is forgotten.
+            queue.circuit = Circuit()
+            queue.ready_at = 0.0
+        queue.view, queue.share = view, share
+        self.ready_consumers.note(queue)
+
+
+def _shares(
+    views: Iterable[ConsumerConfig], members: set[int], generation: int
+) -> dict[int, Share]:
+    """What one of the pumps has of each push consumer that it serves."""
+    shares = {}
+    for view in views:
+        if view.mode != "push":
+            continue
+        owners = sharding.owners(view.id, members, view.pump_count)
+        if generation in owners:
+            shares[view.id] = Share(owners.index(generation), owners)
+    return shares
+
+
+def _part(view: ConsumerConfig, share: Share) -> ConsumerConfig:
+    """The consumer with our part of its limits."""
+    if share.is_all:
+        return view
+    place, count = share.place, len(share.owners)
+    burst = sharding.part(view.rate.burst, place, count) if view.rate else 0
+    return view.within(sharding.part(view.max_in_flight, place, count), burst, count)
+
+
+def _judged(circuit: Circuit, answer: Response, instant: float) -> Circuit:
+    if answer.outcome.is_success:
+        return breaker.after_success(circuit, instant)
+    # 429 comes from a consumer that works: it is slowed down, not given up.
+    if answer.outcome is not Outcome.THROTTLED:
+        circuit = breaker.after_failure(
+            circuit,
+            instant,
+            threshold=conf().breaker_failures,
+            base_s=conf().breaker_base_s,
+            cap_s=conf().breaker_cap_s,
+        )
+    if answer.outcome.slows_down:
+        circuit = breaker.slowed(circuit, instant, answer.retry_after)
+    return circuit
+
+
+def _arrival(view: ConsumerConfig) -> float:
+    """A new owner starts without a burst: the former one may just have spent it."""
+    return 0.0 if view.rate is None else clock.now().timestamp() + view.rate.tolerance

@@ -1,0 +1,183 @@
+"""Notices: what the watch noted is published as an event, and mailed to the consumer's owners."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from smtplib import SMTPDataError, SMTPRecipientsRefused
+
+from django.core.mail import EmailMessage, get_connection
+
+from channels_app import clock, transactions
+from channels_app.conf import conf
+from channels_app.config_cache import ChannelConfig, config_cache
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+from delivery.models import Notice
+from delivery.rules import notifications
+from delivery.rules.health_status import Kind
+from delivery.rules.notifications import Told
+from delivery.runtime import registration, task_queue
+from delivery.steps import health_monitor, outbox
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "hookstation"
+"""Reserved: an operator who makes this channel, internal, hears there of every consumer."""
+MAIL_TIMEOUT_S = 10
+MAILS_AT_ONCE = 100
+DRIFT_MS = 1000
+"""Of a host's clock from the database's, from which on operators hear of it."""
+WARN_S = 3600.0
+"""The log repeats it so often."""
+MAILS_S = 120.0
+"""Of one task: well below what django-q2 lets a task take."""
+
+
+_warned: dict[str, float] = {}
+
+
+def sweep() -> Iterator[int]:
+    """Note what changed and publish it. E-mails take their time: a task of django-q2's sends them.
+
+    Steps, each with the number of notices that it made or published.
+    """
+    yield from health_monitor.watch(clock.now())
+    yield from _clocks()
+    for notice_id in outbox.unpublished():
+        yield _publish(notice_id)
+    if outbox.has_mail(clock.now()) and not task_queue.is_queued(task_queue.MAIL):
+        task_queue.add(task_queue.MAIL)
+
+
+def is_drift(offset_ms: int) -> bool:
+    """Whether a host's clock is so far from the database's that operators hear of it."""
+    return abs(offset_ms) >= DRIFT_MS
+
+
+def _clocks() -> Iterator[int]:
+    """Publish which hosts' clocks have drifted, once an hour for each host."""
+    hosts = {slot.host: slot for slot in registration.living() if is_drift(slot.clock_offset_ms)}
+    channel = _operators() if hosts else None
+    for host, slot in hosts.items():
+        if time.monotonic() - _warned.get(host, float("-inf")) > WARN_S:
+            _warned[host] = time.monotonic()
+            logger.warning(
+                "the clock of %s is %+d ms from the database's", host, slot.clock_offset_ms
+            )
+        if channel is None:
+            continue
+        now = clock.now()
+        body = notifications.drift(host, slot.clock_offset_ms, now)
+        publication = Publication(
+            json.dumps(body).encode(),
+            content_type="application/json",
+            event_type=notifications.DRIFT,
+            idempotency_key=f"clock of {host[:200]} {now:%Y-%m-%d %H}",
+        )
+        if accept.known(channel, None, publication) is None:
+            yield len(accept.accept(channel, None, [publication], within_quota=False))
+
+
+def mail() -> int:
+    """Send the e-mails that are due; returns how many are out.
+
+    A server that fails once would fail for each: the rest waits for the next task.
+    """
+    count, end = 0, time.monotonic() + MAILS_S
+    for _ in range(MAILS_AT_ONCE):
+        notice = outbox.claim(clock.now())
+        if notice is None:
+            break
+        try:
+            count += _mail(notice)
+        except OSError:
+            break
+        if time.monotonic() >= end:
+            break
+    return count
+
+
+def _publish(notice_id: int) -> int:
+    return transactions.run(lambda: _published(notice_id))
+
+
+def _published(notice_id: int) -> int:
+    """The mark and the message in one transaction: neither twice nor not at all."""
+    notice = outbox.take(notice_id)
+    if notice is None:
+        return 0
+    told = _told(notice)
+    channel = _channel(told)
+    if channel is not None:
+        body = json.dumps(notifications.event(told), ensure_ascii=False).encode()
+        publication = Publication(
+            body, content_type="application/json", event_type=notifications.event_type(told.kind)
+        )
+        (accepted,) = accept.accept(channel, None, [publication], within_quota=False)
+        outbox.became(notice, accepted.message_id)
+    return 1
+
+
+def _channel(told: Told) -> ChannelConfig | None:
+    """Where events go; None while there is no such channel.
+
+    It is everybody's, so that no team may register there; and what happens to its own consumers is
+    not published to them.
+    """
+    return None if told.channel == CHANNEL else _operators()
+
+
+def _operators() -> ChannelConfig | None:
+    channel = config_cache.channel(CHANNEL)
+    return channel if channel is not None and channel.exposure == "internal" else None
+
+
+def _mail(notice: Notice) -> int:
+    """Send one; raises OSError when it is the server that fails. In any case it is written down."""
+    team_id = notice.team_id if notice.consumer is None else notice.consumer.team_id
+    addresses = outbox.recipients(team_id) if team_id is not None else []
+    if not addresses:
+        outbox.sent(notice, [])
+        return 0
+    told = _told(notice)
+    message = EmailMessage(notifications.subject(told), notifications.text(told), to=addresses)
+    try:
+        message.connection = get_connection(timeout=MAIL_TIMEOUT_S)
+        message.send()
+    # An address that cannot be one is a ValueError; all of smtplib's are OSErrors.
+    except (OSError, ValueError) as error:
+        logger.warning("a notice cannot be mailed: %s", error)
+        outbox.failed(notice, f"{type(error).__name__}: {error}", clock.now())
+        if isinstance(error, ValueError | SMTPRecipientsRefused | SMTPDataError):
+            return 0
+        raise
+    outbox.sent(notice, addresses)
+    return 1
+
+
+def _told(notice: Notice) -> Told:
+    consumer = notice.consumer
+    if consumer is None:
+        return Told(
+            kind=Kind(notice.kind),
+            at=notice.at,
+            channel="",
+            client_id="",
+            team=notice.team.slug if notice.team else "",
+            reason=notice.reason,
+            page=f"{conf().public_url}/portal/{notice.team.slug}/" if notice.team else "",
+            limit=notice.limit,
+        )
+    team = consumer.team.slug if consumer.team else ""
+    channel, name = consumer.channel.slug, consumer.client_id
+    path = f"/portal/{team}/webhooks/{channel}/{name}/" if team else ""
+    return Told(
+        kind=Kind(notice.kind),
+        at=notice.at,
+        channel=channel,
+        client_id=name,
+        team=team,
+        reason=notice.reason,
+        page=f"{conf().public_url}{path}" if path else "",
+    )

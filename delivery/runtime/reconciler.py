@@ -1,0 +1,232 @@
+"""Auditor: the steps of an audit in order, each short, so that one may pause between them."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from channels_app import clock
+from channels_app.conf import MAX_TIMEOUT_MS
+from channels_app.config_cache import ConsumerConfig, config_cache
+from channels_app.models import Channel, Consumer
+from channels_app.rules import ids
+from delivery.conf import conf
+from delivery.models import Counter, Pruned
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.reconciliation import Check, Finding, Place, Reconciliation
+from delivery.runtime import registration
+from delivery.steps import counter_repair, due_times, reconcile
+
+CHECK_INTERVAL_S = 2.0
+"""Between the two looks at what seems to stand still."""
+BATCH_PAUSE_S = 0.05
+MAX_ID = (1 << 63) - 2
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody asked to have audited."""
+
+    since: datetime | None = None
+    """Messages accepted from here on; None: from the first."""
+    until: datetime | None = None
+    channel: Channel | None = None
+    consumers: tuple[Consumer, ...] | None = None
+    """None: all of the channel, or of all channels."""
+    grace: timedelta | None = None
+    """How long something may be under way before it is called late; None: the installation's."""
+    counters: bool = True
+    """Whether rows are counted for them: all there are, however short the time asked for."""
+    most_counted: int | None = None
+    """Counters of consumers with more deliveries are left alone: their rows are counted at once."""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether some channels or consumers are left out."""
+        return self.channel is not None or self.consumers is not None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing is left out."""
+        return not (self.is_narrow or self.since or self.until)
+
+
+Still = Mapping[int, tuple[datetime, dict[str, int]]]
+"""By consumer that seems to stand still: what is due longest, and its counters."""
+
+
+class Reconciler:
+    """One run. ``steps`` does the work; then ``books`` and ``findings`` hold what came out."""
+
+    def __init__(self, wanted: Wanted, *, now: datetime, most_ids: int) -> None:
+        self.wanted = wanted
+        self._now = now
+        self._grace = conf().audit_grace if wanted.grace is None else wanted.grace
+        self.parties = reconcile.Parties(self._grace)
+        """Names of channels and consumers, as the last step knew them."""
+        self.books = Reconciliation(most_ids)
+        newest = reconcile.newest()
+        self.scope = reconcile.Scope(
+            first=_id_at(wanted.since) if wanted.since else 0,
+            last=min(newest, _id_at(wanted.until) - 1) if wanted.until else newest,
+            channel_ids=_channel_ids(wanted),
+            consumer_ids=_consumer_ids(wanted),
+            before=now - self._grace,
+        )
+
+    def steps(self) -> Iterator[float]:
+        """Look at everything, step by step; yields how much of it is done, from 0 to 1."""
+        with reconcile.snapshot():
+            self.parties.refresh()
+        second_look = time.monotonic() + CHECK_INTERVAL_S
+        still = self._still() if self._is_served() else {}
+        yield 0.0
+        yield from self._messages()
+        if not self.wanted.is_narrow:  # these rows say not whose they are
+            yield from self._orphans()
+            yield from self._lost()
+        if self.wanted.counters:
+            yield from self._counters()
+        if self._is_served():
+            reconcile.late.messages(self.books, self.scope)
+            # Leases of pull consumers are as long as they like, and lapse until somebody receives.
+            pushed = [key for key in self._meant() if self.parties.by_id[key].is_pushed]
+            reconcile.late.leases(
+                self.books, pushed, before=self.scope.before, latest=self._latest()
+            )
+            yield 1.0
+            while still and time.monotonic() < second_look:
+                time.sleep(BATCH_PAUSE_S)
+                yield 1.0
+            self._late(still)
+        yield 1.0
+
+    def findings(self) -> list[Finding]:
+        """What is off, in the order of the checks, with names for ids."""
+        found = [
+            Finding(check, place, *self._names(place), off.count, tuple(off.ids))
+            for (check, place), off in self.books.off.items()
+        ]
+        order = list(Check)
+        return sorted(found, key=lambda it: (order.index(it.check), it.channel, it.consumer))
+
+    def _messages(self) -> Iterator[float]:
+        first, last = self.scope.first, self.scope.last
+        begins = first
+        while first <= last:
+            with reconcile.snapshot():
+                self.parties.refresh()
+                stretch = reconcile.next_key_range(self.scope, first)
+                reconcile.look(self.books, self.scope, stretch, self.parties)
+            first = stretch.last + 1
+            begins = begins or stretch.first
+            yield (first - begins) / (last - begins + 1)
+
+    def _orphans(self) -> Iterator[float]:
+        last = self._last
+        for table in reconcile.orphans.TABLES:
+            first = self.scope.first
+            while first <= last:
+                with reconcile.snapshot():
+                    first = reconcile.orphans.walk(self.books, table, first, last)
+                yield 1.0
+
+    def _lost(self) -> Iterator[float]:
+        wanted, keys = self.wanted, (self.scope.first, self._last)
+        until = wanted.until or self._now
+        for after, last in reconcile.lost.spans(self.parties, wanted.since, until, self._grace):
+            while after < last:
+                with reconcile.snapshot():
+                    after = reconcile.lost.walk(self.books, after, last, keys)
+                yield 1.0
+
+    @property
+    def _last(self) -> int:
+        """Of rows that are walked by themselves: no newer message may be left that has them."""
+        return _id_at(self.wanted.until) - 1 if self.wanted.until else MAX_ID
+
+    def _counters(self) -> Iterator[float]:
+        for consumer_id in self._meant():
+            party = self.parties.by_id[consumer_id]
+            # While a channel is being deleted, its counters stay to the end.
+            if Pruned.is_all(party.channel_id) or self._is_too_large(consumer_id):
+                continue
+            wrong = counter_repair.difference(consumer_id)
+            names = [f"{state} {number:+,}" for (_, state), number in sorted(wrong.items())]
+            self.books.note(Check.COUNTERS, party.place, names)
+            yield 1.0
+
+    def _is_too_large(self, consumer_id: int) -> bool:
+        most = self.wanted.most_counted
+        return most is not None and Counter.read([consumer_id])[consumer_id]["made"] > most
+
+    def _is_served(self) -> bool:
+        """Whether what is late is to be judged: not while workers have only just begun."""
+        pumps = registration.living()
+        return not pumps or any(pump.started_at < self.scope.before for pump in pumps)
+
+    def _still(self) -> Still:
+        """Consumers that could be sent to and have something due too long, and none in flight."""
+        views = config_cache.consumers()
+        calm = [
+            consumer_id
+            for consumer_id in self._meant()
+            if consumer_id in views and self._may_be_called(views[consumer_id])
+        ]
+        overdue = {
+            consumer_id: at
+            for consumer_id, at in due_times.next_due(reconcile.late.free(calm, self._now)).items()
+            if at < self.scope.before
+        }
+        counts = Counter.read(overdue)
+        held = DeliveryState.IN_FLIGHT.value
+        return {key: (at, counts[key]) for key, at in overdue.items() if not counts[key][held]}
+
+    def _may_be_called(self, view: ConsumerConfig) -> bool:
+        if view.mode != Consumer.Mode.PUSH or view.halted or view.rate is not None:
+            return False
+        party, lane = self.parties.by_id[view.id], self.parties.lanes.get(view.channel_id)
+        # One that was resumed a moment ago has what waited for it until then.
+        return lane is not None and max(party.since, lane.since) < _id_at(self._now)
+
+    def _late(self, first: Still) -> None:
+        """What is found twice, unchanged, stands still; a consumer that is served has moved."""
+        for consumer_id, known in self._still().items() if first else ():
+            if first.get(consumer_id) == known:
+                place = self.parties.by_id[consumer_id].place
+                reconcile.late.due(self.books, place, self.scope.before)
+
+    def _latest(self) -> datetime:
+        """After which no lease ends that was given until now, long after this audit began."""
+        longest = timedelta(milliseconds=MAX_TIMEOUT_MS + conf().lease_grace_ms)
+        return clock.now() + longest + self._grace
+
+    def _meant(self) -> list[int]:
+        channels = self.scope.channel_ids
+        return [
+            party.id
+            for party in self.parties.by_id.values()
+            if self.scope.has(party.id) and (channels is None or party.channel_id in channels)
+        ]
+
+    def _names(self, place: Place) -> tuple[str, str]:
+        party = self.parties.by_id.get(place.consumer_id)
+        return self.parties.slug(place.channel_id), party.client_id if party else ""
+
+
+def _channel_ids(wanted: Wanted) -> frozenset[int] | None:
+    if wanted.channel is not None:
+        return frozenset({wanted.channel.id})
+    if wanted.consumers is not None:
+        return frozenset(consumer.channel_id for consumer in wanted.consumers)
+    return None
+
+
+def _consumer_ids(wanted: Wanted) -> frozenset[int] | None:
+    if wanted.consumers is None:
+        return None
+    return frozenset(consumer.id for consumer in wanted.consumers)
+
+
+def _id_at(instant: datetime) -> int:
+    return ids.first_id_at(int(instant.timestamp() * 1000))

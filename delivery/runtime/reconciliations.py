@@ -1,0 +1,98 @@
+"""Audits: those that the broker makes by itself, of the last hours and, each day, of everything."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime, timedelta
+
+from channels_app import clock
+from delivery.conf import conf
+from delivery.models import AccountingReport
+from delivery.runtime import registration
+from delivery.runtime.reconciler import Reconciler, Wanted
+
+Span = AccountingReport.Span
+MAX_IDS = 20
+MAX_FINDINGS = 200
+"""Of one report: consumers may be many. How many rows are off is told of all."""
+MAX_COUNTED = 1_000_000
+"""Deliveries of a consumer up to which its counters are compared: about a second's work, during
+which the maintenance process does nothing else. The command compares them all."""
+RETENTION = {Span.RECENT: timedelta(days=7), Span.EVERYTHING: timedelta(days=400)}
+
+
+def recent() -> Iterator[int]:
+    """Audit the last hours when that is due; yields zeros, it mends nothing."""
+    now = clock.now()
+    if _is_due(Span.RECENT, conf().audit_every, now):
+        wanted = Wanted(since=now - conf().audit_back, counters=False)
+        yield from _run(wanted, Span.RECENT, now)
+
+
+def everything() -> Iterator[int]:
+    """The same of all there is."""
+    now = clock.now()
+    if _is_due(Span.EVERYTHING, conf().audit_full_every, now):
+        yield from _run(Wanted(most_counted=MAX_COUNTED), Span.EVERYTHING, now)
+
+
+def keep(reconciler: Reconciler, span: Span, began: datetime) -> AccountingReport:
+    """Store what an audit came to."""
+    books = reconciler.books
+    states: dict[str, int] = {}
+    for account in books.accounts.values():
+        for state, number in account.states.items():
+            states[state] = states.get(state, 0) + number
+    return AccountingReport.objects.create(
+        span=span,
+        since=reconciler.wanted.since,
+        until=began,
+        started_at=began,
+        finished_at=clock.now(),
+        message_count=books.looked["messages"],
+        delivery_count=books.looked["deliveries"],
+        states=states,
+        gap=books.gap,
+        checks={check.value: number for check, number in books.by_check().items() if number},
+        findings=[
+            asdict(finding) | {"sentence": finding.sentence}
+            for finding in reconciler.findings()[:MAX_FINDINGS]
+        ],
+    )
+
+
+def newest() -> dict[str, AccountingReport]:
+    """The last report of each span; a span without any is absent."""
+    found = {span: _newest(span) for span in Span}
+    return {span.value: report for span, report in found.items() if report is not None}
+
+
+def forget(now: datetime) -> int:
+    """Delete reports that nobody will look at any more; returns how many."""
+    return sum(
+        AccountingReport.objects.filter(span=span, finished_at__lt=now - kept).delete()[0]
+        for span, kept in RETENTION.items()
+    )
+
+
+def _run(wanted: Wanted, span: Span, now: datetime) -> Iterator[int]:
+    reconciler = Reconciler(wanted, now=now, most_ids=MAX_IDS)
+    for _ in reconciler.steps():
+        yield 0
+    keep(reconciler, span, now)
+
+
+def _is_due(span: Span, every: timedelta, now: datetime) -> bool:
+    if not every or not _is_settled(now):
+        return False
+    last = _newest(span)
+    # Later than now: the clock was set back.
+    return last is None or not now - every < last.started_at <= now
+
+
+def _is_settled(now: datetime) -> bool:
+    """Whether pumps run for a while: just after a start much is late, and no fault."""
+    return any(pump.started_at < now - conf().audit_grace for pump in registration.living())
+
+
+def _newest(span: Span) -> AccountingReport | None:
+    return AccountingReport.objects.filter(span=span).order_by("-finished_at").first()

@@ -1,0 +1,49 @@
+"""Reseal answers: after a key rotation, seal with the key that seals now what older keys sealed."""
+
+from functools import partial
+
+from channels_app import data_encryption, keystore
+from channels_app.models import raw
+from channels_app.rules import ids
+from channels_app.rules.encryption import KEY_ID_ENDS, Keyring, Unreadable
+from channels_app.steps import reencrypt
+from channels_app.steps.reencrypt import Kind, Progress, Slice
+from delivery.models import Attempt
+
+_HEADS = (
+    f"SELECT id, SUBSTR(answer_excerpt, 1, {KEY_ID_ENDS}) "  # noqa: S608 (a name of ours)
+    f"FROM {Attempt._meta.db_table} WHERE id > %s ORDER BY id LIMIT {reencrypt.BATCH}"
+)
+
+
+def kind() -> Kind:
+    """Answers of consumers, for ``manage.py rotate_keys``."""
+    return Kind("answer", Attempt.objects.count, partial(reencrypt.batches, _answers))
+
+
+def _answers(after: int) -> Slice:
+    heads = raw.read(_HEADS, [after])
+    primary = bytes.fromhex(keystore.encrypting_key_id())
+    # What is plain or current is not read at all.
+    old = [
+        key
+        for key, head in heads
+        if Keyring.is_encrypted(bytes(head)) and not bytes(head).endswith(primary)
+    ]
+    reencrypted, unreadable = 0, []
+    for row in Attempt.objects.filter(id__in=old).order_by("id"):
+        stored = data_encryption.StoredResponse(
+            row.error, row.answer_headers, bytes(row.answer_excerpt)
+        )
+        try:
+            answer = data_encryption.decrypt_response(row.delivery_id, row.number, stored)
+        except Unreadable as error:
+            public = ids.to_public(ids.ATTEMPT, row.id)
+            unreadable.append(f"The answer of attempt {public}: {error}")
+            continue
+        # The error's own column stays as it is.
+        said = answer._replace(error="" if row.error else answer.error)
+        sealed = data_encryption.encrypt_response(row.delivery_id, row.number, said)
+        reencrypted += Attempt.objects.filter(id=row.id).update(answer_excerpt=sealed)
+    progress = Progress(len(heads), reencrypted, tuple(unreadable))
+    return heads[-1][0] if heads else None, progress

@@ -1,0 +1,320 @@
+"""Slots: who pumps right now, known to everyone through rows with a heartbeat."""
+
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import Error as DatabaseFailure
+from django.db import IntegrityError, close_old_connections, transaction
+
+from channels_app import clock, keystore
+from channels_app.conf import keyring
+from channels_app.models import new_id, raw
+from delivery.conf import conf
+from delivery.models import PumpSlot, SweepRun
+from delivery.rules.sharding import KeyHolder
+from delivery.runtime.processes import runs
+
+logger = logging.getLogger(__name__)
+
+MISSING = "the encryption key %s is missing here: what it sealed is left to other processes"
+
+BEAT_S, STEWARD_BEAT_S, WEB_BEAT_S = 0.5, 1.0, 2.0
+"""Of pumps, of a maintenance process and of web processes; the latter two hold no deliveries that
+another process would have to take over."""
+STALLED_AFTER_S = 20.0
+"""How long a cluster may lack a pump until it is killed and started afresh."""
+TASKLESS_S = 300.0
+"""django-q2 runs a task each minute. Without one for so long its queue is stuck, which happens
+when a worker is killed while it holds the queue's lock: it too is then started afresh."""
+TASK = "fallback run"
+STALE_AFTER_S = 5.0
+"""A slot without a heartbeat for so long has lost its owner, wherever that ran."""
+QUIET_S = 1.5
+"""Three beats."""
+ELSEWHERE_S, NOWHERE_S = 1.0, 60.0
+"""How long a delivery waits that its taker had no key for: until another process may have taken
+its consumer over, or, where none has the key, until somebody may have brought it."""
+# Both twice a second in each pump: the ORM would take most of the time.
+BEAT = (
+    f"UPDATE {PumpSlot._meta.db_table} SET heartbeat_at = %s, in_flight = %s, followed = %s,"  # noqa: S608 (ours)
+    " clock_offset_ms = %s WHERE id = %s AND generation = %s"
+)
+CLAIMERS = (
+    f"SELECT generation, key_ids, missing_key_ids FROM {PumpSlot._meta.db_table}"  # noqa: S608 (a name of ours)
+    f" WHERE kind = '{PumpSlot.Kind.PUMP.value}' AND wake_address <> '' AND heartbeat_at >= %s"
+)
+
+
+class Replaced(Exception):
+    """Another process was given this slot; everything held in it is no longer ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class PumpRegistration:
+    """A slot that this process owns."""
+
+    id: int
+    generation: int
+    ordinal: int
+    kind: str
+    predecessor: int | None = None
+    """Generation of the dead owner it was taken from; its rows are to be given back."""
+
+    @property
+    def worker(self) -> str:
+        """How attempts name this process."""
+        return f"{conf().host}/{os.getpid()}/{self.kind}-{self.ordinal}"
+
+
+def acquire(
+    cluster: str, kind: str, places: int, wake_address: str = ""
+) -> PumpRegistration | None:
+    """A free place of ``kind`` in this cluster, or None when all are held by the living."""
+    now = clock.now()
+    taken = {slot.ordinal: slot for slot in PumpSlot.objects.filter(cluster=cluster, kind=kind)}
+    for ordinal in range(places):
+        slot = taken.get(ordinal)
+        if slot is not None and not is_dead(slot, now):
+            continue
+        held = _take(cluster, kind, ordinal, slot, wake_address, now)
+        if held is not None:
+            return held
+    return None
+
+
+def beat(held: PumpRegistration, in_flight: int, followed: int = 0) -> bool:
+    """Say that we live, and up to which number we follow the configuration.
+
+    False when somebody else was given the slot: stop at once.
+    """
+    values = raw.text(clock.now()), in_flight, followed, int(clock.drift_s() * 1000)
+    return bool(raw.execute(BEAT, [*values, held.id, held.generation]))
+
+
+def stop_claiming(held: PumpRegistration) -> None:
+    """Take nothing more: from now on the other pumps look after its consumers."""
+    start_claiming(held, "")
+
+
+def start_claiming(held: PumpRegistration, wake_address: str) -> None:
+    """Take deliveries again, woken at this address."""
+    mine = PumpSlot.objects.filter(id=held.id, generation=held.generation)
+    mine.update(wake_address=wake_address)
+
+
+def is_adrift(offset_s: float) -> bool:
+    """Whether a host whose clock is so far from the database's takes no deliveries."""
+    limit_s = conf().max_clock_offset_s
+    return bool(limit_s) and abs(offset_s) > limit_s
+
+
+def lack(generation: int, key_ids: Collection[str]) -> None:
+    """Say which encryption keys we met and do not have: the alarm, and a word to the others."""
+    mine = PumpSlot.objects.filter(generation=generation)
+    mine.update(missing_key_ids=",".join(sorted(key_ids)))
+
+
+def wait_s(key_id: str, others: Iterable[KeyHolder]) -> float:
+    """Seconds until what a key sealed that we lack may be taken again: short if others have it."""
+    return ELSEWHERE_S if any(key_id in other.keys for other in others) else NOWHERE_S
+
+
+def holders() -> list[KeyHolder]:
+    """Every living process of the installation with the encryption keys that it has read."""
+    horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
+    rows = PumpSlot.objects.filter(heartbeat_at__gte=horizon).order_by("host", "pid")
+    return [
+        KeyHolder.of(row.generation, row.key_ids, row.missing_key_ids, str(row)) for row in rows
+    ]
+
+
+def leave(held: PumpRegistration) -> None:
+    """Give the slot up on a clean stop."""
+    PumpSlot.objects.filter(id=held.id, generation=held.generation).delete()
+
+
+def living(kind: str = PumpSlot.Kind.PUMP) -> Sequence[PumpSlot]:
+    """Slots whose owner shows a heartbeat."""
+    horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
+    return list(PumpSlot.objects.filter(kind=kind, heartbeat_at__gte=horizon).order_by("id"))
+
+
+def listening() -> Sequence[PumpSlot]:
+    """The living that wake-ups can be sent to: pumps and web processes."""
+    horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
+    found = PumpSlot.objects.filter(heartbeat_at__gte=horizon).exclude(wake_address="")
+    return list(found.order_by("id"))
+
+
+def behind(number: int) -> dict[int, datetime]:
+    """Living pumps that do not follow the configuration up to ``number`` yet, and their last beats.
+
+    By their generations.
+    """
+    horizon = clock.now() - timedelta(seconds=STALE_AFTER_S)
+    pumps = PumpSlot.objects.filter(kind=PumpSlot.Kind.PUMP, heartbeat_at__gte=horizon)
+    return dict(pumps.filter(followed__lt=number).values_list("generation", "heartbeat_at"))
+
+
+def claimers() -> raw.Statement:
+    """A query for the living pumps that take deliveries: what KeyHolder.of reads."""
+    return CLAIMERS, [raw.text(clock.now() - timedelta(seconds=STALE_AFTER_S))]
+
+
+class ChangeMarker:
+    """Says again and again that a web process lives, and which encryption keys it has read."""
+
+    def __init__(self) -> None:
+        self._held: PumpRegistration | None = None
+        self._wake_address = ""
+        self._missing: set[str] = set()
+        self._told: tuple[int, frozenset[str]] = (0, frozenset())
+
+    def start(self, wake_address: str) -> None:
+        """In a thread of its own, for as long as the process lives; it is woken at the address."""
+        self._wake_address = wake_address
+        threading.Thread(target=self._run, name="announcement", daemon=True).start()
+
+    def beat(self) -> None:
+        """Once. Raises what the database raises."""
+        if self._held is None or not beat(self._held, 0):
+            # A process that stood still is buried like a dead one, and announces itself anew.
+            self._held = acquire(uuid.uuid4().hex, PumpSlot.Kind.WEB, 1, self._wake_address)
+        if keystore.refusal():
+            self.miss(keystore.encrypting_key_id())
+        if self._held is not None and self._missing:
+            told = self._held.generation, frozenset(self._missing)
+            if told != self._told:
+                lack(*told)
+                self._told = told
+
+    def miss(self, key_id: str) -> float:
+        """Note a key that we met and do not have; `wait_s` of it."""
+        if key_id not in self._missing:
+            self._missing.add(key_id)
+            logger.error(MISSING, key_id)
+        return wait_s(key_id, holders())
+
+    def _run(self) -> None:
+        rest = threading.Event()
+        while True:
+            try:
+                self.beat()
+            except DatabaseFailure:
+                close_old_connections()
+            rest.wait(WEB_BEAT_S)
+
+
+change_marker = ChangeMarker()
+
+
+class DeadPumpReaper:
+    """Finds slots whose owner is gone, and is not misled by a database that stood still.
+
+    While nobody could write, nobody could beat: whoever is silent now must stay so for three beats
+    in our sight. A missing process is believed after three missing beats, not at once: a container
+    of the same host name has process numbers of its own.
+    """
+
+    def __init__(self) -> None:
+        self._silent: dict[tuple[int, datetime], float] = {}
+        """Since when (`time.monotonic`) we see a generation with that heartbeat."""
+
+    def dead(self) -> Sequence[PumpSlot]:
+        """Slots without a process or a heartbeat, beyond doubt."""
+        now, ticks = clock.now(), time.monotonic()
+        suspects = [slot for slot in PumpSlot.objects.all() if is_dead(slot, now)]
+        keys = [(slot.generation, slot.heartbeat_at) for slot in suspects]
+        self._silent = {key: self._silent.get(key, ticks) for key in keys}
+        return [
+            slot
+            for slot, key in zip(suspects, keys, strict=True)
+            if ticks - self._silent[key] >= QUIET_S
+            or (_is_gone(slot) and slot.heartbeat_at < now - timedelta(seconds=QUIET_S))
+        ]
+
+
+dead_pump_reaper = DeadPumpReaper()
+
+
+def is_dead(slot: PumpSlot, now: datetime) -> bool:
+    """Whether the owner is gone: no process of that number on this host, or no heartbeat."""
+    if slot.heartbeat_at < now - timedelta(seconds=STALE_AFTER_S):
+        return True
+    return _is_gone(slot)
+
+
+def _is_gone(slot: PumpSlot) -> bool:
+    return slot.host == conf().host and not runs(slot.pid)
+
+
+def reap(slot: PumpSlot) -> bool:
+    """Remove a dead slot; True for the one caller who did and now releases its rows."""
+    return bool(PumpSlot.objects.filter(id=slot.id, generation=slot.generation).delete()[0])
+
+
+class Watch:
+    """Asked again and again by the supervisor: does this cluster pump?"""
+
+    def __init__(self, cluster: str, places: int) -> None:
+        self._cluster = cluster
+        self._places = places
+        self._complete_at = self._started_at = time.monotonic()
+
+    def __call__(self) -> bool:
+        """False once a place had no heartbeat for ``STALLED_AFTER_S``, or the queue is stuck; a gap
+        while one pump hands over to the next is no reason to kill them all."""
+        # The asking thread lives as long as the supervisor and ends no request that would do it: a
+        # connection that broke with the database has to be dropped before the next question.
+        close_old_connections()
+        beating = sum(slot.cluster == self._cluster for slot in living())
+        if beating >= self._places:
+            self._complete_at = time.monotonic()
+        if time.monotonic() - self._started_at > STALLED_AFTER_S and not _task_ran_lately():
+            return False
+        return time.monotonic() - self._complete_at < STALLED_AFTER_S
+
+
+def note_task() -> None:
+    """Called when a cluster starts and by each scheduled task: django-q2's queue moves."""
+    now = clock.now()
+    SweepRun.objects.update_or_create(name=TASK, defaults={"next_at": now, "last_started_at": now})
+
+
+def _task_ran_lately() -> bool:
+    horizon = clock.now() - timedelta(seconds=TASKLESS_S)
+    return SweepRun.objects.filter(name=TASK, last_started_at__gte=horizon).exists()
+
+
+def _take(
+    cluster: str, kind: str, ordinal: int, slot: PumpSlot | None, wake_address: str, now: datetime
+) -> PumpRegistration | None:
+    generation = new_id()
+    values = {
+        "generation": generation,
+        "host": conf().host,
+        "pid": os.getpid(),
+        "wake_address": wake_address,
+        "started_at": now,
+        "heartbeat_at": now,
+        "in_flight": 0,
+        "key_ids": ",".join(sorted(keyring().ids)),
+        "missing_key_ids": "",
+        "followed": 0,
+    }
+    if slot is not None:
+        mine = PumpSlot.objects.filter(id=slot.id, generation=slot.generation)
+        if not mine.update(**values):
+            return None
+        return PumpRegistration(slot.id, generation, ordinal, kind, slot.generation)
+    with suppress(IntegrityError), transaction.atomic():
+        created = PumpSlot.objects.create(cluster=cluster, kind=kind, ordinal=ordinal, **values)
+        return PumpRegistration(created.id, generation, ordinal, kind)
+    return None  # a sibling was faster

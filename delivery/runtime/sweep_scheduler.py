@@ -1,0 +1,198 @@
+"""Rounds: sweeps in the order in which they fall due, a long one in slices between the others."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.db import Error as DatabaseFailure
+
+from channels_app import clock, transactions
+from channels_app.models import raw
+from delivery import metrics
+from delivery.models import SweepRun
+
+logger = logging.getLogger(__name__)
+
+SLICE_S = 0.1
+"""Seconds after which a sweep with more to do lets the others have their turn."""
+NOTIFIED_INTERVAL_S = 10.0
+"""How often one begins that a look finds nothing to do for: its row says that it is alive."""
+SOON_S = 0.05
+"""What is due within so many seconds begins now: those of one rhythm stay together, and share one
+write and one wake-up."""
+# Later than its rhythm allows: the database's clock was set back.
+BEGIN = f"""
+    UPDATE {SweepRun._meta.db_table} SET next_at = %s, last_started_at = %s,
+    last_duration_ms = 0, last_count = 0, last_error = ''
+    WHERE name = %s AND (next_at <= %s OR next_at > %s)
+"""  # noqa: S608 (a name of ours)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Something that has to be done again and again."""
+
+    name: str
+    every_s: float
+    work: Callable[[], Iterator[int]]
+    """Short steps, each with the number of rows it touched; no transaction is open in between."""
+    idle_s: float = 0.0
+    """A longer rhythm for as long as there is nothing to do."""
+    pause_s: float = 0.0
+    """Between two slices of a long run that is in no hurry."""
+    has_work: Callable[[], bool] | None = None
+    """A look that is cheaper than beginning, for a rhythm so quick that an idle broker feels it."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A sweep under way."""
+
+    steps: Iterator[int]
+    started: float
+    held_until: float
+    """When somebody else may begin the same sweep, by our own ticks."""
+    count: int = 0
+    spent_s: float = 0.0
+    error: str = field(default="")
+
+
+class SweepScheduler:
+    """Sweeps as one process runs them: whoever moves a sweep's clock in the database forward.
+
+    When each falls due is remembered here, so that an idle broker asks the database little.
+    """
+
+    def __init__(self, sweeps: Sequence[Sweep]) -> None:
+        self._sweeps = {sweep.name: sweep for sweep in sweeps}
+        self._due = dict.fromkeys(self._sweeps, float("-inf"))
+        self._open: dict[str, _Run] = {}
+        self._notified: dict[str, float] = {}
+        """When each began last."""
+        self._is_new = True
+        """Whether nothing is known yet of the clocks in the database."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sweep has more to do."""
+        return bool(self._open)
+
+    def turn(self) -> int:
+        """One slice of each sweep that is due, longest waiting first; returns how many began."""
+        ticks = time.monotonic()
+        if self.rest_s() > 0:
+            return 0
+        names = sorted(self._due, key=self._due.__getitem__)
+        due = [name for name in names if self._due[name] <= ticks + SOON_S]
+        fresh = [self._sweeps[name] for name in due if name not in self._open]
+        began = self._begin([sweep for sweep in fresh if not self._rests(sweep, ticks)])
+        for name in due:
+            if name in self._open:
+                self._go_on(self._sweeps[name], self._open[name])
+        return began
+
+    def rest_s(self) -> float:
+        """Seconds until a sweep wants to run."""
+        return max(0.0, min(self._due.values()) - time.monotonic())
+
+    def _rests(self, sweep: Sweep, ticks: float) -> bool:
+        """Whether there is nothing to do, and nobody waits to be told so."""
+        if sweep.has_work is None:
+            return False
+        if (
+            ticks - self._notified.get(sweep.name, float("-inf")) < NOTIFIED_INTERVAL_S
+            and not sweep.has_work()
+        ):
+            self._due[sweep.name] = ticks + max(sweep.every_s, sweep.idle_s)
+            return True
+        return False
+
+    def _begin(self, sweeps: Sequence[Sweep]) -> int:
+        """Open those that nobody else runs; returns how many."""
+        if not sweeps:
+            return 0
+        now, ticks = clock.now(), time.monotonic()
+        if self._is_new:
+            # Most are not due yet when somebody else runs them: one question tells which.
+            self._is_new = False
+            known = self._learn(sweeps, now, ticks)
+            sweeps = [sweep for sweep in known if self._due[sweep.name] <= ticks + SOON_S]
+        # By name: two who begin at once lock the rows in one order.
+        sweeps = sorted(sweeps, key=lambda sweep: sweep.name)
+        begun = [sweep for sweep, found in zip(sweeps, _claim(sweeps, now), strict=True) if found]
+        for sweep in begun:
+            self._open[sweep.name] = _Run(sweep.work(), ticks, ticks + sweep.every_s)
+            self._notified[sweep.name] = ticks
+        self._learn([sweep for sweep in sweeps if sweep.name not in self._open], now, ticks)
+        return len(begun)
+
+    def _learn(self, sweeps: Sequence[Sweep], now: datetime, ticks: float) -> list[Sweep]:
+        """Ask when these are due, and make the clocks that are missing; returns the others."""
+        if not sweeps:
+            return []
+        names = [sweep.name for sweep in sweeps]
+        notified = dict(SweepRun.objects.filter(name__in=names).values_list("name", "next_at"))
+        for sweep in sweeps:
+            next_at = notified.get(sweep.name)
+            if next_at is None:
+                SweepRun.objects.get_or_create(name=sweep.name, defaults={"next_at": now})
+                next_at = now
+            rest_s = (next_at - now).total_seconds()
+            self._due[sweep.name] = ticks + (max(0.0, rest_s) if rest_s <= sweep.every_s else 0.0)
+        return [sweep for sweep in sweeps if sweep.name in notified]
+
+    def _go_on(self, sweep: Sweep, run: _Run) -> None:
+        started = time.monotonic()
+        try:
+            done = self._slice(sweep, run, started + SLICE_S)
+        except DatabaseFailure as failure:
+            # The others still run, and this one again at its next time.
+            run.error, done = f"{type(failure).__name__}: {failure}"[:500], True
+            logger.warning("sweep %s failed: %s", sweep.name, run.error)
+        ticks = time.monotonic()
+        run.spent_s += ticks - started
+        if done:
+            del self._open[sweep.name]
+            idle = not (run.count or run.error)
+            rhythm = max(sweep.every_s, sweep.idle_s) if idle else sweep.every_s
+            self._due[sweep.name] = max(ticks, run.started + rhythm)
+            self._report(sweep, run)
+            return
+        self._due[sweep.name] = ticks + sweep.pause_s
+        if run.held_until - ticks < sweep.every_s / 2:
+            run.held_until = ticks + sweep.every_s
+            later = clock.now() + timedelta(seconds=sweep.every_s)
+            SweepRun.objects.filter(name=sweep.name).update(next_at=later)
+
+    def _slice(self, sweep: Sweep, run: _Run, end: float) -> bool:
+        """Steps until ``end``; whether that was all."""
+        for count in run.steps:
+            run.count += count
+            metrics.SWEPT.labels(sweep.name).inc(count)
+            if time.monotonic() >= end:
+                return False
+        return True
+
+    def _report(self, sweep: Sweep, run: _Run) -> None:
+        # Nothing found in no time is what the beginning wrote down already.
+        if run.count or run.error or run.spent_s >= SLICE_S:
+            SweepRun.objects.filter(name=sweep.name).update(
+                last_duration_ms=int(run.spent_s * 1000),
+                last_count=run.count,
+                last_error=run.error,
+            )
+
+
+def _claim(sweeps: Sequence[Sweep], now: datetime) -> list[int]:
+    """Move the clocks of these forward, in one round trip and one commit; 1 for each that was due,
+    0 where somebody else was faster."""
+    statements: list[raw.Statement] = []
+    due_by = raw.text(now + timedelta(seconds=SOON_S))
+    for sweep in sweeps:
+        soon = raw.text(now + timedelta(seconds=sweep.every_s))
+        statements.append((BEGIN, [soon, raw.text(now), sweep.name, due_by, soon]))
+    if len(statements) < 2:  # one is a transaction by itself, and two round trips less
+        return [raw.execute(sql, values) for sql, values in statements]
+    return transactions.run(lambda: raw.execute_all(statements))

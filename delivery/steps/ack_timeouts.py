@@ -1,0 +1,42 @@
+"""Patience: how long a consumer's acknowledgements took of late, from the tables (S3-30)."""
+
+from typing import Any
+
+from channels_app.models.hints import by_index
+from delivery.models import Attempt, Delivery
+from delivery.rules import ack_timeouts
+from delivery.rules.acks import Bounds
+from delivery.rules.lifecycle import DeliveryState, Reason
+
+RECENT = 200
+"""Deliveries that are looked at: a few milliseconds, whatever the consumer's history."""
+_ENDS = (DeliveryState.DELIVERED, DeliveryState.DEAD)
+
+
+def wait_ms(consumer_id: int, bounds: Bounds) -> float:
+    """How long to wait now for the word about a delivery to this consumer.
+
+    Only first attempts count: about a later one nobody knows which of them was acknowledged.
+    """
+    rows: list[Any] = []
+    for state in _ENDS:
+        of_state = Delivery.objects.filter(consumer_id=consumer_id, state=state.value)
+        recent = by_index(of_state, "delivery_list").order_by("-id")
+        rows += recent.values_list("id", "reason", "attempt_count", "finished_at")[:RECENT]
+    rows = sorted(rows, reverse=True)[:RECENT]
+    heard = {
+        key: finished_at
+        for key, reason, attempts, finished_at in rows
+        if reason == Reason.ACKNOWLEDGED and attempts == 1
+    }
+    silent = sum(
+        reason in {Reason.ACK_TIMEOUT, Reason.EXHAUSTED}
+        or (reason == Reason.ACKNOWLEDGED and attempts > 1)
+        for _, reason, attempts, _ in rows
+    )
+    firsts = Attempt.objects.filter(delivery_id__in=list(heard), number=1)
+    took_ms = [
+        (heard[key] - started_at).total_seconds() * 1000 - total_ms
+        for key, started_at, total_ms in firsts.values_list("delivery_id", "started_at", "total_ms")
+    ]
+    return ack_timeouts.wait_ms(took_ms, silent, low=bounds.low_ms, high=bounds.high_ms)

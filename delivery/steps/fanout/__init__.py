@@ -1,0 +1,433 @@
+"""Dispatch: make a delivery for every consumer that wants a message, all or none (S0-32).
+
+A pump that would claim a delivery the moment it is queued can have it made already claimed: the
+same row, a search, a lock and an update earlier.
+"""
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from channels_app import failpoints, transactions
+from channels_app.config_cache import config_cache
+from channels_app.models import Consumer, Message, new_id, raw
+from delivery import lanes
+from delivery.models import ConsumerHealth, Counter, Delivery, PullWorker
+from delivery.models.counter import MADE
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.direct_claim import DirectClaim
+from delivery.rules.lanes import BEHIND
+from delivery.rules.lifecycle import DeliveryState, Reason
+from delivery.rules.recipients import Recipients
+from delivery.steps.fanout.waiting import (
+    MESSAGES,
+    Accepted,
+    MessageScan,
+    SelectPayloads,
+    are_waiting,
+    lock,
+    lock_alone,
+    of_channel,
+)
+
+MAX_ROWS = 200
+"""Deliveries that one transaction makes, unless a single message has more consumers: whatever is
+more urgent waits for its end."""
+RIVALS_S, RIVAL_PAUSE_S = 1.0, 0.002
+"""How long a receiver waits for those who fan out what it is to see, and between two looks."""
+MAX_PASSED = 2_000
+"""How many messages that are somebody else's, or behind such of their key, a fan-out looks beyond:
+as many as ten pumps hold at a time."""
+NEVER = raw.text(BEHIND)
+_NUMBERS = ("id", "message_id", "consumer_id", "channel_id", "priority")
+_VALUES = ("due_at", "expires_at", "event_type", "ordering_key", "accepted_at")
+QUEUED = raw.Insert(
+    Delivery,
+    numbers=_NUMBERS,
+    values=_VALUES,
+    same={"state": DeliveryState.QUEUED.value, "reason": Reason.ACCEPTED.value},
+)
+CLAIMED = raw.Insert(
+    Delivery,
+    numbers=(*_NUMBERS, "lease_owner"),
+    values=_VALUES,
+    same={
+        "state": DeliveryState.IN_FLIGHT.value,
+        "reason": Reason.CLAIMED.value,
+        "attempt_count": 1,
+        "version": 2,  # as if it had been queued first
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FanoutResult:
+    """What one batch of fan-out made."""
+
+    message_count: int = 0
+    more: bool = False
+    """Whether others may be waiting."""
+    oldest_accepted_at: datetime | None = None
+    due: dict[int, dict[int, datetime]] = field(default_factory=dict)
+    """Earliest instant at which each consumer has something queued of each priority."""
+    claimed: list[ClaimedDelivery] = field(default_factory=list)
+    """What the taker has now; each consumer's in the order in which it is to be sent."""
+    along: list[tuple[Any, ...]] = field(default_factory=list)
+    """What was asked along."""
+
+
+class _NewDelivery(NamedTuple):
+    """A delivery that is about to be made."""
+
+    id: int
+    message: Accepted
+    consumer_id: int
+
+
+def fan_out(
+    limit: int,
+    slot: int,
+    taker: DirectClaim | None = None,
+    notified: Collection[int] = (),
+    select_payloads: SelectPayloads | None = None,
+    *,
+    oldest_first: bool = False,
+) -> FanoutResult:
+    """Fan out up to ``limit`` accepted messages; of a backlog those of the highest priority.
+
+    Safe to run anywhere at once: messages that another worker is fanning out are skipped, and a
+    message that was fanned out is no longer in the state that this looks for. ``notified`` are ids
+    of some that are probably waiting: those that wait beside them are found all the same. Of few
+    of them ``select_payloads`` is asked along, without a round trip of its own.
+    ``oldest_first`` ignores priority: the guard against starvation.
+    """
+    look = MessageScan(limit)
+    if notified:
+        made = _make(partial(_fan_out_notified, notified, look, slot, taker, select_payloads))
+        if made.message_count or not made.more:
+            return made
+    return _run(look, slot, taker, oldest_first=oldest_first)
+
+
+def fan_out_for_receiver(
+    message_ids: Collection[int], slot: int, taker: DirectClaim, select_payloads: SelectPayloads
+) -> FanoutResult:
+    """Fan out these and no others, for a receiver that waits for one of them.
+
+    Nothing where somebody else has them, or a consumer of theirs keeps the order of keys: that asks
+    for a look at all that wait, which is the pumps'.
+    """
+    return _make(partial(_fan_out_alone, message_ids, slot, taker, select_payloads))
+
+
+def fan_out_late(limit: int, slot: int, *, accepted_before: datetime) -> FanoutResult:
+    """The same for messages that nobody took in time (S0-33)."""
+    look = MessageScan(limit, " AND accepted_at < %s", (raw.text(accepted_before),))
+    return _run(look, slot, None, oldest_first=True)
+
+
+def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
+    """Fan out what waits in a channel, for a receiver that looks now: a transaction at a time.
+
+    What another process is fanning out just now is waited for, `RIVALS_S` at most. Of a large
+    backlog only the newest messages are looked at, without those of a key that keeps its order.
+    """
+    ids, is_all = of_channel(channel_id)
+    if not ids:
+        return
+    if is_all:
+        work = partial(_fan_out_messages, ids, len(ids), MessageScan(len(ids)), slot, None)
+    else:
+        work = partial(_fan_out_free, ids, slot)
+    end = time.monotonic() + RIVALS_S
+    while True:
+        made = _make(work)
+        yield made
+        can_go_on = made.message_count > 0 or is_all
+        if not (can_go_on and are_waiting(ids) and time.monotonic() < end):
+            return
+        if not made.message_count:
+            time.sleep(RIVAL_PAUSE_S)
+
+
+def _run(
+    look: MessageScan, slot: int, taker: DirectClaim | None, *, oldest_first: bool
+) -> FanoutResult:
+    # A look without a lock first: an idle broker opens no transaction to find nothing, and a look
+    # that locks would stop at each entry that earlier messages have left in the index and nobody
+    # has cleared away yet. With ten messages waiting it takes three times as long.
+    ids, is_all = look.first()
+    if is_all:
+        return (
+            _make(partial(_fan_out_messages, ids, len(ids), look, slot, taker))
+            if ids
+            else FanoutResult()
+        )
+    if ids:
+        made = _make(partial(_fan_out_messages, ids, len(ids), look, slot, taker))
+        if made.message_count:
+            return made
+    elif not oldest_first:
+        ids, is_alike = look.ranked(0, oldest_first=False)
+        if not is_alike:
+            made = _make(partial(_fan_out_urgent, ids, slot, taker))
+            if made.message_count:
+                return made
+    passed, more = list[int](), False
+    while ids := look.ranked(len(passed), oldest_first=True)[0]:
+        if len(passed) >= MAX_PASSED:
+            return FanoutResult(more=True)
+        passed += ids
+        made = _make(partial(_fan_out_messages, passed, len(ids), look, slot, taker))
+        if made.message_count or len(ids) < look.limit:
+            return made
+        # All of these are somebody else's just now: there may be more behind them.
+        more = more or made.more
+    return FanoutResult(more=more)
+
+
+def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
+    made = transactions.run(work, on_collision=new_id.reseed)
+    failpoints.reach("after_birth" if made.claimed else "after_dispatch")
+    return made
+
+
+def _fan_out_messages(
+    passed: list[int], found: int, look: MessageScan, slot: int, taker: DirectClaim | None
+) -> FanoutResult:
+    locked = lock(passed[-found:])
+    if not locked:
+        return FanoutResult()
+    # Asked after the messages were locked: whoever registered before one of them was accepted
+    # is in the answer, and a half-read list of consumers cannot exist.
+    config_cache.refresh(now=True)
+    made = _fan_out(lanes.in_turn(locked, passed), slot, taker)
+    return replace(made, more=found == look.limit or made.message_count < len(locked))
+
+
+def _fan_out_free(ids: list[int], slot: int) -> FanoutResult:
+    """Of a backlog what may overtake."""
+    locked = lock(ids)
+    config_cache.refresh(now=True)
+    return _fan_out(_free(locked), slot, None)
+
+
+def _free(locked: list[Accepted]) -> list[Accepted]:
+    """What may overtake: a key keeps the order of acceptance."""
+    channels = {view.channel_id for view in config_cache.ordered().values()}
+    return [it for it in locked if not (it.ordering_key and it.channel_id in channels)]
+
+
+def _fan_out_urgent(ids: list[int], slot: int, taker: DirectClaim | None) -> FanoutResult:
+    """Of a backlog what may overtake, of one priority: what is less urgent does not hold it up.
+
+    A key keeps the order of acceptance: its messages wait for a fan-out by age, which is at once
+    where they are most of what was found.
+    """
+    locked = lock(ids)
+    highest = max((it.priority for it in locked), default=0)
+    locked = [it for it in locked if it.priority == highest]
+    config_cache.refresh(now=True)
+    free = _free(locked)
+    if 2 * len(free) < len(locked):
+        return FanoutResult(more=True)
+    return replace(_fan_out(free, slot, taker), more=True)
+
+
+def _fan_out_notified(
+    notified: Collection[int],
+    look: MessageScan,
+    slot: int,
+    taker: DirectClaim | None,
+    select_payloads: SelectPayloads | None,
+) -> FanoutResult:
+    waiting, is_all, locked, number, along = look.with_notified(notified, select_payloads)
+    if not locked:
+        return FanoutResult(more=bool(waiting) or not is_all)
+    config_cache.refresh(number=number)
+    made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
+    return replace(made, more=not is_all or made.message_count < len(waiting), along=along)
+
+
+def _fan_out_alone(
+    message_ids: Collection[int], slot: int, taker: DirectClaim, select_payloads: SelectPayloads
+) -> FanoutResult:
+    locked, number, along = lock_alone(message_ids, select_payloads)
+    config_cache.refresh(number=number)
+    channels = {view.channel_id for view in config_cache.ordered().values()}
+    if not locked or any(it.channel_id in channels for it in locked):
+        return FanoutResult()
+    return replace(_fan_out(locked, slot, taker), along=along)
+
+
+def _fan_out(turned: list[Accepted], slot: int, taker: DirectClaim | None) -> FanoutResult:
+    """Make the deliveries of messages that are locked."""
+    messages, rows = _deliveries(turned)
+    if not messages:
+        return FanoutResult()
+    entered = lanes.new_deliveries(rows)
+    if entered.behind:
+        rows = [_behind(row) if row.id in entered.behind else row for row in rows]
+    chosen = _chosen(rows, taker)
+    queued = [row for row in rows if row.id not in chosen] if chosen else rows
+    claimed = _claimed(chosen.values(), taker)
+    due: dict[tuple[int, int], str] = {}
+    for _, message, consumer_id in queued:
+        if message.due_at == NEVER:
+            continue
+        key = consumer_id, message.priority
+        due[key] = min(due.get(key, message.due_at), message.due_at)
+    by_consumer: dict[int, dict[int, datetime]] = {}
+    for (consumer_id, priority), due_at in due.items():
+        by_consumer.setdefault(consumer_id, {})[priority] = raw.instant(due_at)
+    made = FanoutResult(
+        message_count=len(messages),
+        oldest_accepted_at=raw.instant(min(it.accepted_at for it in messages)),
+        due=by_consumer,
+        claimed=claimed,
+    )
+    failpoints.reach("in_birth" if claimed else "in_dispatch")
+    raw.execute_last(
+        [
+            *entered.statements,
+            *QUEUED.statements(
+                (_numbers(row), _values(row.message, row.message.due_at)) for row in queued
+            ),
+            *_making(chosen.values(), taker),
+            *_marking(messages, rows),
+            *Counter.adding(_tally(queued, claimed), slot),
+        ]
+    )
+    return made
+
+
+def _deliveries(messages: list[Accepted]) -> tuple[list[Accepted], list[_NewDelivery]]:
+    """Rows for as many of the messages as one transaction should make, and those messages."""
+    recipients = Recipients(config_cache.channels(), Counter.unfinished, _away)
+    rows: list[_NewDelivery] = []
+    for place, message in enumerate(messages):
+        ids = recipients.of(message.channel_id, message.event_type, message.ordering_key)
+        if place and len(rows) + len(ids) > MAX_ROWS:
+            return messages[:place], rows
+        rows += [_NewDelivery(new_id(), message, consumer_id) for consumer_id in ids]
+    return messages, rows
+
+
+def _away(consumer_ids: Collection[int]) -> set[int]:
+    """Those of a queue's consumers that are left out while others are there."""
+    views = config_cache.consumers()
+    select_payloads = (one for one in consumer_ids if views[one].mode == Consumer.Mode.PULL)
+    return ConsumerHealth.resting(consumer_ids) | PullWorker.absent(select_payloads)
+
+
+def _chosen(
+    rows: list[_NewDelivery], taker: DirectClaim | None
+) -> dict[int, tuple[_NewDelivery, int]]:
+    """What the taker takes, by id, with the length of its lease; best first."""
+    if taker is None:
+        return {}
+    now = raw.text(taker.now)
+    due: dict[int, list[_NewDelivery]] = {}
+    for row in rows:
+        if row.message.priority >= taker.least and row.message.is_due(now):
+            due.setdefault(row.consumer_id, []).append(row)
+    chosen: dict[int, tuple[_NewDelivery, int]] = {}
+    leaves = taker.leave({consumer_id: len(some) for consumer_id, some in due.items()})
+    for consumer_id, (limit, lease_ms) in leaves.items():
+        best = sorted(due[consumer_id], key=_urgency)
+        chosen |= {row.id: (row, lease_ms) for row in best[:limit]}
+    return chosen
+
+
+def _behind(row: _NewDelivery) -> _NewDelivery:
+    """The same, waiting for an earlier one of its key (delivery/lanes)."""
+    return row._replace(message=row.message._replace(due_at=NEVER))
+
+
+def _urgency(row: _NewDelivery) -> tuple[int, str, int]:
+    return -row.message.priority, row.message.due_at, row.id
+
+
+def _numbers(row: _NewDelivery) -> tuple[int, ...]:
+    message = row.message
+    return row.id, message.id, row.consumer_id, message.channel_id, message.priority
+
+
+def _values(message: Accepted, due_at: str) -> tuple[str | None, ...]:
+    kind = message.event_type, message.ordering_key
+    return due_at, message.expires_at, *kind, message.accepted_at
+
+
+def _making(
+    chosen: Iterable[tuple[_NewDelivery, int]], taker: DirectClaim | None
+) -> Iterable[raw.Statement]:
+    if taker is None:
+        return ()
+    ends = {lease_ms: raw.text(taker.end(lease_ms)) for _, lease_ms in chosen}
+    return CLAIMED.statements(
+        ((*_numbers(row), taker.owner), _values(row.message, ends[lease_ms]))
+        for row, lease_ms in chosen
+    )
+
+
+def _claimed(
+    chosen: Iterable[tuple[_NewDelivery, int]], taker: DirectClaim | None
+) -> list[ClaimedDelivery]:
+    if taker is None:
+        return []
+    ends: dict[int, datetime] = {}
+    instants: dict[str, datetime] = {}
+    claimed: list[ClaimedDelivery] = []
+    for (delivery_id, message, consumer_id), lease_ms in chosen:
+        if lease_ms not in ends:
+            ends[lease_ms] = taker.end(lease_ms)
+        for text in (message.due_at, message.accepted_at):
+            if text not in instants:
+                instants[text] = raw.instant(text)
+        claimed.append(
+            ClaimedDelivery(
+                id=delivery_id,
+                message_id=message.id,
+                consumer_id=consumer_id,
+                attempt=1,
+                failure_count=0,
+                interruption_count=0,
+                priority=message.priority,
+                due_at=instants[message.due_at],
+                accepted_at=instants[message.accepted_at],
+                event_type=message.event_type,
+                ordering_key=message.ordering_key,
+                replayed=False,
+                lease_until=ends[lease_ms],
+            )
+        )
+    return claimed
+
+
+def _marking(messages: Sequence[Accepted], rows: Iterable[_NewDelivery]) -> Iterator[raw.Statement]:
+    fan_out = Tally(row.message.id for row in rows)
+    by_count: dict[int, list[int]] = {}
+    for message in messages:
+        by_count.setdefault(fan_out[message.id], []).append(message.id)
+    for count, ids in by_count.items():
+        yield (
+            f"UPDATE {MESSAGES} SET state = %s, consumer_count = %s "
+            f"WHERE id IN ({raw.listed(ids)})",
+            [Message.State.DISPATCHED.value, count],
+        )
+
+
+def _tally(
+    queued: Iterable[_NewDelivery], claimed: Iterable[ClaimedDelivery]
+) -> Tally[tuple[int, str]]:
+    tally: Tally[tuple[int, str]] = Tally()
+    states = (DeliveryState.QUEUED.value, queued), (DeliveryState.IN_FLIGHT.value, claimed)
+    for state, rows in states:
+        for consumer_id, count in Tally(row.consumer_id for row in rows).items():
+            tally[consumer_id, state] = count
+            tally[consumer_id, MADE] += count
+    return tally

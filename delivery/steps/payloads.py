@@ -1,0 +1,158 @@
+"""Parcels: read what claimed deliveries carry, once per message however many consumers."""
+
+import json
+import logging
+from collections import Counter as Tally
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from channels_app import data_encryption
+from channels_app.models import Message, MessageBody, raw
+from channels_app.rules import ids
+from channels_app.rules.encryption import Changed, KeyMissing, Unreadable
+from delivery.rules.outcome import Outcome
+
+logger = logging.getLogger(__name__)
+
+SMALL_BYTES = 64 * 1024
+"""Bodies up to this size come with everything else; a larger one only when it is asked for."""
+KEPT_BYTES = 8 * 1024 * 1024
+"""Of bodies that a shelf keeps for consumers whose turn comes later."""
+READ_AT_ONCE = 500
+
+_COLUMNS = f"""
+SELECT m.id, m.content_type, m.headers, m.consumer_count, m.body_bytes,
+    CASE WHEN m.body_bytes <= %s THEN b.data END, b.key_id
+FROM {Message._meta.db_table} m
+LEFT JOIN {MessageBody._meta.db_table} b ON b.message_id = m.id
+WHERE m.id IN """
+
+
+Row: TypeAlias = tuple[Any, ...]
+"""A message as `select_payloads` finds it."""
+
+
+class Payload(NamedTuple):
+    """A message's content, opened."""
+
+    content_type: str
+    headers: dict[str, str]
+    body: bytes | None
+    """None: left where it is for its size, or not to be had; then ``error`` says why."""
+    size: int
+    """Bytes of the body."""
+    error: str = ""
+    missing_key: str = ""
+    """Id of the key that this process lacks, and another one may have."""
+    outcome: Outcome = Outcome.BODY_UNREADABLE
+    """How an attempt ends that has an ``error`` in place of a body."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the body can be had by asking for it."""
+        return self.body is None and not self.error
+
+
+MISSING = Payload("", {}, None, 0, "The stored message is missing.")
+"""Of a message without a row."""
+
+
+def select_payloads(message_ids: Iterable[int], largest: int = SMALL_BYTES) -> raw.Statement:
+    """What finds the content of these messages, bodies up to ``largest`` bytes with it."""
+    return f"{_COLUMNS}({raw.listed(message_ids)})", [largest]
+
+
+def load(message_ids: Iterable[int]) -> dict[int, Payload]:
+    """Content of these messages, of whatever size; an id without a row is absent."""
+    return {found[0]: _open(found) for found in _read(set(message_ids), largest=1 << 62)}
+
+
+class PayloadCache:
+    """The contents that a pump has on hand, within ``KEPT_BYTES``.
+
+    A message that goes to several consumers stays until each of them had it, or until newer ones
+    need its place: consumers that take at different times do not read it once each.
+    """
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._room = kept_bytes
+        self._kept: OrderedDict[int, tuple[Payload, int]] = OrderedDict()
+        """With the number of consumers that are still to come; those kept longest first."""
+
+    def load(self, message_ids: Iterable[int]) -> dict[int, Payload]:
+        """Content of these messages, each id as often as it is sent; one without a row is absent.
+
+        Large bodies are left; see `Payload.is_left` and `load`.
+        """
+        uses = Tally(message_ids)
+        known = {key: self._kept[key][0] for key in uses if key in self._kept}
+        for key in known:
+            self._use(key, uses[key])
+        for found in _read(uses.keys() - known.keys(), largest=SMALL_BYTES):
+            key, _, _, consumer_count, *_ = found
+            payload = known[key] = _open(found)
+            if payload.body is not None and consumer_count > uses[key]:
+                self._keep(key, payload, consumer_count - uses[key])
+        return known
+
+    def prepare(self, message_ids: Iterable[int]) -> None:
+        """Read what is going to be sent in a moment; large bodies stay where they are."""
+        for found in _read(set(message_ids) - self._kept.keys(), largest=SMALL_BYTES):
+            key, _, _, consumer_count, *_ = found
+            payload = _open(found)
+            if payload.body is not None:
+                self._keep(key, payload, max(1, consumer_count))
+
+    def stock(self, rows: Iterable[Row], uses: Mapping[int, int]) -> None:
+        """Keep what was found already, for so many uses of each message; large bodies not."""
+        for found in rows:
+            key = found[0]
+            if uses.get(key) and key not in self._kept:
+                payload = _open(found)
+                if payload.body is not None:
+                    self._keep(key, payload, uses[key])
+
+    def _use(self, key: int, times: int) -> None:
+        payload, left = self._kept[key]
+        if left > times:
+            self._kept[key] = payload, left - times
+        else:
+            self._drop(key)
+
+    def _keep(self, key: int, payload: Payload, left: int) -> None:
+        self._kept[key] = payload, left
+        self._room -= payload.size
+        while self._room < 0:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: int) -> None:
+        self._room += self._kept.pop(key)[0].size
+
+
+def _read(message_ids: Collection[int], *, largest: int) -> Iterable[Row]:
+    keys = sorted(message_ids)
+    for start in range(0, len(keys), READ_AT_ONCE):
+        yield from raw.read(*select_payloads(keys[start : start + READ_AT_ONCE], largest))
+
+
+def _open(found: Row) -> Payload:
+    message_id, content_type, headers, _, size, data, key_id = found
+    forwarded: dict[str, str] = {}
+    try:
+        if headers != "{}":
+            forwarded = data_encryption.decrypt_headers(message_id, json.loads(headers))
+        if key_id is None:
+            return Payload(content_type, forwarded, None, size, "The stored body is missing.")
+        if data is None:
+            return Payload(content_type, forwarded, None, size)
+        body = data_encryption.decrypt_body(message_id, bytes(data), key_id)
+    except Changed as error:
+        logger.error("message %s: %s", ids.to_public(ids.MESSAGE, message_id), error)
+        outcome = Outcome.INTEGRITY_ERROR
+        return Payload(content_type, forwarded, None, size, str(error), outcome=outcome)
+    except KeyMissing as error:
+        return Payload(content_type, forwarded, None, size, str(error), error.key_id)
+    except Unreadable as error:
+        return Payload(content_type, forwarded, None, size, str(error))
+    return Payload(content_type, forwarded, body, len(body))

@@ -1,0 +1,34 @@
+"""Attempts: each delivery's history has the numbers 1 to n that the delivery counts."""
+
+from channels_app.models import raw
+from channels_app.rules import ids
+from delivery.models import Attempt, Delivery
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.reconciliation import Check, Place, Reconciliation
+from delivery.steps.reconcile.scope import KeyRange, Scope
+
+# The attempt that is in flight is written when it ends. No number stands twice in a history
+# (one_attempt_per_number): as many as are counted, and none outside, are all of them.
+OPEN = f"(d.state = '{DeliveryState.IN_FLIGHT.value}')"
+OFF = f"""
+    SELECT d.id, d.channel_id, d.consumer_id FROM {Delivery._meta.db_table} AS d
+    WHERE d.message_id BETWEEN %s AND %s{{narrowed}} AND (
+        d.attempt_count <> {OPEN} + (
+            SELECT COUNT(*) FROM {Attempt._meta.db_table} AS a WHERE a.delivery_id = d.id
+        ) OR EXISTS (
+            SELECT 1 FROM {Attempt._meta.db_table} AS a WHERE a.delivery_id = d.id
+            AND (a.number = 0 OR a.number + {OPEN} > d.attempt_count)
+        )
+    )
+"""
+
+
+def look(books: Reconciliation, scope: Scope, stretch: KeyRange) -> None:
+    """Note the deliveries of one stretch whose history does not fit. Inside a snapshot."""
+    rows = raw.read(
+        OFF.format(narrowed=scope.narrowed("d")),
+        [stretch.first, stretch.last],
+    )
+    for delivery_id, channel_id, consumer_id in rows:
+        place = Place(channel_id, consumer_id)
+        books.note(Check.ATTEMPTS, place, [ids.to_public(ids.DELIVERY, delivery_id)])

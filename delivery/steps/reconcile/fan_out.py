@@ -1,0 +1,137 @@
+"""Fan-out: every accepted message is dispatched, to each consumer that wanted it, exactly once."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from channels_app.models import Message, raw
+from channels_app.rules import ids
+from delivery.models import Delivery, Pruned
+from delivery.rules.reconciliation import SENDABLE, Check, Place, Reconciliation
+from delivery.steps.reconcile.scope import KeyRange, Parties, Party, Scope
+
+DISPATCHED = Message.State.DISPATCHED.value
+NO_END = 1 << 40
+"""More rows than a stretch has: a LIMIT that keeps the slice a slice, which is then added up."""
+MESSAGES = Message._meta.db_table
+DELIVERIES = Delivery._meta.db_table
+
+SENT = f"""
+    SELECT channel_id, event_type, state, COUNT(*), SUM(consumer_count) FROM (
+        SELECT channel_id, event_type, state, consumer_count FROM {MESSAGES} AS m
+        WHERE id BETWEEN %s AND %s{{narrowed}} ORDER BY id LIMIT %s
+    ) AS slice GROUP BY channel_id, event_type, state
+"""
+MADE = f"""
+    SELECT consumer_id, event_type, state, COUNT(*) FROM (
+        SELECT consumer_id, event_type, state FROM {DELIVERIES} AS d
+        WHERE message_id BETWEEN %s AND %s{{narrowed}} ORDER BY message_id LIMIT %s
+    ) AS slice GROUP BY consumer_id, event_type, state
+"""
+NOT_PRUNED = f"""m.id > COALESCE(
+    (SELECT p.message_id FROM {Pruned._meta.db_table} AS p WHERE p.channel_id = m.channel_id), 0
+)"""
+FOUND = f"(SELECT COUNT(*) FROM {DELIVERIES} AS d WHERE d.message_id = m.id)"
+OFF = f"""
+    SELECT m.id, m.channel_id FROM {MESSAGES} AS m
+    WHERE m.id BETWEEN %s AND %s{{narrowed}}
+    AND m.consumer_count <> {FOUND} AND (m.consumer_count < {FOUND} OR {NOT_PRUNED})
+"""
+LACKING = f"""
+    SELECT m.id FROM {MESSAGES} AS m
+    WHERE m.id BETWEEN %s AND %s AND m.channel_id = %s AND m.state = '{DISPATCHED}'
+    AND m.event_type IN ({{holes}}) AND NOT EXISTS (
+        SELECT 1 FROM {DELIVERIES} AS d WHERE d.message_id = m.id AND d.consumer_id = %s
+    ) AND {NOT_PRUNED}
+"""
+
+
+@dataclass(slots=True)
+class Sums:
+    """What one stretch came to, for whoever looks at it next."""
+
+    channel_ids: set[int] = field(default_factory=set)
+    consumer_ids: set[int] = field(default_factory=set)
+    recorded: int = 0
+    made: int = 0
+    off: int = 0
+    sendable: bool = False
+    """Whether a message of it may still be sent."""
+
+    @property
+    def agree(self) -> bool:
+        """Whether there is no delivery besides those that messages have."""
+        return self.recorded == self.made and not self.off
+
+
+def look(books: Reconciliation, scope: Scope, stretch: KeyRange, parties: Parties) -> Sums:
+    """Add up one stretch and note what is off. Inside a snapshot."""
+    ends = [stretch.first, stretch.last]
+    of_channels = scope.narrowed("m", to_consumers=False)
+    sums = Sums()
+    sent: Tally[tuple[int, str]] = Tally()
+    for channel_id, event_type, state, number, recorded in raw.read(
+        SENT.format(narrowed=of_channels), [*ends, NO_END]
+    ):
+        books.count_messages(channel_id, state, number, int(recorded))
+        sums.channel_ids.add(channel_id)
+        sums.recorded += int(recorded)
+        sums.sendable |= state == Message.State.ACCEPTED
+        if state == DISPATCHED:
+            sent[channel_id, event_type] += number
+    made: Tally[tuple[int, str]] = Tally()
+    for consumer_id, event_type, state, number in raw.read(
+        MADE.format(narrowed=scope.narrowed("d")), [*ends, NO_END]
+    ):
+        books.count_deliveries(consumer_id, state, number)
+        sums.consumer_ids.add(consumer_id)
+        sums.made += number
+        sums.sendable |= state in SENDABLE
+        made[consumer_id, event_type] += number
+    for message_id, channel_id in raw.read(OFF.format(narrowed=of_channels), ends):
+        books.note(Check.FAN_OUT, Place(channel_id), [_public(message_id)])
+        sums.off += 1
+    for party in parties.by_id.values():
+        if scope.has(party.id) and not party.is_retired:
+            _compare(books, stretch, party, parties, sent, made)
+    return sums
+
+
+def _compare(
+    books: Reconciliation,
+    stretch: KeyRange,
+    party: Party,
+    parties: Parties,
+    sent: Tally[tuple[int, str]],
+    made: Tally[tuple[int, str]],
+) -> None:
+    lane = parties.lanes.get(party.channel_id)
+    if party.since > stretch.last or (lane is not None and lane.is_queue):
+        return
+    wanted = [
+        event_type
+        for channel_id, event_type in sent
+        if channel_id == party.channel_id and party.wants(event_type)
+    ]
+    # Where the whole stretch counts, sums say that all are there, and no row has to be looked at.
+    if party.since <= stretch.first:
+        wanted = [it for it in wanted if made[party.id, it] < sent[party.channel_id, it]]
+    if wanted:
+        lacking = list(_lacking(stretch, party, wanted))
+        if lacking:
+            books.miss(party.place, lacking)
+
+
+def _lacking(stretch: KeyRange, party: Party, event_types: list[str]) -> Iterable[str]:
+    rows = raw.read(
+        LACKING.format(holes=", ".join(["%s"] * len(event_types))),
+        [
+            *(max(stretch.first, party.since), stretch.last, party.channel_id),
+            *(*event_types, party.id),
+        ],
+    )
+    return (_public(message_id) for (message_id,) in rows)
+
+
+def _public(message_id: int) -> str:
+    return ids.to_public(ids.MESSAGE, message_id)

@@ -1,0 +1,86 @@
+"""Late: what waits, or is held, for longer than anything that runs would let it."""
+
+from collections.abc import Collection, Iterator
+from datetime import datetime
+
+from channels_app.models import Message, raw
+from channels_app.rules import ids
+from delivery.models import ConsumerHealth, Delivery
+from delivery.rules.lifecycle import DeliveryState
+from delivery.rules.reconciliation import Check, Place, Reconciliation
+from delivery.steps.reconcile.scope import Scope, through
+
+MAX_ROWS = 1000
+"""Rows that are told of at once: where nobody delivers there may be millions."""
+CONSUMERS = 200
+"""Of one statement."""
+HELD = f"('{DeliveryState.IN_FLIGHT.value}', '{DeliveryState.AWAITING_ACK.value}')"
+NEVER = "2000-01-01"
+"""Finished rows have no ``due_at``: without a bound below, the index leads through all of them."""
+ACCEPTED = f"""
+    SELECT id, channel_id FROM {Message._meta.db_table} AS m{{by_state}}
+    WHERE state = '{Message.State.ACCEPTED.value}' AND id BETWEEN %s AND %s
+    AND accepted_at < %s{{narrowed}} ORDER BY id LIMIT %s
+"""
+LEASES = f"""
+    SELECT id, channel_id, consumer_id FROM {Delivery._meta.db_table}{{by_list}}
+    WHERE consumer_id IN ({{consumers}}) AND state IN {HELD}
+    AND (due_at < %s OR state = '{DeliveryState.IN_FLIGHT.value}' AND due_at > %s) LIMIT %s
+"""
+DUE = f"""
+    SELECT id FROM {Delivery._meta.db_table}{{by_claim}}
+    WHERE consumer_id = %s AND priority IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+    AND due_at > '{NEVER}' AND due_at <= %s LIMIT %s
+"""
+
+
+def messages(books: Reconciliation, scope: Scope) -> None:
+    """Messages that nobody has fanned out."""
+    rows = raw.read(
+        ACCEPTED.format(
+            by_state=through("message_state"), narrowed=scope.narrowed("m", to_consumers=False)
+        ),
+        [scope.first, scope.last, raw.text(scope.before), MAX_ROWS],
+    )
+    for message_id, channel_id in rows:
+        name = ids.to_public(ids.MESSAGE, message_id)
+        books.note(Check.UNDISPATCHED, Place(channel_id), [name])
+
+
+def leases(
+    books: Reconciliation, consumer_ids: Collection[int], *, before: datetime, latest: datetime
+) -> None:
+    """Deliveries that are held although their lease ended ``before``, or ends after ``latest``."""
+    by_list = through("delivery_list")
+    for some in _groups(consumer_ids):
+        rows = raw.read(
+            LEASES.format(by_list=by_list, consumers=raw.listed(some)),
+            [raw.text(before), raw.text(latest), MAX_ROWS],
+        )
+        for delivery_id, channel_id, consumer_id in rows:
+            name = ids.to_public(ids.DELIVERY, delivery_id)
+            books.note(Check.LEASES, Place(channel_id, consumer_id), [name])
+
+
+def free(consumer_ids: Collection[int], now: datetime) -> list[int]:
+    """Those of the consumers that neither their circuit nor a wish of theirs holds back."""
+    rows = ConsumerHealth.objects.filter(consumer_id__in=list(consumer_ids))
+    held = {
+        row.consumer_id
+        for row in rows
+        if row.circuit != ConsumerHealth.Circuit.CLOSED or (row.slow_until or now) > now
+    }
+    return [consumer_id for consumer_id in consumer_ids if consumer_id not in held]
+
+
+def due(books: Reconciliation, place: Place, before: datetime) -> None:
+    """What is due since before that instant and stands still."""
+    sql = DUE.format(by_claim=through("delivery_claim"))
+    rows = raw.read(sql, [place.consumer_id, raw.text(before), MAX_ROWS])
+    books.note(Check.LATE, place, (ids.to_public(ids.DELIVERY, row[0]) for row in rows))
+
+
+def _groups(consumer_ids: Collection[int]) -> Iterator[list[int]]:
+    everyone = sorted(consumer_ids)
+    for start in range(0, len(everyone), CONSUMERS):
+        yield everyone[start : start + CONSUMERS]

@@ -1,0 +1,67 @@
+"""Lost: messages of which only their idempotency key's record is left.
+
+A record is written with its message, and deleted with it (steps/erase) or when its window closes.
+What retention deletes before that lies below its mark.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from channels_app.models import IdempotencyRecord, Message, raw
+from channels_app.rules import ids
+from delivery.models import Pruned
+from delivery.models.accounting import EVERY_CHANNEL
+from delivery.rules.reconciliation import Check, Place, Reconciliation
+from delivery.steps.reconcile import key_ranges
+from delivery.steps.reconcile.scope import Parties, through
+
+NEVER, FOREVER = "2000-01-01", "9999-12-31"
+RECORDS = f"{IdempotencyRecord._meta.db_table}{{by_expiry}}"
+NEXT = f"""
+    SELECT CAST(MAX(expires_at) AS CHAR), COUNT(*) FROM (
+        SELECT expires_at FROM {RECORDS}
+        WHERE expires_at > %s AND expires_at <= %s ORDER BY expires_at LIMIT %s
+    ) AS slice
+"""
+LOST = f"""
+    SELECT message_id FROM {RECORDS}
+    WHERE expires_at > %s AND expires_at <= %s AND message_id BETWEEN %s AND %s
+    AND message_id > COALESCE((
+        SELECT p.message_id FROM {Pruned._meta.db_table} AS p WHERE p.channel_id = {EVERY_CHANNEL}
+    ), 0)
+    AND NOT EXISTS (SELECT 1 FROM {Message._meta.db_table} AS m WHERE m.id = message_id)
+"""
+
+
+def spans(
+    parties: Parties, since: datetime | None, until: datetime, slack: timedelta
+) -> Iterator[tuple[str, str]]:
+    """When records of messages of that time expire: after the one instant, up to the other.
+
+    A channel's window may have been another one then: only who asks for all that came before
+    ``until`` sees every record.
+    """
+    if since is None:
+        yield NEVER, FOREVER
+        return
+    seen = NEVER
+    for window in sorted(parties.windows()):
+        last = raw.text(until + window + slack)
+        yield max(seen, raw.text(since + window - slack)), last
+        seen = last
+
+
+def walk(books: Reconciliation, after: str, last: str, message_ids: tuple[int, int]) -> str:
+    """Look at the next SLICE records that expire later than ``after``; returns where to go on.
+
+    ``last`` when that was all. Records that expire at one instant are looked at together: they are
+    no more than a transaction has. Inside a snapshot.
+    """
+    by_expiry = through("idempotency_expiry")
+    end, number = raw.read(NEXT.format(by_expiry=by_expiry), [after, last, key_ranges.SLICE])[0]
+    if not number:
+        return last
+    rows = raw.read(LOST.format(by_expiry=by_expiry), [after, end, *message_ids])
+    names = (ids.to_public(ids.MESSAGE, message_id) for (message_id,) in rows)
+    books.note(Check.LOST, Place(), names)
+    return str(end) if number == key_ranges.SLICE else last

@@ -1,0 +1,99 @@
+"""Orphans: rows whose parent is gone, and bodies that are gone before their message."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from channels_app.models import Message, MessageBody, raw
+from channels_app.rules import ids
+from delivery.models import Attempt, Delivery
+from delivery.rules.reconciliation import SENDABLE, Check, Place, Reconciliation
+from delivery.steps.reconcile import key_ranges
+from delivery.steps.reconcile.fan_out import Sums
+from delivery.steps.reconcile.scope import KeyRange, Parties, Scope
+
+MESSAGES, BODIES = Message._meta.db_table, MessageBody._meta.db_table
+DELIVERIES, ATTEMPTS = Delivery._meta.db_table, Attempt._meta.db_table
+STATES = ", ".join(f"'{state}'" for state in sorted(SENDABLE))
+
+BODILESS = f"""
+    SELECT m.id, m.channel_id FROM {MESSAGES} AS m
+    WHERE m.id BETWEEN %s AND %s{{narrowed}} AND (
+        m.state = '{Message.State.ACCEPTED.value}' OR EXISTS (
+            SELECT 1 FROM {DELIVERIES} AS d WHERE d.message_id = m.id AND d.state IN ({STATES})
+        )
+    ) AND NOT EXISTS (SELECT 1 FROM {BODIES} AS b WHERE b.message_id = m.id)
+"""
+MESSAGELESS = f"""
+    SELECT d.id FROM {DELIVERIES} AS d
+    WHERE d.message_id BETWEEN %s AND %s{{narrowed}}
+    AND NOT EXISTS (SELECT 1 FROM {MESSAGES} AS m WHERE m.id = d.message_id)
+"""
+CHANNELLESS = f"""
+    SELECT m.id FROM {MESSAGES} AS m WHERE m.id BETWEEN %s AND %s AND m.channel_id IN ({{unknown}})
+"""
+CONSUMERLESS = f"""
+    SELECT d.id FROM {DELIVERIES} AS d
+    WHERE d.message_id BETWEEN %s AND %s AND d.consumer_id IN ({{unknown}})
+"""
+
+
+class Table(NamedTuple):
+    """A large table that is walked by its own key, because nothing else leads to its orphans."""
+
+    name: str
+    key: str
+    parent: str
+    """The column that names the parent's ``id``."""
+    parents: str
+    public: str
+    """How ids of its rows begin."""
+
+
+TABLES = (
+    Table(ATTEMPTS, "id", "delivery_id", DELIVERIES, ids.ATTEMPT),
+    Table(BODIES, "message_id", "message_id", MESSAGES, ids.MESSAGE),
+)
+
+
+def look(
+    books: Reconciliation, scope: Scope, stretch: KeyRange, parties: Parties, sums: Sums
+) -> None:
+    """Note what lacks its parent or its body in one stretch. Inside a snapshot."""
+    ends = [stretch.first, stretch.last]
+    if sums.sendable:
+        sql = BODILESS.format(narrowed=scope.narrowed("m", to_consumers=False))
+        for message_id, channel_id in raw.read(sql, ends):
+            books.note(Check.BODIES, Place(channel_id), [ids.to_public(ids.MESSAGE, message_id)])
+    if not sums.agree:
+        rows = raw.read(MESSAGELESS.format(narrowed=scope.narrowed("d")), ends)
+        _note(books, ids.DELIVERY, rows)
+    if unknown := sums.channel_ids - parties.lanes.keys():
+        sql = CHANNELLESS.format(unknown=raw.listed(unknown))
+        _note(books, ids.MESSAGE, raw.read(sql, ends))
+    if unknown := sums.consumer_ids - parties.by_id.keys():
+        sql = CONSUMERLESS.format(unknown=raw.listed(unknown))
+        _note(books, ids.DELIVERY, raw.read(sql, ends))
+
+
+def walk(books: Reconciliation, table: Table, first: int, last: int) -> int:
+    """Look at the next SLICE rows from ``first`` on; returns the key at which to go on.
+
+    Beyond ``last`` when that was all. Inside a snapshot.
+    """
+    name, key, parent, parents, public = table
+    slice_ = f"SELECT {key} AS id FROM {name} WHERE {key} BETWEEN %s AND %s ORDER BY {key} LIMIT %s"
+    sql = f"SELECT MAX(id), COUNT(*) FROM ({slice_}) AS slice"
+    end, number = raw.read(sql, [first, last, key_ranges.SLICE])[0]
+    if not number:
+        return last + 1
+    sql = (
+        f"SELECT {key} FROM {name} WHERE {key} BETWEEN %s AND %s AND NOT EXISTS "
+        f"(SELECT 1 FROM {parents} AS p WHERE p.id = {name}.{parent})"
+    )
+    _note(books, public, raw.read(sql, [first, end]))
+    return int(end) + 1 if number == key_ranges.SLICE else last + 1
+
+
+def _note(books: Reconciliation, public: str, rows: Iterable[tuple[int, ...]]) -> None:
+    for (number,) in rows:
+        books.note(Check.ORPHANS, Place(), [ids.to_public(public, number)])

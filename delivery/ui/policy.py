@@ -1,0 +1,95 @@
+"""Reach: the webhooks, deliveries and replays that exist for a team; anything else is a 404."""
+
+from django.db.models import QuerySet
+from django.http import Http404
+
+from channels_app.config_cache import ConsumerConfig, config_cache
+from channels_app.models import Channel, Consumer, Team
+from channels_app.rules import ids, roles
+from channels_app.rules.tenants import Tenant
+from channels_app.ui.access import TeamRequest, TeamView, actor
+from delivery.models import Delivery, Replay
+from delivery.rules.principal import Principal
+
+EXTERNAL = Channel.Exposure.EXTERNAL.value
+RETIRED = Consumer.State.RETIRED.value
+
+
+class WebhookView(TeamView):
+    """A page about webhooks."""
+
+    section = "webhooks"
+
+
+def webhooks_of(team: Team) -> QuerySet[Consumer]:
+    """The team's webhooks: its consumers on external channels, removed ones left out.
+
+    Those that pull are among them: people look after them in the same way.
+    """
+    mine = Consumer.objects.filter(team_id=team.id, channel__exposure=EXTERNAL)
+    return mine.exclude(state=RETIRED).select_related("channel")
+
+
+def webhook_of(team: Team, channel: str, client_id: str) -> Consumer:
+    """The webhook of the address. Raises Http404."""
+    found = webhooks_of(team).select_related(
+        "channel", "health", "standing", "team", "dead_letter_channel"
+    )
+    webhook = found.filter(channel__slug=channel, client_id=client_id).first()
+    if webhook is None:
+        raise Http404(f"There is no webhook {client_id} on {channel}.")
+    return webhook
+
+
+def channel_of(slug: str) -> Channel:
+    """An external channel. Raises Http404."""
+    channel = Channel.objects.filter(slug=slug, exposure=EXTERNAL).first()
+    if channel is None:
+        raise Http404(f"There is no channel {slug}.")
+    return channel
+
+
+def delivery_of(webhook: Consumer, text: str) -> Delivery:
+    """One of the webhook's deliveries. Raises Http404."""
+    number = ids.from_public(ids.DELIVERY, text)
+    rows = Delivery.objects.select_related("message")
+    row = rows.filter(id=number).first() if number is not None else None
+    if row is None or row.consumer_id != webhook.id:
+        raise Http404(f"There is no delivery {text}.")
+    return row
+
+
+def replay_of(webhook: Consumer, text: str) -> Replay:
+    """A replay that the team asked for on this webhook. Raises Http404."""
+    number = ids.from_public(ids.REPLAY, text)
+    rows = Replay.objects.filter(team_id=webhook.team_id)
+    row = rows.filter(id=number).first() if number is not None else None
+    if row is None or row.consumer_ids != [webhook.id]:
+        raise Http404(f"There is no replay {text}.")
+    return row
+
+
+def hidden(request: TeamRequest, webhook: Consumer) -> str:
+    """Why this member does not see what messages hold and what was answered; '' who does."""
+    if not webhook.channel.sensitive or roles.includes(request.membership.role, "owner"):
+        return ""
+    return "The channel is sensitive: only owners of the team see what its messages hold."
+
+
+def view_of(webhook: Consumer) -> ConsumerConfig:
+    """The webhook with its settings resolved. Raises Http404 when it was removed just now."""
+    config_cache.refresh(now=True)
+    view = config_cache.consumers().get(webhook.id)
+    if view is None:
+        raise Http404(f"There is no webhook {webhook.client_id}.")
+    return view
+
+
+def tenant_of(request: TeamRequest) -> Tenant:
+    """The team's side of the wall between teams."""
+    return Tenant(team_id=request.team.id)
+
+
+def principal_of(request: TeamRequest, reason: str = "") -> Principal:
+    """The person, for the books."""
+    return Principal(actor=actor(request), reason=reason, team_id=request.team.id)

@@ -1,0 +1,111 @@
+"""Job: what every job is made of, and what it works with."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from pipeline.broker import replica
+from pipeline.broker.database import Database
+from pipeline.broker.runs import Run
+from pipeline.execution import session
+from pipeline.lake.datasets import Frames
+from pipeline.settings import Settings
+
+
+class Refused(Exception):
+    """What was asked for cannot be done; the message says why and what can."""
+
+
+class Context:
+    """One run's surroundings."""
+
+    def __init__(self, settings: Settings, options: Namespace, run: Run) -> None:
+        self.settings = settings
+        self.options = options
+        self.run = run
+        self.report = run.report
+        self.database = Database(settings.database_url)
+        self._session: AbstractContextManager[SparkSession | SparkContext] | None = None
+        self._starting: Future[SparkContext] | None = None
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """Started when it is first needed."""
+        self.report("starting Spark")
+        self._session = started = session.start(self.settings, self.run.job)
+        spark = started.__enter__()
+        self.run.on_cancel = spark.sparkContext.cancelAllJobs
+        self.run.check()
+        return spark
+
+    def begin_workers(self) -> Future[SparkContext] | None:
+        """Have them start while the job does something else; may be said repeatedly.
+
+        What comes back is done when they are there.
+        """
+        if self._starting is None and "workers" not in self.__dict__:
+            self._session = started = session.workers(self.settings, self.run.job)
+            pool = ThreadPoolExecutor(1, "spark")
+            self._starting = pool.submit(started.__enter__)
+            pool.shutdown(wait=False)
+        return self._starting
+
+    @cached_property
+    def workers(self) -> SparkContext:
+        """Spark without SQL, in the place of ``spark``; raises what its start raised."""
+        self.begin_workers()
+        assert self._starting is not None
+        if not self._starting.done():
+            self.report("starting Spark")
+        found = self._starting.result()
+        self.run.on_cancel = found.cancelAllJobs
+        self.run.check()
+        return found
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The broker's rows, wherever they are."""
+        return Frames(self.spark, self.database, self.settings, self.catch_up)
+
+    def catch_up(self) -> None:
+        """Wait until Spark's workers read what is committed now. Raises replica.Behind."""
+        replica.catch_up(self.database, self.settings, self.run)
+
+    @property
+    def lake(self) -> Path:
+        """The archive's folder. Raises Refused where there is none."""
+        if self.settings.lake is None:
+            raise Refused("There is no lake: set HOOKSTATION_LAKE to its folder.")
+        return self.settings.lake
+
+    def close(self) -> None:
+        """End the session and the connection."""
+        self.run.on_cancel = lambda: None
+        if self._starting is not None:
+            wait([self._starting])  # what is not there yet cannot be ended
+        if self._session is not None:
+            self._session.__exit__(None, None, None)
+        self.database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something that `python -m pipeline` can do."""
+
+    name: str
+    summary: str
+    arguments: Callable[[ArgumentParser], None]
+    work: Callable[[Context], dict[str, Any]]
+    """Does it; returns what it came to, in a few numbers."""
+    finding: str = ""
+    """Name of a result that should be 0. If it is not, the command ends with exit code 4."""
+    private: tuple[str, ...] = ()
+    """Options that say who somebody is (broker/redaction.py)."""

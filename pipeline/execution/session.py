@@ -1,0 +1,124 @@
+"""Session: Spark as the jobs use it, on this machine or on any master."""
+
+import logging
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from pipeline.broker import executor, source
+from pipeline.execution import java
+from pipeline.settings import BASE_DIR, BULK, KEYS, Settings, export, get
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parent
+SECRETS = "(?i)secret|password|token|dsn|_url"
+"""Names of options whose values Spark shows nowhere."""
+SAID_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""They print each exception that is raised to whoever asked."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+COLLECTOR = "-XX:+UseParallelGC"
+"""A job is to end soon, not to pause little: a tenth less time than with the collector that Java
+takes by itself."""
+QUIET = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Files are read in parts of this size: a job's memory does not grow with the lake.
+    "spark.sql.files.maxPartitionBytes": "64m",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(executor.BATCH_ROWS),
+    "spark.redaction.regex": SECRETS,
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.ui.enabled": "false",
+}
+
+
+@contextmanager
+def start(settings: Settings, name: str, **more: str) -> Iterator[SparkSession]:
+    """A session that ends with the block. ``more`` are options of Spark, dots written as ``__``.
+
+    Raises java.Unusable.
+    """
+    with workers(settings, name, **more):
+        spark = SparkSession.builder.getOrCreate()
+        try:
+            spark.dataSource.register(source.BrokerTable)
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def workers(settings: Settings, name: str, **more: str) -> Iterator[SparkContext]:
+    """The same without SQL, which Java takes seconds to load: for work that is done in Python."""
+    java.ensure(settings.folder)
+    # Each call into Java is a line to it.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for twice in SAID_TWICE:
+        PySparkLogger.getLogger(twice).disabled = True
+    # Workers on this machine inherit these; others are told below.
+    export("PYSPARK_PYTHON", settings.python)
+    export("PYTHONPATH", os.pathsep.join(filter(None, [str(BASE_DIR), get("PYTHONPATH")])))
+    export(BULK, settings.bulk_url)
+    export(KEYS, settings.encryption_keys)
+    conf = _conf(settings, {key.replace("__", "."): value for key, value in more.items()})
+    conf.setAppName(f"hookstation {name}")
+    with ExitStack() as stack:
+        # Not among the options: those are words of a command, which everybody here may read.
+        context = SparkContext(conf=conf, environment=_environment(settings))
+        stack.callback(context.stop)
+        # spark-submit has sent it already, and takes no second file of the same name.
+        if not _is_local(str(context.master)) and not _is_submitted():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hookstation-"))
+            # Before the source is registered: it remembers the files that there are then.
+            context.addPyFile(str(pack(Path(folder))))
+        yield context
+
+
+def _conf(settings: Settings, more: dict[str, str]) -> SparkConf:
+    """Options of the driver. Spark reads others in $SPARK_CONF_DIR/spark-defaults.conf."""
+    options = dict(QUIET)
+    if not _is_submitted():
+        options["spark.master"] = settings.master
+        options["spark.driver.memory"] = settings.memory
+        logs = f"-Dlog4j2.configurationFile=file:{HERE / 'log4j2.properties'}"
+        options[JAVA_OPTIONS] = f"{logs} {COLLECTOR}"
+        if _is_local(settings.master):
+            # Nothing of a run on one machine is to be reached from another.
+            export("SPARK_LOCAL_IP", "127.0.0.1")
+            options["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+    if JAVA_OPTIONS in more:
+        more[JAVA_OPTIONS] = f"{options.get(JAVA_OPTIONS, '')} {more[JAVA_OPTIONS]}".strip()
+    return SparkConf().setAll(list((options | more).items()))
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """What executors elsewhere need to know. Kubernetes gives it them as a secret of its own."""
+    if settings.master.startswith("k8s://") or get("KUBERNETES_SERVICE_HOST"):
+        return {}
+    if _is_local(settings.master) and not _is_submitted():
+        return {}
+    return {BULK: settings.bulk_url, KEYS: settings.encryption_keys}
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit has started this program: then it has said where jobs run."""
+    return bool(get("PYSPARK_GATEWAY_PORT"))
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def pack(folder: Path) -> Path:
+    """This package as a file for executors elsewhere: a few kilobytes."""
+    path = folder / "pipeline.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(PACKAGE.rglob("*.py")):
+            archive.write(file, Path("pipeline") / file.relative_to(PACKAGE))
+    return path

@@ -1,0 +1,75 @@
+"""Terminal: a run's progress for whoever started it by hand."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pipeline.broker.runs import Run, Words
+
+REPORT_INTERVAL_S = 30.0
+"""Between two lines about the same stage."""
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def progress(run: Run) -> Iterator[None]:
+    """A bar on a terminal; elsewhere lines: one for each stage, and how far it is now and then."""
+    console = Console(stderr=True)
+    handler: logging.Handler = logging.StreamHandler()
+    handler.setFormatter(Words(f"%(asctime)s %(levelname)s {run.job}: %(message)s", run.veil))
+    if console.is_terminal:
+        handler = RichHandler(logging.WARNING, console, show_time=False, show_path=False)
+        handler.setFormatter(Words("%(message)s", run.veil))
+    logging.getLogger().addHandler(handler)
+    try:
+        if console.is_terminal:
+            with _bar(run, console):
+                yield
+        else:
+            run.on_report = _Lines(run).say
+            yield
+    finally:
+        run.on_report = lambda: None
+        logging.getLogger().removeHandler(handler)
+
+
+@contextmanager
+def _bar(run: Run, console: Console) -> Iterator[None]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(run.job, total=None)
+        run.on_report = lambda: bar.update(
+            task,
+            description=f"{run.job}: {run.stage}",
+            completed=run.done,
+            total=run.total or None,
+        )
+        yield
+
+
+class _Lines:
+    """The beginning of a stage is logged by the run itself."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._said, self._at = "", 0.0
+
+    def say(self) -> None:
+        """A line when the stage has gone on for long since the last one."""
+        run, now = self._run, time.monotonic()
+        if run.stage != self._said:
+            self._said, self._at = run.stage, now
+        elif run.total and now - self._at >= REPORT_INTERVAL_S:
+            self._at = now
+            logger.info("%s: %s of %s", run.stage, f"{run.done:,}", f"{run.total:,}")

@@ -1,0 +1,174 @@
+"""Endpoints: attempts as Spark counts them for consumers and hosts, in windows of whole hours."""
+
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from pipeline.broker.database import Database
+from pipeline.rules import health, hours, outcomes
+from pipeline.transforms import buckets
+
+Span = tuple[datetime, datetime]
+BEFORE = timedelta(days=7)
+BURNS = {"1h": 1, "6h": 6, "24h": 24}
+"""Windows of the burn rate, in hours before the end."""
+COMPARED = ("day", "before")
+"""Windows of which all is known, latencies and recoveries too."""
+GROUP = ("consumer_id", "host")
+"""Consumer 0 is all consumers of the host."""
+ATTEMPT = ("id", "consumer_id", "number", "started_at", "outcome", "total_ms")
+MICRO = 1_000_000
+
+
+def hour_of(column: str) -> Column:
+    """The beginning of an instant's hour, in seconds."""
+    seconds = f.unix_seconds(column)
+    return (seconds - seconds % hours.HOUR_S).alias("hour_s")
+
+
+def arrived() -> Column:
+    """Whether an attempt handed its message over."""
+    return f.col("outcome").isin(*outcomes.ARRIVED)
+
+
+def host_of(url: str) -> str:
+    """Whom an address is of; '' for none."""
+    try:
+        return (urlsplit(url).hostname or "")[:255]
+    except ValueError:
+        return ""
+
+
+def hosts(spark: SparkSession, database: Database) -> DataFrame:
+    """The host of each consumer."""
+    rows = database.read("SELECT id, url FROM channels_app_consumer")
+    pairs = [(number, host_of(url)) for number, url in rows]
+    return spark.createDataFrame(pairs, "consumer_id long, host string")
+
+
+def windows(spark: SparkSession, spans: list[Span]) -> DataFrame:
+    """Of each day: itself, the 7 days before, the last hours, and the 7 days that end with it."""
+    rows = []
+    week = int(BEFORE.total_seconds())
+    for start, end in spans:
+        low, high = int(start.timestamp()), int(end.timestamp())
+        rows += [(low, "day", low, high), (low, "before", low - week, low)]
+        rows += [(low, name, high - span * hours.HOUR_S, high) for name, span in BURNS.items()]
+        rows += [(low, "week", high - week, high)]
+    return spark.createDataFrame(rows, "day long, window string, low long, high long")
+
+
+def both(rows: DataFrame, homes: DataFrame) -> DataFrame:
+    """Each row for its consumer, and for the host that the consumer is at."""
+    host = f.coalesce("host", f.lit(""))
+    groups = f.array(
+        f.struct(f.col("consumer_id").alias("whose"), host.alias("place")),
+        f.struct(f.lit(0).cast("long").alias("whose"), host.alias("place")),
+    )
+    rest = [name for name in rows.columns if name != "consumer_id"]
+    found = rows.join(f.broadcast(homes), "consumer_id", "left")
+    found = found.select(*rest, f.explode(groups).alias("of")).select(
+        *rest, f.col("of.whose").alias("consumer_id"), f.col("of.place").alias("host")
+    )
+    return found.where((f.col("consumer_id") != 0) | (f.col("host") != ""))
+
+
+def sums(attempts: DataFrame, homes: DataFrame, spans: DataFrame, end: datetime) -> DataFrame:
+    """Attempts of each window by how they ended and how long they took; ``end`` is that of all.
+
+    They are counted by consumer and hour first, which leaves few rows to go on with.
+    """
+    place = f.when(arrived(), buckets.bucket(f.col("total_ms"))).alias("bucket")
+    cube = attempts.groupBy("consumer_id", hour_of("started_at"), "outcome", place).agg(
+        f.count("*").alias("n"),
+        f.sum((f.col("number") > 1).cast("long")).alias("retries"),
+    )
+    hour = f.col("hour_s")
+    # The weight of an hour: by how long before the end of its own day it was.
+    evening = f.least(
+        hour - hour % hours.DAY_S + hours.DAY_S, f.lit(int(end.timestamp())).cast("long")
+    )
+    age = ((evening - hour) / hours.HOUR_S).cast("int")
+    weights = f.array(*[f.lit(health.recency(one)).cast("long") for one in range(24)])
+    cube = cube.withColumn("weight", f.element_at(weights, age))
+    inside = (f.col("hour_s") >= f.col("low")) & (f.col("hour_s") < f.col("high"))
+    timed = f.when(f.col("window").isin(*COMPARED), f.col("bucket")).alias("bucket")
+    return (
+        both(cube, homes)
+        .join(f.broadcast(spans), inside)
+        .groupBy("day", *GROUP, "window", "outcome", timed)
+        .agg(
+            f.sum("n").alias("n"),
+            f.sum("retries").alias("retries"),
+            f.sum(f.col("n") * f.col("weight")).alias("weight"),
+            f.sum(f.col("n") * f.col("weight") * f.col("weight")).alias("squares"),
+        )
+    )
+
+
+def runs(attempts: DataFrame, homes: DataFrame) -> DataFrame:
+    """Failures without a success between them: how many, since when, and when the next one came.
+
+    Attempts are in the order in which they ended, which is that of their keys.
+    """
+    started = f.unix_micros("started_at")
+    tries = both(
+        attempts.select(
+            *("id", "consumer_id"),
+            started.alias("started"),
+            (started + f.col("total_ms").cast("long") * 1000).alias("ended"),
+            arrived().cast("long").alias("good"),
+        ),
+        homes,
+    )
+    earlier = Window.partitionBy(*GROUP).orderBy("id").rowsBetween(Window.unboundedPreceding, -1)
+    # What has as many successes before it is one run, with the success that ends it.
+    tries = tries.withColumn("run", f.coalesce(f.sum("good").over(earlier), f.lit(0)))
+    found = tries.groupBy(*GROUP, "run").agg(
+        f.sum(1 - f.col("good")).alias("failures"),
+        f.min(f.when(f.col("good") == 0, f.col("started"))).alias("first"),
+        f.min(f.when(f.col("good") == 1, f.col("ended"))).alias("recovered"),
+    )
+    return found.where(f.col("failures") > 0).drop("run")
+
+
+def recoveries(found: DataFrame, spans: DataFrame) -> DataFrame:
+    """How many runs ended in each window, and how long they had lasted."""
+    at = f.col("recovered")
+    inside = (at >= f.col("low") * MICRO) & (at < f.col("high") * MICRO)
+    took = (at - f.col("first")) / MICRO
+    return (
+        found.join(f.broadcast(_compared(spans)), inside)
+        .groupBy("day", *GROUP, "window")
+        .agg(
+            f.count("*").alias("n"),
+            f.percentile(took, 0.5).alias("median_s"),
+            f.max(took).alias("longest_s"),
+        )
+    )
+
+
+def outages(found: DataFrame, spans: DataFrame) -> DataFrame:
+    """How much of each window lay in long runs, and since when one did that had no end in it."""
+    low, high = f.col("low") * MICRO, f.col("high") * MICRO
+    first, end = f.col("first"), f.coalesce("recovered", f.lit(1 << 62))
+    long = found.where(f.col("failures") >= health.OUTAGE_FAILURES)
+    return (
+        long.join(f.broadcast(_compared(spans)), (first < high) & (end > low))
+        .groupBy("day", *GROUP, "window")
+        .agg(
+            f.sum((f.least(end, high) - f.greatest(first, low)) / MICRO).alias("outage_s"),
+            f.max(f.when(end >= high, first)).alias("since"),
+        )
+    )
+
+
+def _compared(spans: DataFrame) -> DataFrame:
+    return spans.where(f.col("window").isin(*COMPARED))
+
+
+def moment(micros: int) -> datetime:
+    """An instant that was counted in microseconds."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)

@@ -1,0 +1,39 @@
+"""Fan-out: what executors do with messages: to how many consumers each of them would go today.
+
+As broker/executor.py: imports neither Spark nor Django.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from pipeline.rules.estimates import wants
+
+COPIES = "copies"
+Patterns = Mapping[int, Sequence[Sequence[str]]]
+"""By channel: the event types that each of its consumers wants."""
+
+
+class Fanout:
+    """Adds to messages how many consumers they would have."""
+
+    def __init__(self, patterns: Patterns) -> None:
+        self._patterns = patterns
+        self._known: dict[tuple[int, str], int] = {}
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows with one column more."""
+        for batch in batches:
+            channels, types = (
+                batch.column(name).to_pylist() for name in ("channel_id", "event_type")
+            )
+            copies = [self.of(*pair) for pair in zip(channels, types, strict=True)]
+            yield batch.append_column(COPIES, pa.array(copies, pa.int64()))
+
+    def of(self, channel_id: int, event_type: str) -> int:
+        """How many consumers of the channel want this event type."""
+        key = (channel_id, event_type)
+        if key not in self._known:
+            some = self._patterns.get(channel_id, ())
+            self._known[key] = sum(wants(patterns, event_type) for patterns in some)
+        return self._known[key]

@@ -1,0 +1,140 @@
+"""Load: what passed in each hour of past weeks, what waits for its instant, what a pump does."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StructField, StructType
+
+from pipeline.broker.database import Database
+from pipeline.lake.datasets import Frames
+from pipeline.rules.estimates import Load
+from pipeline.rules.timetable import HOUR_S, Known, Past
+from pipeline.transforms.fanout import COPIES, Fanout
+
+AHEAD = timedelta(minutes=1)
+"""A message that is due so long after it was accepted, or longer, was scheduled."""
+MINUTE = "SUBSTR({}due_at, 1, 16)"
+"""The minute of a column as text, on every database."""
+DEFAULT_RATE = 600.0
+"""Deliveries a second of one pump: half of what it reaches for one consumer in docs/performance.md,
+since there it has nothing else to do and little history."""
+ALIVE = timedelta(minutes=1)
+
+
+def history(
+    frames: Frames, fanout: Fanout, since: datetime, until: datetime
+) -> Iterator[tuple[int, Past]]:
+    """Each channel with its hours, by when messages were due, one channel after the other."""
+    messages = frames.messages(
+        since, until, ["channel_id", "event_type", "state", "accepted_at", "due_at", "body_bytes"]
+    )
+    due = f.col("due_at")
+    messages = messages.where((f.col("state") != "cancelled") & (due >= since) & (due < until))
+    rows = _by_hour(_with_copies(messages, fanout)).orderBy("channel_id").toLocalIterator()
+    for channel_id, some in groupby(rows, lambda row: int(row["channel_id"])):
+        past = Past()
+        for row in some:
+            at = datetime.fromtimestamp(row["hour"] * HOUR_S, UTC)
+            kind = past.later if row["later"] else past.at_once
+            kind[at] = Load(row["messages"], row["deliveries"], row["bytes"])
+        yield channel_id, past
+
+
+def _with_copies(messages: DataFrame, fanout: Fanout) -> DataFrame:
+    schema = StructType([*messages.schema.fields, StructField(COPIES, LongType())])
+    return messages.mapInArrow(fanout, schema)
+
+
+def _by_hour(messages: DataFrame) -> DataFrame:
+    waited = f.unix_micros("due_at") - f.unix_micros("accepted_at")
+    return messages.groupBy(
+        "channel_id",
+        f.floor(f.unix_seconds("due_at") / HOUR_S).alias("hour"),
+        (waited >= AHEAD // timedelta(microseconds=1)).alias("later"),
+    ).agg(
+        f.count("*").alias("messages"),
+        f.sum(COPIES).alias("deliveries"),
+        f.sum(f.col(COPIES) * f.col("body_bytes")).alias("bytes"),
+    )
+
+
+def receivers(database: Database) -> tuple[Fanout, dict[int, int]]:
+    """Who is delivered to now: consumers that are active and pushed to, with their channels."""
+    patterns: dict[int, list[Any]] = defaultdict(list)
+    channels = {}
+    for key, channel_id, event_types in database.read(
+        "SELECT id, channel_id, event_types FROM channels_app_consumer "
+        "WHERE state = 'active' AND mode = 'push'"
+    ):
+        patterns[channel_id].append(json.loads(event_types))
+        channels[key] = channel_id
+    return Fanout(dict(patterns)), channels
+
+
+def waiting(
+    database: Database,
+    fanout: Fanout,
+    channels: dict[int, int],
+    since: datetime,
+    until: datetime,
+) -> dict[int, Known]:
+    """What is due between two instants, by channel. Both looks are short ranges of an index."""
+    found: dict[int, Known] = defaultdict(Known)
+    minute = MINUTE.format("")
+    for channel_id, event_type, at, number, size in database.read(
+        f"SELECT channel_id, event_type, {minute}, COUNT(*), SUM(body_bytes) "
+        "FROM channels_app_message WHERE state = 'accepted' AND due_at > %s AND due_at < %s "
+        f"GROUP BY channel_id, event_type, {minute}",
+        [since, until],
+    ):
+        copies = fanout.of(channel_id, event_type)
+        load = Load(number, number * copies, int(size) * copies)
+        one = Known(scheduled={_minute(at): load})
+        found[channel_id].add(one)
+    minute = MINUTE.format("d.")
+    for consumer_id in _queued(database, channels):
+        for at, number, size in database.read(
+            f"SELECT {minute}, COUNT(*), SUM(COALESCE(m.body_bytes, 0)) FROM delivery_delivery d "
+            "LEFT JOIN channels_app_message m ON m.id = d.message_id WHERE d.consumer_id = %s "
+            f"AND d.state = 'queued' AND d.due_at > %s AND d.due_at < %s GROUP BY {minute}",
+            [consumer_id, since, until],
+        ):
+            one = Known(retries={_minute(at): Load(0, number, int(size))})
+            found[channels[consumer_id]].add(one)
+    return found
+
+
+def rate(database: Database, wanted: float | None, now: datetime) -> tuple[float, str]:
+    """Deliveries a second of one pump, and where the number comes from."""
+    if wanted:
+        return wanted, "as asked for"
+    ((most,),) = database.read(
+        "SELECT MAX(delivered + failed) FROM delivery_traffic WHERE consumer_id = 0 AND span_s = 60"
+    )
+    ((pumps,),) = database.read(
+        "SELECT COUNT(*) FROM delivery_pumpslot WHERE kind = 'pump' AND heartbeat_at > %s",
+        [now - ALIVE],
+    )
+    seen = int(most or 0) / 60 / max(1, pumps)
+    if seen > DEFAULT_RATE:
+        return seen, "the busiest minute of the last two days"
+    return DEFAULT_RATE, "docs/performance.md"
+
+
+def _queued(database: Database, channels: dict[int, int]) -> list[int]:
+    """Consumers with deliveries that wait."""
+    rows = database.read(
+        "SELECT consumer_id FROM delivery_counter WHERE state = 'queued' "
+        "GROUP BY consumer_id HAVING SUM(count) > 0 ORDER BY consumer_id"
+    )
+    return [key for (key,) in rows if key in channels]
+
+
+def _minute(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)

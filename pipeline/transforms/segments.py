@@ -1,0 +1,208 @@
+"""Segments: planned, written and compared, each as soon as it can be, in one loop.
+
+While executors write and compare what was found, a thread counts the days that come next: a
+database that is asked one thing at a time leaves cores idle. A segment is compared right after it
+is written, while the database has its rows in memory.
+"""
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from threading import Event
+from typing import Any, NamedTuple
+
+from pyspark import SparkContext
+
+from pipeline import failpoints
+from pipeline.broker.database import Database
+from pipeline.execution.job import Context
+from pipeline.lake import eligible, export, layout, planning
+from pipeline.lake.ledger import EXPORTED, OPEN, PLANNED, File, Ledger, Range, Segment
+
+logger = logging.getLogger(__name__)
+
+PART_ROWS = 1_000
+"""What the broker deletes in one transaction."""
+KINDS = (eligible.MESSAGES, eligible.DELIVERIES)
+"""In this order: a message is ripe when its deliveries are gone, and the broker deletes those of
+this run as soon as they are verified. Messages that are compared after that would differ."""
+POLL_S = 0.5
+"""How soon a stop is noticed."""
+AHEAD = 4
+"""Planning rests while so many segments for each executor wait."""
+Asked = Callable[[str], str]
+"""Of an executor: export.export or export.check."""
+
+
+class Day(NamedTuple):
+    """What is ripe of a day and in no segment yet."""
+
+    kind: str
+    number: int
+    """Which one, from 1 on, of how many."""
+    of: int
+    ranges: list[Range]
+
+
+Plan = Generator[Day, None, None]
+
+
+def plan(context: Context, ledger: Ledger, over: Event) -> Plan:
+    """Day after day, oldest first, until it is ``over``; by one thread, whichever it is."""
+    limits = eligible.cutoffs(context.database, context.settings)
+    under_way = ledger.having(*OPEN)
+    # Else it has rows of segments that came to their end, and they would go to the lake once more.
+    context.catch_up()
+    return _counted(context.settings.bulk_url, limits, under_way, over)
+
+
+def _counted(address: str, limits: eligible.Cutoffs, under_way: list[Segment], over: Event) -> Plan:
+    # From the replica if there is one: these numbers only say how large segments become.
+    database = Database(address)
+    try:
+        for kind in KINDS:
+            days = planning.days(database, kind, limits)
+            for number, day in enumerate(days, 1):
+                found = []
+                for one in planning.of_day(database, kind, day, limits, under_way):
+                    if over.is_set():
+                        return
+                    found.append(one)
+                yield Day(kind, number, len(days), found)
+    finally:
+        database.close()
+
+
+class Mover:
+    """Moves segments from state to state; alone to write in the ledger, and in one thread."""
+
+    def __init__(self, context: Context, ledger: Ledger) -> None:
+        self._context, self._ledger = context, ledger
+        self._over = Event()
+        self._days = plan(context, ledger, self._over)
+        self._waiting: deque[tuple[Asked, Segment]] = deque()
+        self._waiting.extend((export.check, each) for each in ledger.having(EXPORTED))
+        self._waiting.extend((export.export, each) for each in ledger.having(PLANNED))
+        self._begun: dict[Future[dict[str, Any]], tuple[Asked, Segment]] = {}
+        self._counting: Future[Day | None] | None = None
+        self._is_planned = False
+        self._total, self._ended, self._rows = len(self._waiting), 0, 0
+        self._came = {"exported": 0, "verified": 0, "to_do_again": 0, "rows": 0}
+
+    def run(self) -> dict[str, int]:
+        """All of them; what it came to. Raises Unusable for what a person must mend; Lost."""
+        self._context.report(f"planning {KINDS[0]}")
+        counter = ThreadPoolExecutor(1, "planning")
+        executors = ThreadPoolExecutor(self._context.settings.partitions, "archiving")
+        try:
+            while pending := self._begin(counter, executors):
+                done = wait(pending, POLL_S, FIRST_COMPLETED).done
+                self._context.run.check()
+                if self._counting in done:
+                    day, self._counting = self._counting.result(), None
+                    self._planned(day)
+                for future in done & self._begun.keys():
+                    self._answered(*self._begun.pop(future), future.result())
+        finally:
+            self._over.set()
+            executors.shutdown(wait=True, cancel_futures=True)
+            # Its database belongs to its thread.
+            counter.submit(self._days.close)
+            counter.shutdown(wait=True)
+        return self._came
+
+    def _begin(
+        self, counter: ThreadPoolExecutor, executors: ThreadPoolExecutor
+    ) -> list[Future[Any]]:
+        """What can be begun now; all that is to be waited for."""
+        at_once = self._context.settings.partitions
+        if not (self._counting or self._is_planned) and len(self._waiting) < AHEAD * at_once:
+            self._counting = counter.submit(next, self._days, None)
+        starting = self._context.begin_workers() if self._waiting else None
+        if starting is None or starting.done():
+            while self._waiting and len(self._begun) < at_once:
+                asked, segment = self._waiting.popleft()
+                task = _task(self._context, segment)
+                # One job of Spark for each: toLocalIterator would run two at a time, and collect
+                # would keep all answers back until the last one.
+                future = executors.submit(_ask, self._context.workers, asked, task)
+                self._begun[future] = asked, segment
+            starting = None
+        return [one for one in (*self._begun, self._counting, starting) if one]
+
+    def _planned(self, day: Day | None) -> None:
+        if day is None:
+            self._is_planned = True
+            self._tell()
+            return
+        self._context.report(f"planning {day.kind}", day.number, day.of, self._rows or None)
+        if not day.ranges:
+            return
+        planned = self._ledger.plan(day.ranges)
+        failpoints.reach("after_plan")
+        self._total += len(planned)
+        self._waiting.extend((export.export, each) for each in planned)
+
+    def _answered(self, asked: Asked, segment: Segment, answer: dict[str, Any]) -> None:
+        if "error" in answer:
+            self._ledger.hold()  # else who took over cleared it away
+            raise layout.Unusable(answer["error"])
+        is_over = True
+        if asked is export.export:
+            is_over = not self._exported(segment, answer)
+        elif "differs" in answer:
+            logger.warning("segment %d again: %s", segment.id, answer["differs"])
+            self._ledger.again(segment)
+            self._came["to_do_again"] += 1
+        elif self._ledger.verified(segment):
+            self._came["verified"] += 1
+            self._came["rows"] += segment.rows
+        self._ended += is_over
+        self._tell()
+
+    def _tell(self) -> None:
+        """How far it is: with the plan, until that is complete."""
+        if self._is_planned:
+            self._context.report("archiving", self._ended, self._total, self._rows or None)
+        else:
+            run = self._context.run
+            self._context.report(run.stage, run.done, run.total, self._rows or None)
+
+    def _exported(self, segment: Segment, manifest: dict[str, Any]) -> bool:
+        """Whether it is to be compared: next, while the database has its rows in memory."""
+        files = [File(**file) for file in manifest["files"]]
+        self._rows += sum(file.rows for file in files)
+        moved = self._ledger.exported(segment, files, manifest["parts"])
+        if moved is None:
+            return False
+        self._came["exported"] += 1
+        if files:
+            self._waiting.appendleft((export.check, moved))
+        return bool(files)
+
+
+def _ask(workers: SparkContext, asked: Asked, task: str) -> dict[str, Any]:
+    (said,) = workers.parallelize([task], 1).map(asked).collect()
+    answer: dict[str, Any] = json.loads(said)
+    return answer
+
+
+def _task(context: Context, segment: Segment) -> str:
+    paths = {table: layout.path_of(table, segment.day, segment.id) for table in segment.tables}
+    return json.dumps(
+        {
+            "kind": segment.kind,
+            "low": segment.low,
+            "high": segment.high,
+            "cutoffs": segment.limits.as_json(),
+            "tables": segment.tables,
+            "files": [file.as_json() for file in segment.files],
+            "lake": str(context.lake),
+            "path": paths,
+            "tmp": {table: layout.aside(path, context.run.id) for table, path in paths.items()},
+            "keep_bodies": context.settings.keep_bodies,
+            "part_rows": PART_ROWS,
+        }
+    )

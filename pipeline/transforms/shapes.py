@@ -1,0 +1,45 @@
+"""Shapes: what executors do with dead letters: the signature of each, from its last answer.
+
+As broker/executor.py: imports neither Spark nor Django.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline import settings
+from pipeline.rules import sealed, signature
+from pipeline.rules.sealed import Keys
+
+ADDED = ("signature", "shape")
+READ = ("number", "error", "excerpt")
+"""What is not needed any more when the shape is known."""
+HIDDEN = "Sealed at rest: the page of the sample shows it."
+"""In place of a sealed answer's shape."""
+
+
+def sign(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows with signature and shape in place of what was answered."""
+    keys = Keys(settings.keys())
+    for batch in batches:
+        rows = batch.select(["id", "outcome", "status_code", "host", *READ]).to_pylist()
+        found = [_signed(row, keys) for row in rows]
+        signed = batch.drop_columns(list(READ))
+        for place, name in enumerate(ADDED):
+            values = pa.array([values[place] for values in found], pa.string())
+            signed = signed.append_column(name, values)
+        yield signed
+
+
+def _signed(row: dict[str, Any], keys: Keys) -> tuple[str, str]:
+    """Signature and shape. What is sealed in the broker's tables tells kinds apart, and no more."""
+    error, excerpt = row["error"] or "", bytes(row["excerpt"] or b"")
+    kind = row["outcome"], row["status_code"], row["host"] or ""
+    if not excerpt.startswith(sealed.SEALED):
+        excerpt = excerpt.removeprefix(sealed.PLAIN)
+        shape = signature.shape(signature.answer(error, excerpt))
+        return signature.signature(*kind, shape), shape
+    answer = keys.answer(row["id"], row["number"], error, excerpt)
+    shape = signature.shape(signature.answer(*answer)) if answer else HIDDEN
+    return signature.signature(*kind, shape, keys.mac_key), HIDDEN

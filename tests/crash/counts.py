@@ -1,0 +1,108 @@
+"""The broker's books, read straight from its tables while it runs."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.support.broker import Broker
+
+with suppress(ImportError):  # without the driver there is only SQLite
+    import MySQLdb
+
+STATES = "SELECT consumer_id, state, COUNT(*) FROM delivery_delivery GROUP BY consumer_id, state"
+COUNTED = (
+    "SELECT consumer_id, state, SUM(count) FROM delivery_counter "
+    "GROUP BY consumer_id, state HAVING SUM(count) <> 0"
+)
+MISSING_ATTEMPTS = (
+    "SELECT delivery.id FROM delivery_delivery AS delivery "
+    "LEFT JOIN delivery_attempt AS attempt ON attempt.delivery_id = delivery.id "
+    "GROUP BY delivery.id, delivery.attempt_count "
+    "HAVING COUNT(attempt.id) <> delivery.attempt_count"
+)
+
+
+class Counts:
+    """What the tables of one broker say."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._url = broker.environment["DATABASE_URL"]
+
+    def read(self, sql: str) -> Sequence[tuple[Any, ...]]:
+        """All rows of a query, as everybody would see them now."""
+        at = urlsplit(self._url)
+        if at.scheme == "sqlite":
+            path = self._url.removeprefix("sqlite:///").partition("?")[0]
+            with closing(sqlite3.connect(path)) as connection:
+                return connection.execute(sql).fetchall()
+        database = MySQLdb.connect(
+            host=at.hostname,
+            port=at.port,
+            user=at.username,
+            password=at.password,
+            database=at.path.lstrip("/"),
+        )
+        with closing(database) as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql)
+            rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    def is_writable(self) -> bool:
+        """Whether a transaction can begin to write now; a server has no lock of the whole."""
+        if urlsplit(self._url).scheme != "sqlite":
+            return True
+        path = self._url.removeprefix("sqlite:///").partition("?")[0]
+        # The running pump may hold it for a moment; who was stopped keeps it.
+        with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            connection.execute("ROLLBACK")
+            return True
+
+    def number(self, sql: str) -> int:
+        """The one number that a query finds."""
+        ((found,),) = self.read(sql)
+        return int(found or 0)
+
+    def open_count(self) -> int:
+        """Messages that wait for their fan-out, and deliveries that are not finished."""
+        waiting = self.number("SELECT COUNT(*) FROM channels_app_message WHERE state = 'accepted'")
+        return waiting + self.number(
+            "SELECT COUNT(*) FROM delivery_delivery "
+            "WHERE state NOT IN ('delivered', 'dead', 'cancelled')"
+        )
+
+    def audited(self, target: str) -> list[str]:
+        """What was done to it, as the audit log says; not who looked at it."""
+        rows = self.read("SELECT action, target FROM channels_app_auditentry ORDER BY id")
+        actions = [str(action) for action, at in rows if at == target]
+        return [action for action in actions if not action.endswith(".open")]
+
+    def message_count(self, channel: str) -> int:
+        """Messages that are stored in a channel."""
+        counts = self.read(
+            "SELECT channel.slug, COUNT(*) FROM channels_app_message AS message "
+            "JOIN channels_app_channel AS channel ON channel.id = message.channel_id "
+            "GROUP BY channel.slug"
+        )
+        return int(dict(counts).get(channel, 0))
+
+    def check(self) -> None:
+        """When nothing is on its way: all finished, counted right, and nobody charged."""
+        assert self.open_count() == 0
+        rows = {(owner, state): int(count) for owner, state, count in self.read(STATES)}
+        counted = {(owner, state): int(count) for owner, state, count in self.read(COUNTED)}
+        made: dict[Any, int] = {}
+        for (owner, _), count in rows.items():
+            made[owner] = made.get(owner, 0) + count
+        assert counted == rows | {(owner, "made"): count for owner, count in made.items()}
+        assert self.read(MISSING_ATTEMPTS) == self.read("SELECT 1 WHERE 1 = 0")
+        charged = self.read(
+            "SELECT attempt_count, outcome FROM delivery_delivery WHERE failure_count > 0"
+        )
+        assert list(charged) == []

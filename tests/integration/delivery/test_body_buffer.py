@@ -1,0 +1,133 @@
+"""Large bodies: a pump has only so many bytes on their way, and of one consumer only its share."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from channels_app import clock
+from delivery import conf as conf_module
+from delivery.models import Attempt, Delivery
+from delivery.runtime import body_buffer, consumer_queue
+from delivery.runtime.pump import Pump
+from tests.support import pumping
+from tests.support.pumping import all_finished, make_channel, make_consumer, publish, pump_until
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LARGE = b"x" * 100_000
+MOST = 1_600_000
+"""A consumer's share is two large bodies."""
+
+
+@pytest.fixture(autouse=True)
+def _few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(conf_module.conf(), pump_body_bytes=MOST)
+    for module in (body_buffer, consumer_queue):
+        monkeypatch.setattr(module, "conf", lambda: few)
+
+
+def on_their_way(pump: Pump) -> int:
+    return sum(size for *_, size in pump.open.values())
+
+
+def watched(pump: Pump, done: Callable[[], bool]) -> int:
+    """Most bytes that were on their way at the end of a round until ``done``."""
+    most = [0]
+
+    def look() -> bool:
+        most[0] = max(most[0], on_their_way(pump))
+        return done()
+
+    pump_until(pump, look)
+    return most[0]
+
+
+def test_large_bodies_go_a_few_at_a_time_and_all_arrive(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/slow?ms=30"))
+    publish(channel, *[LARGE + b"%d" % n for n in range(12)])
+    with pumping.pumping() as pump:
+        most = watched(pump, all_finished)
+        assert on_their_way(pump) == 0
+    assert 0 < most <= MOST // consumer_queue.BYTE_SHARES
+    assert {request.body for request in receiver.requests()} == {
+        LARGE + b"%d" % n for n in range(12)
+    }
+    assert set(Attempt.objects.values_list("outcome", "number")) == {("delivered", 1)}
+
+
+def test_of_a_consumer_known_for_large_bodies_no_more_is_claimed_than_fits(
+    receiver: Receiver,
+) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/hook"))
+    publish(channel, *[LARGE] * 20)
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+        publish(channel, *[LARGE] * 20)
+        receiver.script("/hook", [Reply(hang=True)])
+        pump_until(pump, lambda: len(pump.open) == 2)
+        assert Delivery.objects.filter(state="in_flight").count() == 2
+
+
+def test_many_consumers_together_stay_within_the_pumps_bytes(receiver: Receiver) -> None:
+    channel = make_channel()
+    for n in range(20):
+        make_consumer(channel, receiver.url(f"/slow?ms=30&n={n}"))
+    publish(channel, LARGE, LARGE, LARGE)
+    with pumping.pumping() as pump:
+        most = watched(pump, all_finished)
+    # Beyond what fits, each consumer may have a single one.
+    assert most <= MOST + 20 * len(LARGE)
+    assert len(receiver.requests()) == 60
+
+
+def test_a_body_larger_than_all_that_may_go_still_goes(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/ok"))
+    publish(channel, b"y" * (MOST + 1), b"small")
+    with pumping.pumping() as pump:
+        pump_until(pump, all_finished)
+    assert {len(request.body) for request in receiver.requests()} == {MOST + 1, 5}
+
+
+def test_consumers_that_hang_on_large_bodies_leave_room_for_another(receiver: Receiver) -> None:
+    channel, healthy = make_channel(), make_channel()
+    for n in range(7):
+        make_consumer(channel, receiver.url(f"/hang?n={n}"))
+    make_consumer(healthy, receiver.url("/ok"))
+    publish(channel, *[LARGE] * 10)
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: len(pump.open) >= 14)
+        publish(healthy, *[LARGE] * 5)
+        pump_until(pump, lambda: Delivery.objects.filter(state="delivered").count() == 5)
+        assert on_their_way(pump) == 14 * len(LARGE)
+
+
+def test_what_waits_for_room_is_given_back_before_its_lease_ends(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/hang"))
+    publish(channel, *[LARGE] * 5)
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: len(pump.claimed) == 3)
+        later = clock.now() + timedelta(seconds=11)
+        pump.claimed = [
+            (row._replace(lease_until=row.lease_until - (later - clock.now())), consumer_queue)
+            for row, consumer_queue in pump.claimed
+        ]
+        pump_until(pump, lambda: Attempt.objects.filter(outcome="interrupted").count() == 3)
+        assert on_their_way(pump) == 2 * len(LARGE)
+
+
+def test_a_pump_with_no_room_does_not_spin(receiver: Receiver) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/hang"))
+    publish(channel, *[LARGE] * 80)
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: len(pump.open) == 2)
+        pump.next_poll = pump.membership.next_beat = time.monotonic() + 60.0
+        assert pump._patience() > 1.0

@@ -1,0 +1,64 @@
+"""The horizon: each consumer's earliest due instant, asked for without disturbing anybody."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import pytest
+
+from channels_app import clock
+from delivery.runtime import assignment
+from delivery.steps import due_times, fanout
+from tests.support.counts import make_deliveries
+from tests.support.pumping import make_channel, make_consumer, publish
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOWHERE = "http://127.0.0.1:9/"
+
+
+def test_next_due_says_when_each_consumer_has_something() -> None:
+    soon = clock.now() + timedelta(hours=1)
+    consumer, other = (make_consumer(make_channel(), NOWHERE) for _ in range(2))
+    publish(consumer.channel, b"x", due_at=soon, priority=0)
+    publish(consumer.channel, b"x", due_at=soon + timedelta(hours=1), priority=9)
+    fanout.fan_out(1000, slot=0)
+    found = due_times.next_due([consumer.id, other.id])
+    assert set(found) == {consumer.id}
+    assert abs(found[consumer.id] - soon) < timedelta(milliseconds=1)
+    assert set(due_times.by_priority([consumer.id, other.id])[consumer.id]) == {0, 9}
+
+
+def test_finished_rows_are_no_horizon_whatever_waits_elsewhere() -> None:
+    consumer, other = (make_consumer(make_channel(), NOWHERE) for _ in range(2))
+    make_deliveries(consumer, 20)
+    make_deliveries(consumer, 20, priority=9, state="delivered")
+    assert due_times.next_due([consumer.id, other.id]) == {}
+    soon = clock.now() + timedelta(hours=1)
+    make_deliveries(other, 3, state="queued", due_at=soon, finished_at=None)
+    assert set(due_times.next_due([consumer.id, other.id])) == {other.id}
+    assert due_times.next_due([]) == {}
+
+
+def test_a_pump_asks_for_a_few_consumers_at_a_time_and_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that are new come first, however often the configuration changes."""
+    monkeypatch.setattr(assignment, "DISCOVER_AT_ONCE", 2)
+    asked: list[int] = []
+
+    def by_priority(consumer_ids: Iterable[int]) -> dict[int, dict[int, datetime]]:
+        asked.extend(consumer_ids)
+        return {}
+
+    monkeypatch.setattr(due_times, "by_priority", by_priority)
+    channel = make_channel()
+    ids = [make_consumer(channel, NOWHERE).id for _ in range(5)]
+    known = assignment.Assignment(1)
+    known.refresh()
+    assert known.discover(60.0) < 60.0  # the others have their turn soon
+    new = make_consumer(channel, NOWHERE).id
+    known.refresh()
+    known.discover(60.0)
+    assert asked[:3] == [*ids[:2], new]
+    while known.discover(60.0) < 60.0:
+        pass
+    assert sorted(asked) == sorted([*ids, new])

@@ -1,0 +1,318 @@
+"""The fan-out, and what a pump takes of it as it is made."""
+
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from pytest_django.fixtures import DjangoAssertNumQueries
+
+from channels_app import clock, failpoints
+from channels_app.config_cache import config_cache
+from channels_app.models import Consumer, DirectoryVersion, Message
+from channels_app.steps import accept
+from channels_app.steps.accept import Publication
+from delivery.models import Attempt, Counter, Delivery
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.direct_claim import ClaimAllowance, DirectClaim
+from delivery.runtime.pump import Pump
+from delivery.steps import claim, fanout, payloads, release
+from delivery.steps.claim import ClaimRequest
+from delivery.steps.fanout.waiting import FEW
+from tests.support import pumping
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    view_of,
+)
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOWHERE = "http://127.0.0.1:9/"
+LEASE_MS = 30_000
+
+
+@pytest.fixture
+def consumer() -> Consumer:
+    return make_consumer(make_channel(), NOWHERE)
+
+
+def taker(limit: int = 100, *, only: int | None = None, **values: Any) -> DirectClaim:
+    """One that takes so many of each consumer, or of one alone."""
+
+    def leave(counts: Mapping[int, int]) -> dict[int, ClaimAllowance]:
+        return {key: ClaimAllowance(limit, LEASE_MS) for key in counts if only in (None, key)}
+
+    return DirectClaim(owner=7, now=values.get("now") or clock.now(), leave=leave)
+
+
+def test_what_is_taken_at_birth_looks_as_if_it_had_been_queued_and_then_claimed() -> None:
+    rows: list[dict[str, Any]] = []
+    claims: list[ClaimedDelivery] = []
+    now = clock.now()
+    for by_claim in (True, False):
+        consumer = make_consumer(make_channel(), NOWHERE)
+        publish(
+            consumer.channel,
+            b"x",
+            priority=7,
+            event_type="order.created",
+            ordering_key="a",
+            expires_at=now + timedelta(hours=1),
+        )
+        later = clock.now()
+        if by_claim:
+            fanout.fan_out(10, slot=0)
+            want = ClaimRequest(consumer.id, 10, LEASE_MS, owner=7)
+            claims += claim.claim([want], now=later, slot=0).rows
+        else:
+            claims += fanout.fan_out(10, 0, taker(now=later)).claimed
+        row = dict(Delivery.objects.filter(consumer=consumer).values().get())
+        assert row["due_at"] == later + timedelta(milliseconds=LEASE_MS)
+        assert claims[-1].lease_until == row["due_at"]
+        assert claims[-1].accepted_at == row["accepted_at"]
+        assert claims[-1].id == row["id"]
+        rows.append(row)
+        assert Counter.totals() == pumping.recounted()
+    own = {"id", "message_id", "consumer_id", "channel_id", "due_at", "accepted_at"}
+    claimed, new_deliveries = ({name: row[name] for name in row if name not in own} for row in rows)
+    assert new_deliveries == claimed
+    own |= {"lease_until"}
+    claimed, new_deliveries = (
+        {k: v for k, v in row._asdict().items() if k not in own} for row in claims
+    )
+    assert new_deliveries == claimed
+
+
+def test_the_most_urgent_are_taken_and_the_others_queued(consumer: Consumer) -> None:
+    for priority in (1, 9, 4, 9):
+        publish(consumer.channel, b"x", priority=priority)
+    made = fanout.fan_out(10, 0, taker(limit=3))
+    assert [row.priority for row in made.claimed] == [9, 9, 4]
+    assert made.claimed[0].id < made.claimed[1].id
+    assert list(Delivery.objects.filter(state="queued").values_list("priority", flat=True)) == [1]
+    assert set(made.due) == {consumer.id}
+    assert Counter.totals() == pumping.recounted()
+
+
+def test_what_is_not_due_or_has_passed_its_last_instant_is_only_queued(consumer: Consumer) -> None:
+    now = clock.now()
+    publish(consumer.channel, b"later", due_at=now + timedelta(minutes=1))
+    publish(consumer.channel, b"old", expires_at=now - timedelta(seconds=1))
+    made = fanout.fan_out(10, 0, taker())
+    assert made.claimed == []
+    assert Counter.totals()["queued"] == 2
+
+
+def test_a_message_is_due_when_it_is_accepted_whatever_our_clock_says(consumer: Consumer) -> None:
+    publish(consumer.channel, b"x")
+    behind = clock.now() - timedelta(seconds=5)
+    assert len(fanout.fan_out(10, 0, taker(now=behind)).claimed) == 1
+
+
+def test_only_what_the_taker_may_have_is_taken() -> None:
+    channel = make_channel()
+    mine, other = make_consumer(channel, NOWHERE), make_consumer(channel, NOWHERE)
+    publish(channel, b"1", b"2")
+    made = fanout.fan_out(10, 0, taker(only=mine.id))
+    assert {row.consumer_id for row in made.claimed} == {mine.id}
+    assert set(made.due) == {other.id}
+    assert set(other.deliveries.values_list("state", "lease_owner")) == {("queued", None)}
+    assert Message.objects.filter(state="dispatched", consumer_count=2).count() == 2
+
+
+def test_of_whom_nobody_told_waits_no_longer_than_of_whom_somebody_did(
+    consumer: Consumer,
+) -> None:
+    ids = publish(consumer.channel, *[b"x"] * 5)
+    made = fanout.fan_out(10, 0, taker(), notified=ids[3:])
+    assert [row.message_id for row in made.claimed] == ids
+    assert not made.more
+
+
+def test_the_oldest_go_first_whoever_was_told_of(consumer: Consumer) -> None:
+    ids = publish(consumer.channel, *[b"x"] * 5)
+    made = fanout.fan_out(2, 0, taker(), notified=[ids[4], ids[1]])
+    assert [row.message_id for row in made.claimed] == ids[:2]
+    assert made.more
+
+
+def test_what_was_told_of_and_is_done_is_no_reason_to_look_again(consumer: Consumer) -> None:
+    done, later = publish(consumer.channel, b"1", b"2")
+    fanout.fan_out(1, 0)
+    made = fanout.fan_out(10, 0, taker(), notified=[done, later])
+    assert [row.message_id for row in made.claimed] == [later]
+    assert not made.more
+    assert fanout.fan_out(10, 0, notified=[done, later, 77]) == fanout.FanoutResult()
+
+
+def test_who_registered_before_a_message_gets_it_whatever_a_pump_knew(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory's number is read behind the lock, and what is known is as new as that."""
+    publish(consumer.channel, b"1")
+    fanout.fan_out(10, 0)
+    view = view_of(consumer.channel)
+    # As on another host: nobody announces anything here, and the last question was a moment ago.
+    monkeypatch.setattr(config_cache, "_is_fresh", lambda *_: True)
+    monkeypatch.setattr(DirectoryVersion, "current", lambda: pytest.fail("asked once more"))
+    second = make_consumer(consumer.channel, NOWHERE)
+    notified = [it.message_id for it in accept.accept(view, None, [Publication(b"2")])]
+    made = fanout.fan_out(10, 0, taker(), notified=notified)
+    assert {row.consumer_id for row in made.claimed} == {consumer.id, second.id}
+
+
+@pytest.mark.mariadb
+def test_what_was_told_of_is_locked_found_and_counted_in_one_round_trip(
+    consumer: Consumer, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    publish(consumer.channel, b"1")
+    fanout.fan_out(10, 0)
+    notified = publish(consumer.channel, b"2")
+    with django_assert_num_queries(3):  # BEGIN is told of, too; COMMIT comes with the last
+        made = fanout.fan_out(10, 0, taker(), notified, payloads.select_payloads)
+    assert [row[0] for row in made.along] == notified
+    assert len(made.claimed) == 1
+
+
+def test_of_few_messages_something_is_asked_along(consumer: Consumer) -> None:
+    notified = publish(consumer.channel, *[b"x"] * (FEW + 1))
+    assert not fanout.fan_out(10, 0, taker(), notified, payloads.select_payloads).along
+    notified = publish(consumer.channel, *[b"x"] * FEW)
+    made = fanout.fan_out(10, 0, taker(), notified, payloads.select_payloads)
+    assert {row[0] for row in made.along} == set(notified)
+
+
+@pytest.mark.mariadb
+def test_fan_outs_side_by_side_do_not_wait_for_each_other(consumer: Consumer) -> None:
+    publish(consumer.channel, *[b"x"] * 30)
+    counts: list[int] = []
+
+    def other() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET innodb_lock_wait_timeout = 1")
+        counts.extend(fanout.fan_out(10, slot=1).message_count for _ in range(3))
+        connection.close()
+
+    fanout.fan_out(5, slot=1)  # both have their counters
+    with transaction.atomic():
+        counts.append(fanout.fan_out(10, slot=0).message_count)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert counts == [10, 10, 5, 0]
+    assert Delivery.objects.count() == 30
+    assert Counter.totals() == pumping.recounted()
+
+
+class Killed(BaseException):
+    """As if the process had been killed."""
+
+
+def test_what_a_pump_took_at_birth_before_it_was_killed_is_delivered_by_the_next(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/ok"))
+    publish(channel, *[b"x"] * 5)
+
+    def reach(point: str) -> None:
+        if point == "after_birth":
+            raise Killed
+
+    with pumping.pumping() as pump:
+        with monkeypatch.context() as patch:
+            patch.setattr(failpoints, "reach", reach)
+            with pytest.raises(Killed):
+                pump_until(pump, all_finished)
+        held = set(Delivery.objects.values_list("state", "attempt_count", "lease_owner"))
+        dead = pump.held.generation
+        assert held == {("in_flight", 1, dead)}
+        assert Counter.totals() == pumping.recounted()
+        assert receiver.requests() == []
+        pump.claimed.clear()  # nobody knows of them any more
+    with pumping.pumping() as pump:
+        assert release.release_owner(dead, now=clock.now(), slot=0) == 5
+        pump_until(pump, all_finished)
+    assert len(receiver.requests()) == 5
+    outcomes = sorted(Attempt.objects.values_list("number", "outcome"))
+    assert outcomes == [(1, "interrupted")] * 5 + [(2, "delivered")] * 5
+    assert set(Delivery.objects.values_list("state", "failure_count")) == {("delivered", 0)}
+
+
+def test_what_is_new_does_not_overtake_what_waits_with_a_higher_priority(
+    receiver: Receiver,
+) -> None:
+    channel = make_channel()
+    make_consumer(channel, receiver.url("/slow?ms=100"), max_in_flight=1)
+    publish(channel, *[b"high"] * 3, priority=9)
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: bool(pump.open))
+        while pump.open:
+            pump._wait(0.05)
+            pump._record()
+        publish(channel, b"low", priority=1)
+        pump_until(pump, all_finished)
+    assert [request.body for request in receiver.requests()] == [b"high"] * 3 + [b"low"]
+
+
+def test_new_messages_of_a_consumer_at_rest_are_never_claimed_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = make_channel()
+    for path in ("/a", "/b"):
+        make_consumer(channel, receiver.url(path))
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a claim")
+
+    monkeypatch.setattr(claim, "claim", refuse)
+    with pumping.pumping() as pump:
+        for count in (10, 20, 30):
+            publish(channel, *[b"x"] * 5)
+            pump_until(pump, lambda: Counter.totals()["delivered"] == count)  # noqa: B023
+    assert len(receiver.requests()) == 30
+    assert Counter.totals() == pumping.recounted()
+
+
+@pytest.mark.slow("two pumps send hundreds of messages")
+def test_two_pumps_get_their_share_and_no_delivery_is_taken_twice(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: dict[int, list[int]] = {}
+    took = Pump._took
+
+    def spy(pump: Pump, rows: list[ClaimedDelivery], *more: Any) -> Any:
+        taken.setdefault(pump.held.generation, []).extend(row.id for row in rows)
+        return took(pump, rows, *more)
+
+    monkeypatch.setattr(Pump, "_took", spy)
+    channel = make_channel()
+    with pumping.pumping() as one, pumping.pumping() as other:
+        consumers = [make_consumer(channel, receiver.url("/0"))]
+        # Which pump gets a consumer follows from its id: add some until both have one.
+        while len(consumers) < 8 or not (one.assignment.queues and other.assignment.queues):
+            consumers.append(make_consumer(channel, receiver.url(f"/{len(consumers)}")))
+            for pump in (one, other):
+                pump.assignment.refresh()
+        publish(channel, *[b"x"] * 40)
+        for _ in range(400):
+            if all_finished():
+                break
+            for pump in (one, other):
+                pump.next_poll = 0.0
+                pump.accepted_hint = True
+                pump.round()
+    shares = {key: len(rows) for key, rows in taken.items()}
+    assert shares == {
+        pump.held.generation: 40 * len(pump.assignment.queues) for pump in (one, other)
+    }
+    assert sum(shares.values()) == 40 * len(consumers) == len(receiver.requests())
+    assert len({row for rows in taken.values() for row in rows}) == 40 * len(consumers)
+    assert set(Delivery.objects.values_list("state", "attempt_count")) == {("delivered", 1)}
+    assert Counter.totals() == pumping.recounted()

@@ -1,0 +1,369 @@
+"""Notices: owners hear of each change of a consumer's health once, however many look."""
+
+import json
+import socket
+import threading
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core import mail
+from django.db import connection
+from django_q.models import OrmQ
+
+from channels_app import clock
+from channels_app.models import Channel, Consumer, Membership, Message, Team
+from channels_app.steps import switch_consumer
+from delivery.models import ConsumerHealth, Delivery, Notice, Standing
+from delivery.rules.principal import Principal
+from delivery.runtime import notifications, tasks
+from delivery.steps import health, health_monitor, outbox, payloads, replay, retention
+from tests.support.factories import ChannelFactory, DeliveryFactory, TeamFactory
+from tests.support.pumping import (
+    all_finished,
+    make_channel,
+    make_consumer,
+    publish,
+    pump_until,
+    pumping,
+)
+from tests.support.receiver import Receiver, Reply
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def team() -> Team:
+    """A team with an owner, an editor, a viewer, one who left and one without an address."""
+    team = TeamFactory.create(slug="shop")
+    for name, role, address in (
+        ("olga", "owner", "olga@example.com"),
+        ("ed", "editor", "ed@example.com"),
+        ("vera", "viewer", "vera@example.com"),
+        ("gone", "owner", "gone@example.com"),
+        ("nobody", "owner", ""),
+    ):
+        user = User.objects.create_user(name, address, is_active=name != "gone")
+        Membership.objects.create(team=team, user=user, role=role)
+    return team
+
+
+@pytest.fixture
+def consumer(team: Team) -> Consumer:
+    """A consumer of that team, at an address where nobody listens."""
+    return make_consumer(make_channel(exposure="external"), "http://127.0.0.1:9/", team=team)
+
+
+def fails(consumer: Consumer, at: datetime, *, count: int = 20, circuit: str = "open") -> None:
+    """What the pump saves of a consumer that answers with failures."""
+    ConsumerHealth.objects.update_or_create(
+        consumer=consumer,
+        defaults={
+            "circuit": circuit,
+            "consecutive_failures": count,
+            "failing_since": at,
+            "last_failure_at": at,
+            "last_outcome": "timeout",
+        },
+    )
+
+
+def works(consumer: Consumer, at: datetime) -> None:
+    """What the pump saves of a consumer that took a message."""
+    ConsumerHealth.objects.update_or_create(
+        consumer=consumer,
+        defaults={
+            "circuit": "closed",
+            "consecutive_failures": 0,
+            "failing_since": None,
+            "last_success_at": at,
+            "last_outcome": "delivered",
+        },
+    )
+
+
+def look(now: datetime) -> list[str]:
+    """The notices that one more look makes."""
+    before = Notice.objects.count()
+    assert sum(health_monitor.watch(now)) == Notice.objects.count() - before
+    return list(Notice.objects.order_by("id").values_list("kind", flat=True)[before:])
+
+
+def test_each_change_is_told_once(consumer: Consumer) -> None:
+    now = clock.now()
+    assert look(now) == []
+    works(consumer, now)
+    assert look(now) == []
+    fails(consumer, now + MINUTE)
+    assert look(now + MINUTE) == ["failing"]
+    for minute in range(2, 30):
+        fails(consumer, now + minute * MINUTE)
+        assert look(now + minute * MINUTE) == []
+    works(consumer, now + 29.5 * MINUTE)
+    assert look(now + 29.5 * MINUTE) == []  # it may be a lucky hit
+    assert look(now + 31 * MINUTE) == ["recovered"]
+    assert look(now + 32 * MINUTE) == []
+    fails(consumer, now + 40 * MINUTE)
+    assert look(now + 40 * MINUTE) == ["failing"]
+
+
+def test_few_failures_are_no_news_until_they_last(consumer: Consumer) -> None:
+    now = clock.now()
+    fails(consumer, now, count=3, circuit="closed")
+    assert look(now + 9 * MINUTE) == []
+    assert look(now + 10 * MINUTE) == ["failing"]
+    reason = Notice.objects.get().reason
+    assert reason == "The last 3 attempts failed; the last one ended with timeout."
+
+
+def test_a_consumer_that_answers_gone_is_told_of_as_disabled_only(
+    consumer: Consumer, receiver: Receiver
+) -> None:
+    Consumer.objects.filter(id=consumer.id).update(url=receiver.url("/status/410"))
+    publish(consumer.channel, b"{}")
+    with pumping() as pump:
+        pump_until(pump, all_finished)
+        pump_until(pump, lambda: ConsumerHealth.objects.exists())
+    assert Delivery.objects.get().state == "dead"
+    now = clock.now() + timedelta(seconds=1)
+    assert look(now) == ["disabled"]
+    assert look(now + 2 * MINUTE) == []
+    assert Notice.objects.get().reason == "It answered 410 Gone."
+    # What was held against it is no news after somebody switched it on again.
+    switch_consumer.resume(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    assert look(clock.now() + MINUTE) == []
+    works(consumer, clock.now() + 2 * MINUTE)
+    assert look(clock.now() + 4 * MINUTE) == ["recovered"]
+
+
+def test_a_consumer_that_a_person_paused_is_left_alone(consumer: Consumer) -> None:
+    switch_consumer.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")
+    fails(consumer, clock.now() + MINUTE)
+    assert look(clock.now() + 2 * MINUTE) == []
+
+
+def test_a_dead_letter_is_told_of_once_a_day(consumer: Consumer) -> None:
+    now = clock.now()
+
+    def dies(at: datetime) -> Delivery:
+        ConsumerHealth.objects.update_or_create(consumer=consumer, defaults={"last_failure_at": at})
+        return DeliveryFactory.create(dead=True, consumer=consumer, finished_at=at)
+
+    first = dies(now)
+    assert look(now + MINUTE) == ["dead_letter"]
+    assert str(first) in Notice.objects.get().reason
+    dies(now + 2 * MINUTE)
+    assert look(now + 5 * MINUTE) == []
+    # After a day the next one is news, and not those that are there.
+    day = timedelta(days=1, minutes=2)
+    assert look(now + day) == []
+    assert look(now + day + 2 * MINUTE) == []
+    dies(now + day + 3 * MINUTE)
+    assert look(now + day + 4 * MINUTE) == ["dead_letter"]
+    # When all were dealt with, too.
+    for row in Delivery.objects.filter(state="dead"):
+        replay.replay_one(row.id, Principal("user:olga"), now=clock.now())
+    assert look(now + day + 8 * MINUTE) == []
+    dies(now + day + 9 * MINUTE)
+    assert look(now + day + 10 * MINUTE) == ["dead_letter"]
+
+
+def test_of_several_that_look_at_once_one_tells(consumer: Consumer) -> None:
+    fails(consumer, clock.now())
+    now = clock.now() + MINUTE
+    barrier, errors = threading.Barrier(4), list[BaseException]()
+
+    def race() -> None:
+        try:
+            barrier.wait(10)
+            list(health_monitor.watch(now))
+            list(notifications.sweep())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connection.close()
+
+    channel = ChannelFactory.create(slug=notifications.CHANNEL)
+    # Opened here, so that the system channel is known to every thread.
+    assert channel.exposure == Channel.Exposure.INTERNAL
+    threads = [threading.Thread(target=race) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    assert [notice.kind for notice in Notice.objects.all()] == ["failing"]
+    assert Message.objects.filter(channel=channel).count() == 1
+    assert Standing.objects.get().state == "failing"
+
+
+def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> None:
+    channel = ChannelFactory.create(slug=notifications.CHANNEL)
+    now = clock.now()
+    health.disable(consumer.id, reason="It answered 410 Gone.", now=now)
+    list(notifications.sweep())
+    list(notifications.sweep())
+    notice, message = Notice.objects.get(), Message.objects.get(channel=channel)
+    assert notice.message_id == message.id
+    assert message.event_type == "hookstation.consumer.disabled"
+    body = payloads.load([message.id])[message.id].body
+    assert body is not None
+    told = json.loads(body)
+    assert told["type"] == "hookstation.consumer.disabled"
+    assert told["data"]["consumer"] == consumer.client_id
+    assert told["data"]["team"] == "shop"
+    assert told["data"]["reason"] == "It answered 410 Gone."
+    assert f"/portal/shop/webhooks/{consumer.channel}/{consumer}/" in told["data"]["url"]
+
+
+@pytest.mark.parametrize("exposure", ["external", None])
+def test_teams_never_hear_of_each_other(consumer: Consumer, exposure: str | None) -> None:
+    """A channel that teams can register on is not published to; one that is missing is no error."""
+    if exposure:
+        ChannelFactory.create(slug=notifications.CHANNEL, exposure=exposure)
+    fails(consumer, clock.now())
+    list(notifications.sweep())
+    assert Notice.objects.get().published
+    assert not Message.objects.exists()
+
+
+def test_a_failing_listener_is_not_told_of_itself() -> None:
+    listener = make_consumer(
+        ChannelFactory.create(slug=notifications.CHANNEL), "http://127.0.0.1:9/"
+    )
+    fails(listener, clock.now())
+    list(notifications.sweep())
+    assert Notice.objects.get().kind == "failing"
+    assert not Message.objects.exists()
+
+
+def test_owners_and_editors_get_one_mail(consumer: Consumer) -> None:
+    fails(consumer, clock.now())
+    list(notifications.sweep())
+    assert OrmQ.objects.count() == 1  # the maintenance process does not wait for a mail server
+    assert tasks.mail() == 1
+    assert tasks.mail() == 0
+    (letter,) = mail.outbox
+    assert letter.to == ["ed@example.com", "olga@example.com"]
+    assert letter.subject == f"{consumer.channel}/{consumer} is failing"
+    assert "The last 20 attempts failed; the last one ended with timeout." in letter.body
+    assert f"/portal/shop/webhooks/{consumer.channel}/{consumer}/" in letter.body
+    assert Notice.objects.get().mailed_to == letter.to
+    list(notifications.sweep())
+    assert OrmQ.objects.count() == 1
+
+
+def test_a_mail_server_that_is_away_is_asked_again(consumer: Consumer, settings: Any) -> None:
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 9
+    fails(consumer, clock.now())
+    list(notifications.sweep())
+    assert tasks.mail() == 0
+    notice = Notice.objects.get()
+    assert "ConnectionRefusedError" in notice.mail_error
+    assert notice.mail_due_at is not None
+    assert notice.mail_due_at > clock.now() + timedelta(seconds=30)
+    settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+    Notice.objects.update(mail_due_at=clock.now() - MINUTE)
+    assert tasks.mail() == 1
+    assert Notice.objects.get().mail_error == ""
+
+
+def due(consumer: Consumer, count: int) -> list[Notice]:
+    """Notices whose e-mail is due."""
+    at = clock.now() - MINUTE
+    rows = [Notice(consumer=consumer, kind="failing", at=at, mail_due_at=at) for _ in range(count)]
+    return Notice.objects.bulk_create(rows)
+
+
+def test_a_mail_server_that_hangs_costs_one_wait_a_task(
+    consumer: Consumer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "MAIL_TIMEOUT_S", 0.3)
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    due(consumer, 5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        settings.EMAIL_HOST, settings.EMAIL_PORT = mute.getsockname()
+        assert tasks.mail() == 0
+    assert Notice.objects.exclude(mail_error="").count() == 1
+    assert Notice.objects.filter(mail_count=0).count() == 4
+
+
+def test_one_task_mails_at_a_time(consumer: Consumer) -> None:
+    due(consumer, 2)
+    for _ in range(3):
+        list(notifications.sweep())
+    assert OrmQ.objects.count() == 1
+    OrmQ.objects.all().delete()
+    list(notifications.sweep())
+    assert OrmQ.objects.count() == 1
+
+
+def test_an_address_that_is_none_is_no_ones_else_trouble(
+    consumer: Consumer, team: Team, settings: Any
+) -> None:
+    theirs = TeamFactory.create()
+    other = make_consumer(consumer.channel, "http://127.0.0.1:9/", team=theirs)
+    user = User.objects.create_user("odd", "odd@exa\nmple.com")
+    Membership.objects.create(team=theirs, user=user, role="owner")
+    (odd,), (fine,) = due(other, 1), due(consumer, 1)
+    assert tasks.mail() == 1
+    odd.refresh_from_db()
+    fine.refresh_from_db()
+    assert "ValueError" in odd.mail_error or "BadHeaderError" in odd.mail_error
+    assert odd.mail_due_at is not None
+    assert odd.mail_due_at > clock.now()
+    assert fine.mailed_to
+
+
+def test_a_mail_whose_senders_vanish_is_given_up(consumer: Consumer) -> None:
+    due(consumer, 1)
+    for _ in range(outbox.MAX_MAILS):
+        assert outbox.claim(clock.now()) is not None
+        Notice.objects.update(mail_due_at=clock.now() - MINUTE)
+    assert outbox.claim(clock.now()) is None
+    assert not outbox.has_mail(clock.now() + timedelta(days=1))
+    assert Notice.objects.get().mail_error
+
+
+def test_what_was_told_long_ago_is_forgotten_in_steps(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    long_ago = clock.now() - retention.NOTIFICATION_RETENTION
+    old = Notice.objects.bulk_create(
+        Notice(consumer=consumer, kind="failing", at=long_ago - day * MINUTE) for day in range(1, 4)
+    )
+    kept = Notice.objects.create(consumer=consumer, kind="failing", at=long_ago + MINUTE)
+    assert list(retention.delete_notifications(clock.now())) == [2, 1]
+    assert len(old) == 3
+    assert Notice.objects.get() == kept
+
+
+def test_without_a_team_nobody_is_mailed() -> None:
+    fails(make_consumer(make_channel(), "http://127.0.0.1:9/"), clock.now())
+    list(notifications.sweep())
+    assert Notice.objects.get().mail_due_at is None
+    assert tasks.mail() == 0
+
+
+def test_a_real_outage_is_told_of_and_its_end(
+    consumer: Consumer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Consumer.objects.filter(id=consumer.id).update(url=receiver.url("/hook"), max_attempts=5)
+    receiver.script("/hook", [*[Reply(500)] * 4, Reply(200)])
+    publish(consumer.channel, b"{}")
+    with pumping() as pump:
+        pump_until(pump, lambda: len(receiver.requests()) >= 3)
+        pump_until(pump, lambda: ConsumerHealth.objects.exists())
+        began = ConsumerHealth.objects.get().failing_since
+        assert began is not None
+        ConsumerHealth.objects.update(consecutive_failures=4)
+        assert look(began + 11 * MINUTE) == ["failing"]
+        Standing.objects.update(since=began)
+        pump_until(pump, all_finished)
+        pump_until(pump, lambda: ConsumerHealth.objects.get().failing_since is None)
+    assert look(clock.now() + 12 * MINUTE) == ["recovered"]

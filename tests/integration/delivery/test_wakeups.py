@@ -1,0 +1,97 @@
+"""Wake-ups: they reach the pump that owns the work, and nothing depends on them."""
+
+import select
+import socket
+from datetime import timedelta
+
+import pytest
+
+from channels_app import clock
+from channels_app.models import AuditEntry, Consumer, Message
+from delivery.conf import conf
+from delivery.models import ConsumerHealth, PumpSlot
+from delivery.rules import sharding
+from delivery.runtime import registration
+from delivery.runtime.wakeups import Listener, wakeup_sender
+from tests.support import pumping
+from tests.support.pumping import make_channel, make_consumer, publish, pump_until
+from tests.support.receiver import Receiver
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def heard(listener: Listener) -> bool:
+    return bool(select.select([listener.socket], [], [], 1.0)[0])
+
+
+def test_an_accepted_message_wakes_a_pump_after_its_commit() -> None:
+    channel = make_channel()
+    with pumping.pumping() as pump:
+        publish(channel, b"x", priority=7)
+        assert heard(pump.listener)
+        hints = pump.listener.hear()
+    assert hints.accepted
+    assert hints.message_ids == {Message.objects.get().id: 7}
+
+
+def test_of_more_messages_than_a_datagram_names_the_others_are_found() -> None:
+    channel = make_channel()
+    with pumping.pumping() as pump:
+        publish(channel, *[b"x"] * 200)
+        assert heard(pump.listener)
+        ids = pump.listener.hear().message_ids
+    assert 50 < len(ids) < 200
+    assert ids.keys() < set(Message.objects.values_list("id", flat=True))
+
+
+def test_due_consumers_wake_the_pump_that_owns_them() -> None:
+    consumers = [make_consumer(make_channel(), "http://127.0.0.1:9/").id for _ in range(20)]
+    with pumping.pumping() as one, pumping.pumping() as other:
+        generations = {one.held.generation, other.held.generation}
+        wakeup_sender.due(consumers)
+        for pump in (one, other):
+            mine = {
+                consumer_id
+                for consumer_id in consumers
+                if sharding.owner(consumer_id, generations) == pump.held.generation
+            }
+            assert heard(pump.listener)
+            assert pump.listener.hear().consumer_ids == mine
+
+
+def test_garbage_is_ignored() -> None:
+    listener = Listener()
+    host, port = listener.address.split(" ")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for datagram in (b"", b"due x 1.5 -3 7", b"\xff" * 1400, b"accepted!"):
+            stranger.sendto(datagram, (host, int(port)))
+        assert heard(listener)
+        hints = listener.hear()
+    assert not hints.accepted
+    assert hints.consumer_ids == {7}
+    listener.close()
+
+
+def test_a_pump_that_is_gone_costs_its_publisher_nothing() -> None:
+    slot = registration.acquire("gone", "pump", 1, "127.0.0.1 1")
+    assert slot is not None
+    channel = make_channel()
+    assert publish(channel, b"x", b"y")
+    PumpSlot.objects.all().delete()
+
+
+@pytest.mark.trap("a disabled consumer eats messages")
+def test_days_of_failure_disable_a_consumer_and_keep_its_backlog(receiver: Receiver) -> None:
+    channel = make_channel()
+    consumer = make_consumer(
+        channel, receiver.url("/status/500"), retry=[60], max_attempts=9, max_in_flight=1
+    )
+    long_ago = clock.now() - timedelta(days=conf().disable_after_days, hours=1)
+    ConsumerHealth.objects.create(consumer=consumer, failing_since=long_ago)
+    publish(channel, b"1", b"2", b"3")
+    with pumping.pumping() as pump:
+        pump_until(pump, lambda: Consumer.objects.get().state == "disabled")
+    consumer.refresh_from_db()
+    assert "5 days" in consumer.state_reason
+    assert AuditEntry.objects.get(action="consumer.disable").actor == "broker"
+    assert consumer.deliveries.filter(state="queued").count() == 3

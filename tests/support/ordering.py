@@ -1,0 +1,82 @@
+"""Keys for the tests of ordered delivery: who stands where, and whether the books agree."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from channels_app.models import Consumer
+from delivery.models import Counter, Delivery, Lane, LaneWaiter
+from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.lanes import BEHIND, lane_id
+from delivery.rules.lifecycle import DeliveryState, Reason, Transition
+from delivery.rules.outcome import Outcome
+from delivery.steps import claim, settle
+from delivery.steps.claim import ClaimRequest
+from delivery.steps.settle import Result
+from tests.support import pumping
+from tests.support.pumping import publish
+
+LEASE_MS = 10_000
+OPEN = ["queued", "in_flight", "awaiting_ack"]
+ENDS = {
+    "delivered": (
+        Transition(DeliveryState.DELIVERED, Reason.DELIVERED, None, charged=False),
+        Outcome.DELIVERED,
+    ),
+    "retry": (Transition(DeliveryState.QUEUED, Reason.RETRY, 60.0, charged=True), Outcome.TIMEOUT),
+    "dead": (Transition(DeliveryState.DEAD, Reason.EXHAUSTED, None, charged=True), Outcome.TIMEOUT),
+    "expired": (
+        Transition(DeliveryState.CANCELLED, Reason.EXPIRED, None, charged=False),
+        Outcome.EXPIRED,
+    ),
+}
+
+
+def say(consumer: Consumer, text: str, **options: object) -> None:
+    """Messages like ``A1 B1 A2``: the letter is the key, the whole is the body."""
+    for word in text.split():
+        publish(consumer.channel, word.encode(), ordering_key=word[0], event_type=word, **options)
+
+
+def take(consumer: Consumer, now: datetime, limit: int = 100) -> list[ClaimedDelivery]:
+    """Claim what is due."""
+    want = ClaimRequest(consumer.id, limit, LEASE_MS, owner=1)
+    return claim.claim([want], now=now, slot=0).rows
+
+
+def end(rows: Iterable[ClaimedDelivery], how: str, now: datetime) -> int:
+    """Settle attempts, all in the same way."""
+    move, outcome = ENDS[how]
+    results = [Result(row, move, outcome, now, "test") for row in rows]
+    return settle.settle(results, now=now, slot=0)
+
+
+def words(rows: Iterable[ClaimedDelivery]) -> str:
+    """What was said, in order of the words."""
+    return " ".join(sorted(row.event_type for row in rows))
+
+
+def lane_of(consumer: Consumer, key: str) -> Lane:
+    """The lane of a key; it must be there."""
+    return Lane.objects.get(id=lane_id(consumer.id, key))
+
+
+def check(*, is_quiet: bool = True) -> None:
+    """What must be true of lanes, whatever happened. ``is_quiet``: no sweep is waited for."""
+    for lane in Lane.objects.all():
+        waiters = LaneWaiter.objects.filter(lane_id=lane.id)
+        behind = set(waiters.values_list("delivery_id", flat=True))
+        assert lane.head_id not in behind
+        rows = Delivery.objects.filter(consumer_id=lane.consumer_id, ordering_key=lane.ordering_key)
+        free = {row.id for row in rows.filter(state__in=OPEN) if not row.is_behind}
+        if is_quiet:
+            assert lane.waiting_count == len(behind)
+            assert free <= {lane.head_id}, "two of one key may go"
+            assert set(rows.filter(due_at=BEHIND).values_list("id", flat=True)) == behind
+            assert free or lane.parked_at or lane.blocked_at, "it stands without reason"
+    lanes = set(Lane.objects.values_list("id", flat=True))
+    assert set(LaneWaiter.objects.values_list("lane_id", flat=True)) <= lanes
+    stranded = Delivery.objects.filter(due_at=BEHIND).exclude(
+        id__in=LaneWaiter.objects.values_list("delivery_id", flat=True)
+    )
+    assert not stranded.exists()
+    assert Counter.totals() == pumping.recounted()

@@ -1,0 +1,47 @@
+"""Turns: what becomes of a number, whatever has come before it."""
+
+import random
+
+import pytest
+
+from channels_app.rules.sequence import Decision, Turn, decide, sequence_id
+
+
+@pytest.mark.seed("S2-65")
+@pytest.mark.parametrize(
+    ("number", "options", "decision"),
+    [
+        (5, {}, Decision(Turn.GOES, 6)),
+        (4, {}, Decision(Turn.PASSED, 5)),
+        (4, {"is_over": True}, Decision(Turn.PASSED, 5)),
+        (7, {}, Decision(Turn.EARLY, 5)),
+        (7, {"is_over": True}, Decision(Turn.GOES, 8, 2)),
+        (7, {"is_over": True, "lower": 6}, Decision(Turn.EARLY, 6, 1)),
+        (7, {"is_over": True, "lower": 5}, Decision(Turn.EARLY, 5)),
+        (0, {}, Decision(Turn.GOES, 1)),
+        (0, {"is_over": True}, Decision(Turn.GOES, 1)),
+    ],
+)
+def test_what_becomes_of_a_number(number: int, options: dict[str, int], decision: Decision) -> None:
+    lower = options.pop("lower", None)
+    assert decide(number, 5, lower=lower, is_over=bool(options)) == decision
+
+
+def test_in_whatever_order_they_ask_they_go_in_that_of_their_numbers() -> None:
+    for seed in range(50):
+        chance = random.Random(seed)
+        waiting, expected, gone = list(range(1, 20)), 1, []
+        while waiting:
+            number = chance.choice(waiting)
+            turn, expected, skipped = decide(number, expected, lower=None)
+            assert not skipped
+            if turn is Turn.GOES:
+                gone.append(number)
+                waiting.remove(number)
+        assert gone == sorted(gone)
+
+
+def test_sequences_of_others_are_others() -> None:
+    ids = {sequence_id(*one) for one in [(1, 1, "a"), (1, 2, "a"), (2, 1, "a"), (1, None, "a")]}
+    assert len(ids) == 4
+    assert sequence_id(1, 1, "a") == sequence_id(1, 1, "a") > 0

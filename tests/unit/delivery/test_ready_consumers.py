@@ -1,0 +1,216 @@
+"""What a pump sends next: lines by priority and by how they answer, and room for those that do."""
+
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from delivery.conf import conf
+from delivery.rules.breaker import Circuit
+from delivery.runtime import capacity
+from delivery.runtime.capacity import CLAIM_BATCH, RESERVED, UNTRIED_RESERVED, admits, shares
+from delivery.runtime.consumer_queue import LEAD, PROMPT_S, ConsumerQueue, QueueStatus
+from delivery.runtime.ready_consumers import MAX_SCANNED, SCAN, Pick, ReadyConsumers
+from tests.support.views import consumer_view
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TICKS = 1_000.0
+REQUESTS = conf().pump_in_flight
+
+
+def queue(
+    number: int, *, most: int = 64, answer_s: float | None = 0.01, **due: float
+) -> ConsumerQueue:
+    """A consumer with something due of ``pN=seconds from now``."""
+    view = consumer_view(id=number, max_in_flight=most)
+    made = ConsumerQueue(view, Circuit(), answer_s=answer_s)
+    for level, seconds in due.items():
+        made.expect(NOW + timedelta(seconds=seconds), int(level.removeprefix("p")))
+    return made
+
+
+class Pump:
+    """The scheduling of a pump without the pump: lines, an agenda, and so many requests open."""
+
+    def __init__(self, queues: Iterable[ConsumerQueue], is_open: int = 0) -> None:
+        self.queues = {it.view.id: it for it in queues}
+        self.ready_consumers = ReadyConsumers(self.queues)
+        self.is_open = is_open
+        for it in self.queues.values():
+            self.ready_consumers.note(it)
+
+    @property
+    def free(self) -> int:
+        return REQUESTS - self.is_open
+
+    def gather(self, most: int = 40, *, ticks: float = TICKS, guard: bool = False) -> list[Pick]:
+        def admitted(standing: QueueStatus, in_flight: int) -> int:
+            return admits(standing, in_flight, self.free)
+
+        return self.ready_consumers.gather(NOW, ticks, admitted, most, from_below=guard)
+
+    def open(self, ticks: float = TICKS) -> int:
+        """Take all that a look allows, as if each consumer had enough of one priority."""
+        taken = 0
+        for share in shares(self.gather(ticks=ticks), self.free, CLAIM_BATCH):
+            for _ in range(share.limit):
+                share.queue.began[len(share.queue.began)] = ticks
+            share.queue.in_flight += share.limit
+            taken += share.limit
+            self.ready_consumers.note(share.queue)
+            self.is_open += share.limit
+        return taken
+
+    def fill(self, ticks: float = TICKS) -> None:
+        """Look until nothing more is taken."""
+        while self.open(ticks):
+            pass
+
+
+# -- by priority ---------------------------------------------------------------------------------
+
+
+def test_lines_come_by_the_highest_priority_that_is_due() -> None:
+    pump = Pump([queue(1, p0=-9), queue(2, p4=-1, p9=60), queue(3, p0=-1, p7=-1)])
+    assert [(pick.queue.view.id, pick.level) for pick in pump.gather()] == [(3, 7), (2, 4), (1, 0)]
+
+
+def test_those_of_one_priority_take_turns() -> None:
+    pump = Pump([queue(n, p4=-1) for n in range(6)])
+    turns = [[pick.queue.view.id for pick in pump.gather(2)] for _ in range(4)]
+    assert turns == [[0, 1], [2, 3], [4, 5], [0, 1]]
+
+
+def test_the_guard_looks_at_the_lowest_priority_too() -> None:
+    pump = Pump([queue(1, p0=-1), *(queue(n, p9=-1) for n in range(2, 20))])
+    assert 1 not in {pick.queue.view.id for pick in pump.gather(10)}
+    guarded = [pick.queue.view.id for pick in pump.gather(10, guard=True)]
+    assert len(guarded) == len(set(guarded)) == 10
+    assert 1 in guarded
+
+
+def test_a_line_rises_when_what_is_more_urgent_falls_due() -> None:
+    it = queue(1, p0=-1, p9=60)
+    pump = Pump([it])
+    assert [pick.level for pick in pump.gather()] == [0]
+    assert pump.ready_consumers.wake_at() == (NOW + timedelta(seconds=60) - LEAD).timestamp()
+
+
+def test_a_line_without_room_sleeps_until_something_happens_to_it() -> None:
+    it = queue(1, most=2, p4=-1)
+    it.in_flight = 2
+    pump = Pump([it])
+    assert pump.gather() == []
+    assert pump.ready_consumers.wake_at() is None
+    it.in_flight = 1
+    assert pump.gather() == []
+    pump.ready_consumers.note(it)
+    assert pump.ready_consumers.wake_at() == 0.0
+    assert [pick.room for pick in pump.gather()] == [1]
+
+
+def test_what_it_remembers_of_the_future_does_not_grow() -> None:
+    it = queue(1)
+    pump = Pump([it])
+    for second in range(3 * MAX_SCANNED, 0, -1):
+        it.due = {4: NOW + timedelta(seconds=second)}
+        pump.ready_consumers.note(it)
+        assert pump.gather() == []
+    assert len(pump.ready_consumers._asleep) < MAX_SCANNED + 10
+
+
+def test_what_one_claim_takes_is_shared_by_those_of_one_priority() -> None:
+    pump = Pump([queue(1, p9=-1), *(queue(n, p0=-1) for n in range(2, 12))])
+    limits = {
+        share.queue.view.id: share.limit for share in shares(pump.gather(), pump.free, CLAIM_BATCH)
+    }
+    assert limits == {1: 64, **dict.fromkeys(range(2, 12), CLAIM_BATCH // 10)}
+
+
+def test_a_look_costs_microseconds_beside_a_thousand_that_may_take_nothing() -> None:
+    hung = [queue(n, answer_s=1.0, p9=-1) for n in range(1_000)]
+    pump = Pump([queue(1_000, p4=-1), *hung], is_open=REQUESTS - REQUESTS // RESERVED)
+    pump.gather()
+    best = 1.0
+    for _ in range(50):
+        began = time.perf_counter()
+        assert [pick.queue.view.id for pick in pump.gather()] == [1_000]
+        best = min(best, time.perf_counter() - began)
+    assert best < 200e-6
+
+
+# -- room for those that answer ------------------------------------------------------------------
+
+
+def test_seventy_that_hang_do_not_fill_a_pump() -> None:
+    pump = Pump([])
+    for n in range(70):  # one after the other, each with more than it may have
+        pump.queues[n] = queue(n, answer_s=None, p4=-1)
+        pump.ready_consumers.note(pump.queues[n])
+        pump.fill(TICKS + n)
+    assert pump.free >= REQUESTS // UNTRIED_RESERVED
+
+
+def test_those_that_answered_so_far_and_hang_now_do_not_fill_it_either() -> None:
+    pump = Pump([])
+    for n in range(70):
+        pump.queues[n] = queue(n, p4=-1)
+        pump.ready_consumers.note(pump.queues[n])
+        pump.fill()
+    assert pump.free > 0
+    healthy = pump.queues[70] = queue(70, p4=-1)
+    pump.ready_consumers.note(healthy)
+    assert [pick.queue for pick in pump.gather(ticks=TICKS + 2 * PROMPT_S)] == [healthy]
+
+
+def test_the_more_hang_the_less_each_of_them_gets() -> None:
+    alone = Pump([queue(1, most=1_000, answer_s=None, p4=-1)])
+    alone.fill()
+    many = Pump([queue(n, most=1_000, answer_s=None, p4=-1) for n in range(20)])
+    many.fill()
+    (one,) = [it.in_flight for it in alone.queues.values()]
+    assert one == (REQUESTS - REQUESTS // RESERVED) // 2
+    assert max(it.in_flight for it in many.queues.values()) < one / 4
+
+
+@pytest.mark.parametrize("most", [64, 1_000])
+def test_one_that_answers_may_have_all_that_is_its_own(most: int) -> None:
+    pump = Pump([queue(1, most=most, p4=-1)])
+    pump.fill()
+    assert pump.queues[1].in_flight >= min(most, REQUESTS - REQUESTS // RESERVED)
+
+
+def test_a_consumer_of_which_nothing_is_known_gets_one_to_show() -> None:
+    new = queue(1, answer_s=None, p4=-1)
+    pump = Pump([new], is_open=REQUESTS - REQUESTS // RESERVED)
+    assert [share.limit for share in shares(pump.gather(), pump.free, CLAIM_BATCH)] == [1]
+    new.in_flight = 1
+    assert pump.gather() == []
+
+
+def test_how_a_consumer_stands() -> None:
+    it = queue(1, answer_s=None)
+    assert it.standing(TICKS) is QueueStatus.UNTRIED
+    it.in_flight, it.began = 2, {1: TICKS, 2: TICKS + 1}
+    assert it.standing(TICKS + 1) is QueueStatus.OTHER
+    it.answered(0.01, TICKS + 1)
+    assert it.standing(TICKS + 1.1) is QueueStatus.PROMPT  # the other one is open for a second
+    assert it.standing(TICKS + 1.1 + PROMPT_S) is QueueStatus.OTHER
+    it.began.clear()
+    for _ in range(5):
+        it.answered(15.0, TICKS + 2)
+    assert it.standing(TICKS + 2) is QueueStatus.OTHER
+    for _ in range(8):
+        it.answered(0.01, TICKS + 3)
+    assert it.standing(TICKS + 3) is QueueStatus.PROMPT
+
+
+def test_a_look_goes_round_among_more_than_it_passes() -> None:
+    full = [queue(n, answer_s=1.0, p4=-1) for n in range(SCAN + 50)]
+    for it in full[:SCAN]:
+        it.in_flight = 60
+    pump = Pump(full, is_open=REQUESTS - REQUESTS // RESERVED - 50)
+    assert pump.gather() == []
+    assert len(pump.gather()) == 40
+    assert capacity.admits(QueueStatus.OTHER, 60, pump.free) < 0
