@@ -60,7 +60,7 @@ def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
             f"HOOKSTATION_ENCRYPTION_KEYS cannot be used: {problem}",
             hint=typed(
                 "Comma-separated, the first one seals, all of them open. "
-                "`manage.py generate_key` makes one."
+                "`manage.py generate_encryption_key` makes one."
             ),
             id="hookstation.E002",
         )
@@ -114,8 +114,8 @@ def times(**kwargs: Any) -> list[CheckMessage]:
     if chosen.timeout_ms > MAX_TIMEOUT_MS or chosen.connect_timeout_ms > chosen.timeout_ms:
         found.append(
             Error(
-                f"HOOKSTATION_TIMEOUT_MS={chosen.timeout_ms} and HOOKSTATION_CONNECT_TIMEOUT_MS="
-                f"{chosen.connect_timeout_ms} do not fit.",
+                f"HOOKSTATION_DELIVERY_TIMEOUT_MS={chosen.timeout_ms} and "
+                f"HOOKSTATION_CONNECT_TIMEOUT_MS={chosen.connect_timeout_ms} do not fit.",
                 hint=f"The timeout is at most {MAX_TIMEOUT_MS}, the time to connect a part of it.",
                 id="hookstation.E006",
             )

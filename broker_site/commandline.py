@@ -21,7 +21,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "migrate": "Make or update the tables.",
         "createsuperuser": "Make a login for the console.",
         "doctor": "Say what is wrong with an installation, and what mends it.",
-        "generate_key": "Make an encryption key.",
+        "generate_encryption_key": "Make an encryption key.",
         "rotate_keys": "Seal with a new encryption key, and let go of old ones.",
     },
     "Configure": {
@@ -36,10 +36,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "receiver": "Run a small consumer to try things out with.",
     },
     "Look after": {
-        "audit": "Compare what was accepted with what became of it; exit code 1 when something "
-        "is off.",
-        "recount": "Make the counters say what the rows say.",
-        "ordering_cost": "Say what order would cost.",
+        "reconcile": "Compare accepted messages with their deliveries; exit code 1 on a "
+        "discrepancy.",
+        "repair_counters": "Recount the rows and correct the counters.",
+        "estimate_ordering": "Estimate what ordered delivery would cost.",
         "pipeline": "Run a job of the data pipeline: archive, usage, health, triage and more.",
     },
 }

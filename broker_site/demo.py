@@ -50,7 +50,7 @@ def prepare(arguments: Sequence[str]) -> None:
             "HOOKSTATION_LOG_LEVEL": "ERROR",
             "EMAIL_URL": f"filemail:///{folder / 'mail'}",
             # A demo that is stopped should be gone at once.
-            "HOOKSTATION_GRACE_S": "5",
+            "HOOKSTATION_SHUTDOWN_GRACE_S": "5",
             "HOOKSTATION_WEB_WORKERS": "1",
         }
     )

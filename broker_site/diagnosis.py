@@ -112,7 +112,7 @@ def books() -> Iterable[Finding]:
     if now.gap:
         yield Finding(
             "warning",
-            "accounting_gap",
+            "reconciliation_gap",
             f"The counters miss {now.gap} deliveries.",
             "The sweep `counters` mends them within a minute; if it does not, look at its last "
             "error on the console's page of sweeps.",
@@ -124,7 +124,7 @@ def books() -> Iterable[Finding]:
                 f"audit_{span}",
                 f"The last audit ({span}, {report.finished_at:%Y-%m-%d %H:%M} UTC) found "
                 f"{report.gap} rows that do not add up: {', '.join(sorted(report.checks))}.",
-                typed("Run `manage.py audit`: it names them, what that means and the way out."),
+                typed("Run `manage.py reconcile`: it names them, what that means and the way out."),
             )
     if dead := now.by_state[DeliveryState.DEAD]:
         yield Finding(

@@ -145,7 +145,9 @@ class Environment:
     allowed_hosts: tuple[str, ...] = _hook(
         "ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"), _words, "Host names we answer to."
     )
-    proxies: int = _hook("PROXIES", 0, int, "Reverse proxies in front that tell who calls.")
+    trusted_proxies: int = _hook(
+        "TRUSTED_PROXIES", 0, int, "Trusted proxies in front that set X-Forwarded-For."
+    )
     hsts_s: int = _hook(
         "HSTS_S", 365 * 86400, _not_negative, "How long browsers insist on TLS, once they had it."
     )
@@ -188,15 +190,19 @@ class Environment:
         _positive,
         "Age at which a message that nobody took counts as late.",
     )
-    timeout_ms: int = _hook("TIMEOUT_MS", 15000, _positive, "Total time of one attempt.")
+    timeout_ms: int = _hook("DELIVERY_TIMEOUT_MS", 15000, _positive, "Total time of one attempt.")
     connect_timeout_ms: int = _hook("CONNECT_TIMEOUT_MS", 5000, _positive, "Time to connect.")
     lease_grace_ms: int = _hook("LEASE_GRACE_MS", 10000, _positive, "Lease beyond the timeout.")
     max_attempts: int = _hook(
         "MAX_ATTEMPTS", 10, _positive, "Failed attempts until a delivery is dead."
     )
     max_in_flight: int = _hook("MAX_IN_FLIGHT", 64, _positive, "Open requests to one consumer.")
-    excerpt_bytes: int = _hook("EXCERPT_BYTES", 4096, _positive, "Bytes kept of each answer.")
-    max_answer_bytes: int = _hook("MAX_ANSWER_BYTES", 262144, _positive, "Bytes read of an answer.")
+    excerpt_bytes: int = _hook(
+        "RESPONSE_EXCERPT_BYTES", 4096, _positive, "Bytes kept of each response."
+    )
+    max_response_bytes: int = _hook(
+        "MAX_RESPONSE_BYTES", 262144, _positive, "Bytes read of a response."
+    )
     breaker_failures: int = _hook(
         "BREAKER_FAILURES", 20, _positive, "Failures in a row that open a consumer's circuit."
     )
@@ -218,7 +224,9 @@ class Environment:
     pump_body_bytes: int = _hook(
         "PUMP_BODY_BYTES", 64 * 1024 * 1024, _positive, "Of all bodies in one pump's open requests."
     )
-    pump_minutes: int = _hook("PUMP_MINUTES", 60, _positive, "A pump's life until it is replaced.")
+    pump_lifetime_s: int = _hook(
+        "PUMP_LIFETIME_S", 3600, _positive, "Seconds until a fresh pump replaces an old one."
+    )
     poll_ms: int = _hook(
         "POLL_MS", 500, _positive, "How often the tables are asked without a hint."
     )
@@ -230,7 +238,9 @@ class Environment:
     )
     wake: bool = _hook("WAKE", True, _boolean, "Send datagrams as a hint after each commit.")
     wake_bind: str = _hook("WAKE_BIND", "127.0.0.1", str, "Address that pumps hear datagrams on.")
-    grace_s: int = _hook("GRACE_S", 20, _positive, "Seconds a stop waits for open requests.")
+    grace_s: int = _hook(
+        "SHUTDOWN_GRACE_S", 20, _positive, "Seconds a stop waits for open requests."
+    )
 
     channel_waiting_messages: int = _hook(
         "CHANNEL_WAITING_MESSAGES",
@@ -277,20 +287,29 @@ class Environment:
     hot_key_waiting: int = _hook(
         "HOT_KEY_WAITING", 1000, _not_negative, "Waiting behind one ordering key that is hot; 0 no."
     )
-    hot_key_minutes: int = _hook(
-        "HOT_KEY_MINUTES", 30, _not_negative, "Standing of a head that makes its key hot; 0 never."
+    hot_key_after_s: int = _hook(
+        "HOT_KEY_AFTER_S",
+        1800,
+        _not_negative,
+        "Age of a blocked head that makes its key hot; 0 never.",
     )
-    audit_minutes: int = _hook(
-        "AUDIT_MINUTES", 15, _not_negative, "How often the last hours are audited; 0 never."
+    reconcile_interval_s: int = _hook(
+        "RECONCILE_INTERVAL_S",
+        900,
+        _not_negative,
+        "How often the last hours are reconciled; 0 never.",
     )
-    audit_recent_hours: int = _hook(
-        "AUDIT_RECENT_HOURS", 2, _positive, "How many hours that audit looks back."
+    reconcile_recent_s: int = _hook(
+        "RECONCILE_RECENT_S", 7200, _positive, "How far back that reconciliation looks."
     )
-    audit_full_hours: int = _hook(
-        "AUDIT_FULL_HOURS", 24, _not_negative, "How often everything is audited; 0 never."
+    reconcile_full_interval_s: int = _hook(
+        "RECONCILE_FULL_INTERVAL_S",
+        86400,
+        _not_negative,
+        "How often everything is reconciled; 0 never.",
     )
-    audit_grace_s: int = _hook(
-        "AUDIT_GRACE_S", 300, _positive, "What is under way for longer is late to an audit."
+    reconcile_grace_s: int = _hook(
+        "RECONCILE_GRACE_S", 300, _positive, "What is under way for longer counts as late."
     )
     lake: str = _hook(
         "LAKE", "", _lake, "Folder of the archive; empty: what retention deletes is gone."

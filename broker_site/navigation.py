@@ -163,7 +163,7 @@ NAVIGATION = (
             Place("Pull workers", "engineering", "delivery.pullworker"),
             Place("Consumer health", "monitor_heart", "delivery.consumerhealth"),
             Place("Sweeps", "mop", "delivery.sweeprun"),
-            Place("Accounting", "fact_check", "delivery.accountingreport"),
+            Place("Reconciliation", "fact_check", "delivery.accountingreport"),
             Place("Background tasks", "schedule", BACKGROUND[0], kin=BACKGROUND[1:]),
         ),
     ),

@@ -172,10 +172,10 @@ def _books(gap: int) -> dict[str, Any]:
                 f"by counters, and by the audit of {last:%d %b %H:%M}",
                 reverse("admin:delivery_accountingreport_changelist"),
             )
-        return _card("Accounting gap", gap, text, link, alarm=gap != 0)
+        return _card("Reconciliation gap", gap, text, link, alarm=gap != 0)
     text = "rows that the last audit found off; must be 0"
     return _card(
-        "Accounting gap",
+        "Reconciliation gap",
         intcomma(found),
         text,
         reverse("admin:delivery_accountingreport_changelist"),

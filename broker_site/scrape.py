@@ -177,19 +177,21 @@ def _audits(gap: int) -> Iterator[Metric]:
     """What does not add up: by the counters as they are now, and by what the last audits found."""
     reports = reconciliations.newest()
     yield GaugeMetricFamily(
-        "hookstation_accounting_gap",
+        "hookstation_reconciliation_gap",
         "Rows that do not add up, by the counters now or by the last audit; must be 0.",
         value=max(abs(gap), *(report.gap for report in reports.values()), 0),
     )
     found = GaugeMetricFamily(
-        "hookstation_audit_findings", "Rows that the last audits found off.", labels=["check"]
+        "hookstation_reconciliation_findings",
+        "Rows that the last audits found off.",
+        labels=["check"],
     )
     for check in Check:
         of_each = (report.checks.get(check.value, 0) for report in reports.values())
         found.add_metric([check.value], max(of_each, default=0))
     yield found
     ended = GaugeMetricFamily(
-        "hookstation_audit_timestamp_seconds",
+        "hookstation_reconciliation_timestamp_seconds",
         "When the last audit of each span ended; 0: there was none.",
         labels=["span"],
     )

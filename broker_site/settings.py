@@ -30,7 +30,9 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 SESSION_COOKIE_HTTPONLY = True
 CSRF_COOKIE_HTTPONLY = True
 # A proxy sets this header and drops what callers send. Without a proxy anybody could set it.
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if ENVIRONMENT.proxies else None
+SECURE_PROXY_SSL_HEADER = (
+    ("HTTP_X_FORWARDED_PROTO", "https") if ENVIRONMENT.trusted_proxies else None
+)
 SECURE_HSTS_SECONDS = ENVIRONMENT.hsts_s if _public.scheme == "https" else 0
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
@@ -190,7 +192,7 @@ ACCOUNT_EMAIL_NOTIFICATIONS = True
 ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Hookstation] "
 ACCOUNT_LOGOUT_REDIRECT_URL = LOGOUT_REDIRECT_URL
-ALLAUTH_TRUSTED_PROXY_COUNT = ENVIRONMENT.proxies
+ALLAUTH_TRUSTED_PROXY_COUNT = ENVIRONMENT.trusted_proxies
 MFA_FORMS = {
     "authenticate": f"{_FORMS}.Code",
     "reauthenticate": f"{_FORMS}.CodeAgain",

@@ -1,4 +1,4 @@
-"""Ahead, a page of the console: what is going to be sent, as a picture and one after the other."""
+"""The console's page of upcoming messages: what will be sent, as a picture and as a list."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

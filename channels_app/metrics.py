@@ -4,7 +4,7 @@ from prometheus_client import Counter
 
 ACCEPTED = Counter("hookstation_messages_accepted_total", "Messages stored and acknowledged.")
 DUPLICATES = Counter(
-    "hookstation_duplicates_total", "Requests answered from their idempotency key."
+    "hookstation_publish_duplicates_total", "Requests answered from their idempotency key."
 )
 NUMBERS = Counter(
     "hookstation_numbered_messages_total",
@@ -17,5 +17,5 @@ REFUSED = Counter(
     ["reason"],
 )
 THROTTLED = Counter(
-    "hookstation_throttled_total", "Publish requests refused over their producer's rate."
+    "hookstation_publish_throttled_total", "Publish requests refused over their producer's rate."
 )

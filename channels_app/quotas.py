@@ -1,8 +1,8 @@
 """Quotas: how much may wait in a channel and of a team's messages, asked before each is stored.
 
 The maintenance process keeps the count in a table (delivery/steps/quotas.py), which each process
-reads once a second. Each process adds what it has accepted itself since that count began, so that one process alone never
-goes over a limit. What others accepted since is not known to it.
+reads once a second. Each process adds what it has accepted itself since that count began, so that
+one process alone never goes over a limit. What others accepted since is not known to it.
 """
 
 import threading

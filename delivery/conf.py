@@ -18,7 +18,7 @@ class Conf:
     connect_timeout_ms: int
     lease_grace_ms: int
     excerpt_bytes: int
-    max_answer_bytes: int
+    max_response_bytes: int
     breaker_failures: int
     breaker_base_s: float
     breaker_cap_s: float
@@ -26,7 +26,7 @@ class Conf:
     pumps: int
     pump_in_flight: int
     pump_body_bytes: int
-    pump_minutes: int
+    pump_lifetime_s: int
     poll_s: float
     max_clock_offset_s: int
     """Between this host's clock and the database's, above which pumps take nothing; 0: any."""
@@ -37,11 +37,11 @@ class Conf:
     """Deliveries behind one head; 0: no number is too many."""
     hot_key_after: timedelta
     """Zero: never."""
-    audit_every: timedelta
+    reconcile_interval: timedelta
     """Zero: never."""
-    audit_back: timedelta
-    audit_full_every: timedelta
-    audit_grace: timedelta
+    reconcile_recent: timedelta
+    reconcile_full_interval: timedelta
+    reconcile_grace: timedelta
     lake: str
     """Folder of the archive; empty: there is none, and retention deletes by itself."""
     allowed_targets: Networks
@@ -59,7 +59,7 @@ def conf() -> Conf:
         connect_timeout_ms=environment.connect_timeout_ms,
         lease_grace_ms=environment.lease_grace_ms,
         excerpt_bytes=environment.excerpt_bytes,
-        max_answer_bytes=environment.max_answer_bytes,
+        max_response_bytes=environment.max_response_bytes,
         breaker_failures=environment.breaker_failures,
         breaker_base_s=environment.breaker_base_ms / 1000,
         breaker_cap_s=environment.breaker_cap_ms / 1000,
@@ -67,18 +67,18 @@ def conf() -> Conf:
         pumps=environment.pumps,
         pump_in_flight=environment.pump_in_flight,
         pump_body_bytes=environment.pump_body_bytes,
-        pump_minutes=environment.pump_minutes,
+        pump_lifetime_s=environment.pump_lifetime_s,
         poll_s=environment.poll_ms / 1000,
         max_clock_offset_s=environment.max_clock_offset_s,
         wake=environment.wake,
         wake_bind=environment.wake_bind,
         grace_s=environment.grace_s,
         hot_key_waiting=environment.hot_key_waiting,
-        hot_key_after=timedelta(minutes=environment.hot_key_minutes),
-        audit_every=timedelta(minutes=environment.audit_minutes),
-        audit_back=timedelta(hours=environment.audit_recent_hours),
-        audit_full_every=timedelta(hours=environment.audit_full_hours),
-        audit_grace=timedelta(seconds=environment.audit_grace_s),
+        hot_key_after=timedelta(seconds=environment.hot_key_after_s),
+        reconcile_interval=timedelta(seconds=environment.reconcile_interval_s),
+        reconcile_recent=timedelta(seconds=environment.reconcile_recent_s),
+        reconcile_full_interval=timedelta(seconds=environment.reconcile_full_interval_s),
+        reconcile_grace=timedelta(seconds=environment.reconcile_grace_s),
         lake=environment.lake,
         allowed_targets=parse_networks(environment.allowed_targets),
         ca_file=environment.ca_file,

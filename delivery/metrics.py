@@ -53,8 +53,8 @@ DELIVERIES = Counter(
 LATENCY = Histogram(
     "hookstation_delivery_latency_seconds", "From accepted to delivered.", buckets=_LATENCY
 )
-ATTEMPT_SECONDS = Histogram(
-    "hookstation_attempt_seconds", "Length of one attempt.", buckets=_LATENCY
+ATTEMPT_DURATION = Histogram(
+    "hookstation_attempt_duration_seconds", "Length of one attempt.", buckets=_LATENCY
 )
 LATENESS = Histogram(
     "hookstation_timeline_lateness_seconds",
@@ -64,10 +64,10 @@ LATENESS = Histogram(
 ACKS = Counter(
     "hookstation_acks_total",
     "Later words of consumers: on_time, early, late, double, foreign, and timeout for none.",
-    ["heard"],
+    ["result"],
 )
-LANE_WAIT = Histogram(
-    "hookstation_lane_wait_seconds",
+ORDERING_WAIT = Histogram(
+    "hookstation_ordering_wait_seconds",
     "How long a delivery that was due waited for an earlier one of its ordering key.",
     buckets=_LATENCY,
 )
@@ -79,8 +79,10 @@ OCCURRENCE_LATENESS = Histogram(
     "From an occurrence of a schedule until its message was stored.",
     buckets=_LATENCY,
 )
-SWEPT = Counter(
-    "hookstation_swept_total", "Rows that a fail-safe sweep had to repair or removed.", ["kind"]
+SWEEP_ROWS = Counter(
+    "hookstation_sweep_rows_total",
+    "Rows that a fail-safe sweep had to repair or removed.",
+    ["kind"],
 )
 LATE_RESULTS = Counter(
     "hookstation_late_results_total", "Results that came after another worker took the delivery."
@@ -120,6 +122,6 @@ def count(ended: Iterable[Ended]) -> None:
     for state, number in Tally(it.state for it in ended).items():
         if state in (DeliveryState.DELIVERED, DeliveryState.DEAD):
             DELIVERIES.labels(state.value).inc(number)
-    ATTEMPT_SECONDS.observe_all([it.seconds for it in ended])
+    ATTEMPT_DURATION.observe_all([it.seconds for it in ended])
     delivered = DeliveryState.DELIVERED
     LATENCY.observe_all([it.latency_s for it in ended if it.state is delivered])

@@ -20,7 +20,7 @@ from bench.soak.run import Outcome, Plan, soak
 EPILOG = """
 The real broker under a steady load, with consumers that answer fast, slowly, wrongly, garbage or
 not at all, while processes are killed by chance. In the end every acknowledged message must have
-come to each consumer or be a dead letter with a reason, and `manage.py audit` must be content.
+come to each consumer or be a dead letter with a reason, and `manage.py reconcile` must be content.
 
   python -m bench.soak                                 30 minutes on each database
   python -m bench.soak --minutes 5 --database sqlite

@@ -15,11 +15,11 @@ from bench import cpu
 WEIGHTS: Mapping[str, int] = {
     "pump": 6,
     "web process": 5,
-    "steward": 3,
+    "maintenance": 3,
     "worker": 2,
     "web": 1,
     "cluster": 1,
-    "guardian": 1,
+    "reaper": 1,
     "supervisor": 1,
 }
 """How often each kind is killed, beside the others."""
@@ -31,9 +31,9 @@ def kind(title: str) -> str:
         return "web process" if title.endswith(tuple("0123456789")) else "web"
     if "qcluster" in title:
         last = title.rpartition(" ")[2]
-        return last if last in {"pump", "steward"} else "worker"
-    if "guardian" in title:
-        return "guardian"
+        return last if last in {"pump", "maintenance"} else "worker"
+    if "reaper" in title:
+        return "reaper"
     return "cluster" if "manage.py worker" in title else "supervisor"
 
 

@@ -152,7 +152,7 @@ def _dead(broker: Hookstation, name: str) -> Sequence[str]:
 
 def _audit(broker: Hookstation, outcome: Outcome) -> None:
     try:
-        report = broker.manage("audit", "--grace", "10s")
+        report = broker.manage("reconcile", "--grace", "10s")
     except BenchError as error:
         outcome.audit = str(error)
         return

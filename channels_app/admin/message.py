@@ -237,9 +237,9 @@ class MessageBodyAdmin(base.BigList):
     """That bodies are stored and under which key; what is in them stands on the message's page."""
 
     id_prefix = ids.MESSAGE
-    list_display = ("name", "size", "sealed_by")
+    list_display = ("name", "size", "encrypted_by")
     list_fetched = ("message",)
-    fields = ("name", "message", "size", "sealed_by")
+    fields = ("name", "message", "size", "encrypted_by")
     readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[MessageBody]:

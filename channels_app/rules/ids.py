@@ -13,7 +13,7 @@ MESSAGE = "msg"
 DELIVERY = "dlv"
 ATTEMPT = "att"
 REPLAY = "rpl"
-LANE = "lan"
+ORDERING_KEY = "oky"
 MOVE = "mov"
 
 # 41 bits of milliseconds (until 2094), 10 bits of slot, 12 bits of sequence: a positive BIGINT.

@@ -24,8 +24,8 @@ from delivery.rules.lanes import lane_id
 from delivery.rules.principal import Principal
 from delivery.steps import hot_keys, lanes, pace
 
-PARK = dialog(
-    "Park this key?", "What is on its way still ends; nothing more of it is sent.", "Park"
+PAUSE = dialog(
+    "Pause this key?", "What is on its way still ends; nothing more of it is sent.", "Pause"
 )
 RESUME = dialog("Let this key go on?", "The next delivery of it is sent at once.", "Resume")
 
@@ -55,8 +55,8 @@ SHORT = 60
 
 def state_of(lane: Lane) -> SafeString:
     """Whether it flows, in colour."""
-    if lane.parked_at:
-        return base.label("parked", "wait")
+    if lane.paused_at:
+        return base.label("paused", "wait")
     return base.label("blocked", "bad") if lane.blocked_at else base.label("open", "good")
 
 
@@ -73,18 +73,18 @@ def url_of(delivery: Delivery) -> str:
 class LaneAdmin(WithPageContext, RowActions, base.BigList):
     """Keys of ordered consumers that have something open."""
 
-    id_prefix = ids.LANE
+    id_prefix = ids.ORDERING_KEY
     list_before_template = "delivery/lanes_top.html"
     change_form_outer_before_template = "delivery/lane.html"
     list_fetched = ("consumer__channel",)
     list_display = ("key_short", "route", "state_now", "waiting", "head", "stands")
     list_filter = (
-        ("parked_at", admin.EmptyFieldListFilter),
+        ("paused_at", admin.EmptyFieldListFilter),
         ("blocked_at", admin.EmptyFieldListFilter),
     )
     search_fields = ("id",)
     search_help_text = "channel/consumer, or channel/consumer/key"
-    actions_detail = ("see_audit", "park", "resume", "skip")
+    actions_detail = ("see_audit", "pause", "resume", "skip")
     fields = (("key", "route"), ("state_now", "waiting"), ("head", "stands"), "most")
     readonly_fields = ("key", "route", "state_now", "waiting", "head", "stands", "most")
 
@@ -113,23 +113,23 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         """As the steps name it."""
         return f"consumer:{obj.consumer.channel.slug}/{obj.consumer.client_id}"
 
-    def has_park_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what flows can be parked."""
-        return self.is_now(request, object_id, parked_at=None)
+    def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only what flows can be paused."""
+        return self.is_now(request, object_id, paused_at=None)
 
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only what is parked can go on."""
-        return self.is_now(request, object_id, parked_at__isnull=False)
+        """Only what is paused can go on."""
+        return self.is_now(request, object_id, paused_at__isnull=False)
 
     def has_skip_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Only what has a head."""
         return self.is_now(request, object_id, head_id__isnull=False)
 
-    @action(description="Park", icon="pause", permissions=["park"], dialog=PARK)
-    def park(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+    @action(description="Pause", icon="pause", permissions=["pause"], dialog=PAUSE)
+    def pause(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         """Hold the key."""
         return self.carry_out(
-            request, form, object_id, of(object_id, lanes.park), "The key is parked."
+            request, form, object_id, of(object_id, lanes.pause), "The key is paused."
         )
 
     @resuming(RESUME)
@@ -184,7 +184,7 @@ class LaneAdmin(WithPageContext, RowActions, base.BigList):
         if not lane.waiting_count:
             return "0"
         url = reverse("admin:delivery_lanewaiter_changelist")
-        name = ids.to_public(ids.LANE, lane.pk)
+        name = ids.to_public(ids.ORDERING_KEY, lane.pk)
         return base.linked(f"{url}?q={name}", f"{lane.waiting_count:,}")
 
     @display(description="Head")
@@ -232,7 +232,7 @@ class LaneWaiterAdmin(base.BigList):
         term = search_term.strip().lower()
         if not term:
             return queryset, False
-        if (number := ids.from_public(ids.LANE, term)) is not None:
+        if (number := ids.from_public(ids.ORDERING_KEY, term)) is not None:
             return queryset.filter(lane_id=number), False
         number = ids.from_public(ids.DELIVERY, term)
         return (queryset.filter(pk=number) if number else queryset.none()), False
@@ -247,7 +247,7 @@ class LaneWaiterAdmin(base.BigList):
     def lane(self, row: LaneWaiter) -> str:
         """Where, a click away."""
         url = reverse("admin:delivery_lane_change", args=[row.lane_id])
-        return base.linked(url, ids.to_public(ids.LANE, row.lane_id))
+        return base.linked(url, ids.to_public(ids.ORDERING_KEY, row.lane_id))
 
     @display(description="Would be due")
     def due(self, row: LaneWaiter) -> str:

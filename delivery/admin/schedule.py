@@ -220,10 +220,10 @@ class ScheduleAdmin(WithPageContext, RowActions, base.ResourceAdmin):
 class ScheduleBodyAdmin(base.ReadOnly):
     """That bodies of schedules are stored, and under which key."""
 
-    list_display = ("schedule", "size", "sealed_by")
+    list_display = ("schedule", "size", "encrypted_by")
     list_select_related = ("schedule",)
     ordering = ("-schedule_id",)
-    fields = ("schedule", "size", "sealed_by")
+    fields = ("schedule", "size", "encrypted_by")
     readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ScheduleBody]:

@@ -19,11 +19,11 @@ from channels_app.api.openapi import (
 from delivery.api import schemas
 from delivery.api.schemas import said
 
-STATES = ("open", "parked", "blocked")
-LANE = component(
-    "Lane",
+STATES = ("open", "paused", "blocked")
+ORDERING_KEY = component(
+    "OrderingKey",
     record(
-        id=schemas.public_id("lan", "Stands for consumer and key."),
+        id=schemas.public_id("oky", "Stands for consumer and key."),
         channel=TEXT,
         consumer=said(TEXT, "The consumer's client id."),
         ordering_key=TEXT,
@@ -36,12 +36,12 @@ LANE = component(
             "Messages of one key that the consumer takes at most, by its latest deliveries: about "
             "1 / answer time. Null before the first one.",
         ),
-        parked_at=MAYBE_INSTANT,
+        paused_at=MAYBE_INSTANT,
         blocked_at=MAYBE_INSTANT,
-        url=said(schemas.ADDRESS, "The lane."),
+        url=said(schemas.ADDRESS, "The ordering key."),
     ),
 )
-LANES = component("Lanes", record(items=schemas.list_of(LANE)))
+ORDERING_KEYS = component("OrderingKeys", record(items=schemas.list_of(ORDERING_KEY)))
 SKIP = component(
     "Skip",
     {
@@ -53,15 +53,15 @@ SKIP = component(
         "additionalProperties": False,
     },
 )
-_LANE = OpenApiParameter("lane_id", schemas.public_id("lan"), OpenApiParameter.PATH)
-_ONE = (CHANNEL, CLIENT_ID, _LANE)
+_ORDERING_KEY = OpenApiParameter("ordering_key_id", schemas.public_id("oky"), OpenApiParameter.PATH)
+_ONE = (CHANNEL, CLIENT_ID, _ORDERING_KEY)
 _BODY = (400, 411, 413, 415, 422)
 
-list_lanes = operation(
-    "listLanes",
+list_ordering_keys = operation(
+    "listOrderingKeys",
     "List the ordering keys of a consumer",
-    tag="Lanes",
-    answers={200: LANES},
+    tag="Ordering keys",
+    answers={200: ORDERING_KEYS},
     errors=(404, 422),
     parameters=(
         CHANNEL,
@@ -71,38 +71,38 @@ list_lanes = operation(
         query("limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": 200}),
     ),
 )
-get_lane = operation(
-    "getLane",
+get_ordering_key = operation(
+    "getOrderingKey",
     "Get an ordering key of a consumer",
-    tag="Lanes",
-    answers={200: LANE},
+    tag="Ordering keys",
+    answers={200: ORDERING_KEY},
     errors=(404,),
     parameters=_ONE,
 )
-park_lane = operation(
-    "parkLane",
-    "Park an ordering key",
-    tag="Lanes",
+pause_ordering_key = operation(
+    "pauseOrderingKey",
+    "Pause an ordering key",
+    tag="Ordering keys",
     body={JSON: schemas.REPAIR},
-    answers={200: LANE},
+    answers={200: ORDERING_KEY},
     errors=(404, *_BODY),
     parameters=_ONE,
 )
-resume_lane = operation(
-    "resumeLane",
-    "Resume a parked ordering key",
-    tag="Lanes",
+resume_ordering_key = operation(
+    "resumeOrderingKey",
+    "Resume a paused ordering key",
+    tag="Ordering keys",
     body={JSON: schemas.REPAIR},
-    answers={200: LANE},
+    answers={200: ORDERING_KEY},
     errors=(404, *_BODY),
     parameters=_ONE,
 )
-skip_lane = operation(
-    "skipLane",
+skip_ordering_key = operation(
+    "skipOrderingKey",
     "Skip the head of an ordering key",
-    tag="Lanes",
+    tag="Ordering keys",
     body={JSON: SKIP},
-    answers={200: LANE},
+    answers={200: ORDERING_KEY},
     errors=(404, 409, *_BODY),
     parameters=_ONE,
 )

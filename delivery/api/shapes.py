@@ -142,8 +142,8 @@ def replayed(row: Replay) -> dict[str, Any]:
 
 def lane(row: Lane, consumer: Consumer, most_per_second: float | None) -> dict[str, Any]:
     """One ordering key of a consumer, with what any of its keys can carry."""
-    number, channel = ids.to_public(ids.LANE, row.id), consumer.channel.slug
-    state = "parked" if row.parked_at else "blocked" if row.blocked_at else "open"
+    number, channel = ids.to_public(ids.ORDERING_KEY, row.id), consumer.channel.slug
+    state = "paused" if row.paused_at else "blocked" if row.blocked_at else "open"
     return {
         "id": number,
         "channel": channel,
@@ -154,9 +154,9 @@ def lane(row: Lane, consumer: Consumer, most_per_second: float | None) -> dict[s
         "head_at": times.text(row.head_at),
         "waiting_count": row.waiting_count,
         "most_per_second": most_per_second and round(most_per_second, 3),
-        "parked_at": _text(row.parked_at),
+        "paused_at": _text(row.paused_at),
         "blocked_at": _text(row.blocked_at),
-        "url": url(f"channels/{channel}/consumers/{consumer.client_id}/lanes/{number}"),
+        "url": url(f"channels/{channel}/consumers/{consumer.client_id}/ordering-keys/{number}"),
     }
 
 

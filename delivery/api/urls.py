@@ -28,11 +28,19 @@ urlpatterns: list[URLPattern] = [
     path(f"{_CONSUMER}/messages", deliveries.ConsumerMessagesView.as_view()),
     path(f"{_CONSUMER}/backfill", replays.BackfillView.as_view()),
     path(f"{_CONSUMER}/test", ConsumerTestView.as_view()),
-    path(f"{_CONSUMER}/lanes", lanes.LanesView.as_view()),
-    path(f"{_CONSUMER}/lanes/<str:lane_id>", lanes.LaneView.as_view()),
-    path(f"{_CONSUMER}/lanes/<str:lane_id>/park", lanes.LaneParkView.as_view()),
-    path(f"{_CONSUMER}/lanes/<str:lane_id>/resume", lanes.LaneResumeView.as_view()),
-    path(f"{_CONSUMER}/lanes/<str:lane_id>/skip", lanes.LaneSkipView.as_view()),
+    path(f"{_CONSUMER}/ordering-keys", lanes.OrderingKeysView.as_view()),
+    path(f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>", lanes.OrderingKeyView.as_view()),
+    path(
+        f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>/pause",
+        lanes.OrderingKeyPauseView.as_view(),
+    ),
+    path(
+        f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>/resume",
+        lanes.OrderingKeyResumeView.as_view(),
+    ),
+    path(
+        f"{_CONSUMER}/ordering-keys/<str:ordering_key_id>/skip", lanes.OrderingKeySkipView.as_view()
+    ),
     path(f"{_CONSUMER}/receive", ReceiveView.as_view()),
     path("leases/ack", leases.AckView.as_view()),
     path("leases/nack", leases.NackView.as_view()),

@@ -23,7 +23,7 @@ from delivery.lanes.leaving import (
 )
 from delivery.lanes.new_deliveries import in_turn, new_deliveries
 from delivery.lanes.step_back import step_back
-from delivery.lanes.tables import Locked, lock, parked
+from delivery.lanes.tables import Locked, lock, paused
 
 __all__ = [
     "ClosingEntry",
@@ -42,7 +42,7 @@ __all__ = [
     "leave_rows",
     "lock",
     "new_deliveries",
-    "parked",
+    "paused",
     "releasing",
     "step_back",
 ]

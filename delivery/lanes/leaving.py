@@ -45,7 +45,7 @@ def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
     """What ends the lanes where nobody waits behind these heads, without a look at them first.
 
     Its row count is that of the lanes that are no more; `leave` finds the others. Lanes of dead
-    heads may have to stand still, and parked ones stay.
+    heads may have to stand still, and paused ones stay.
     """
     heads = {
         lane_id(one.consumer_id, one.ordering_key): one.delivery_id
@@ -57,7 +57,7 @@ def ending(leavers: Iterable[ClosingEntry]) -> raw.Statement | None:
     return (
         f"DELETE FROM {LANES} WHERE id IN ({raw.listed(sorted(heads))}) "
         f"AND head_id IN ({raw.listed(heads.values())}) "
-        "AND waiting_count = 0 AND parked_at IS NULL",
+        "AND waiting_count = 0 AND paused_at IS NULL",
         [],
     )
 
@@ -114,18 +114,18 @@ def block(lanes: Sequence[int], now: datetime) -> None:
 def advance(lanes: Sequence[Locked], now: datetime) -> dict[int, datetime]:
     """Give locked lanes that have no head any more their next one; empty ones end.
 
-    Parked ones stay without. Returns when each consumer has something due by that.
+    Paused ones stay without. Returns when each consumer has something due by that.
     """
     if not lanes:
         return {}
-    parked = [lane.id for lane in lanes if lane.is_parked]
-    if parked:
+    paused = [lane.id for lane in lanes if lane.is_paused]
+    if paused:
         raw.execute(
             f"UPDATE {LANES} SET head_id = NULL, head_at = %s, blocked_at = NULL "
-            f"WHERE id IN ({raw.listed(parked)})",
+            f"WHERE id IN ({raw.listed(paused)})",
             [raw.text(now)],
         )
-    going = {lane.id: lane for lane in lanes if not lane.is_parked}
+    going = {lane.id: lane for lane in lanes if not lane.is_paused}
     following = _next(key for key, lane in going.items() if lane.waiting_count)
     ended = going.keys() - {key for key, *_ in following}
     if ended:
@@ -137,7 +137,7 @@ def advance(lanes: Sequence[Locked], now: datetime) -> dict[int, datetime]:
     dues = {delivery_id: max(due_at, instant) for _, delivery_id, _, due_at in following}
     raw.execute_all([*releasing(dues), _heads(following, instant)])
     failpoints.reach("in_lane")
-    metrics.LANE_WAIT.observe_all(
+    metrics.ORDERING_WAIT.observe_all(
         [max(0.0, (now - raw.instant(due_at)).total_seconds()) for *_, due_at in following]
     )
     due: dict[int, datetime] = {}

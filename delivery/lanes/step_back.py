@@ -1,4 +1,4 @@
-"""Stepping back: the head of a parked lane waits again, before all others of its key."""
+"""Stepping back: the head of a paused lane waits again, before all others of its key."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,7 +11,7 @@ FIRST = raw.Insert(LaneWaiter, numbers=("delivery_id", "lane_id", "place"), valu
 
 
 def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
-    """Let these deliveries wait, each by its lane; those whose lane is parked and that lead it.
+    """Let these deliveries wait, each by its lane; those whose lane is paused and that lead it.
 
     They are locked by the caller, and queued once its transaction ends. Their lanes have no head
     then, until they are resumed.
@@ -20,7 +20,7 @@ def step_back(heads: Mapping[int, int], now: datetime) -> set[int]:
     back = {
         key: lane.id
         for key, lane in ((key, lanes.get(lane)) for key, lane in heads.items())
-        if lane is not None and lane.is_parked and lane.head_id == key
+        if lane is not None and lane.is_paused and lane.head_id == key
     }
     if not back:
         return set()

@@ -20,7 +20,7 @@ class Locked(NamedTuple):
     head_id: int | None
     last_place: int
     waiting_count: int
-    is_parked: int
+    is_paused: int
 
 
 def lock(lanes: Iterable[int]) -> dict[int, Locked]:
@@ -29,13 +29,13 @@ def lock(lanes: Iterable[int]) -> dict[int, Locked]:
     if not keys:
         return {}
     rows = raw.read(
-        "SELECT id, consumer_id, head_id, last_place, waiting_count, parked_at IS NOT NULL "
+        "SELECT id, consumer_id, head_id, last_place, waiting_count, paused_at IS NOT NULL "
         f"FROM {LANES} WHERE id IN ({raw.listed(keys)}) ORDER BY id{raw.locked()}"
     )
     return {row[0]: Locked._make(row) for row in rows}
 
 
-def parked(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
+def paused(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
     """Those of the keys (consumer, ordering key) that a person holds."""
     known = config_cache.ordered()
     by_lane = {lane_id(*key): key for key in keys if key[1] and key[0] in known}
@@ -43,7 +43,7 @@ def parked(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
         return set()
     rows = raw.read(
         f"SELECT id FROM {LANES} WHERE id IN ({raw.listed(sorted(by_lane))}) "
-        "AND parked_at IS NOT NULL"
+        "AND paused_at IS NOT NULL"
     )
     return {by_lane[key] for (key,) in rows}
 

@@ -19,7 +19,7 @@ class Lane(models.Model):
     )
     ordering_key = ExactCharField(max_length=255)
     head_id = models.BigIntegerField(null=True)
-    """The delivery that may go; null where the key is parked and nothing is on its way."""
+    """The delivery that may go; null where the key is paused and nothing is on its way."""
     head_at = models.DateTimeField()
     """Since when it is the head."""
     head_place = models.BigIntegerField(default=0)
@@ -27,7 +27,7 @@ class Lane(models.Model):
     last_place = models.BigIntegerField(default=0)
     waiting_count = models.IntegerField(default=0)
     """Deliveries behind the head."""
-    parked_at = models.DateTimeField(null=True)
+    paused_at = models.DateTimeField(null=True)
     """Since when a person holds it; null while it flows."""
     blocked_at = models.DateTimeField(null=True)
     """Since when its head is dead at a consumer whose keys stand still then."""

@@ -15,14 +15,14 @@ class PumpSlot(models.Model):
     class Kind(models.TextChoices):
         PUMP = "pump"
         """Delivers."""
-        STEWARD = "steward"
+        MAINTENANCE = "maintenance"
         """Runs sweeps and replays."""
         WEB = "web"
         """Accepts: a web process, which has a cluster of its own."""
 
     cluster = ExactCharField(max_length=36)
     """One start of a worker cluster; two clusters on one database do not share slots."""
-    kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.PUMP)
+    kind = models.CharField(max_length=12, choices=Kind.choices, default=Kind.PUMP)
     ordinal = models.PositiveSmallIntegerField()
     generation = models.BigIntegerField(unique=True)
     """Changes with each owner; a pump that finds another here has been replaced and stops."""

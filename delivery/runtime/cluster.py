@@ -80,7 +80,7 @@ def _host(**_: Any) -> None:
         _pump(held, listener)
         return
     listener.close()
-    held = registration.acquire(_cluster, PumpSlot.Kind.STEWARD, 1)
+    held = registration.acquire(_cluster, PumpSlot.Kind.MAINTENANCE, 1)
     if held is not None:
         _entitle(held)
         _maintenance(held)
@@ -97,7 +97,7 @@ def _pump(held: PumpRegistration, listener: Listener) -> None:
         released = release.release_owner(held.predecessor, now=clock.now(), slot=held.ordinal)
         logger.warning("pump %s took over %s deliveries of a dead one", held.worker, released)
     try:
-        Pump(held, listener).run(task_queue.stopping.is_set, conf().pump_minutes * 60)
+        Pump(held, listener).run(task_queue.stopping.is_set, conf().pump_lifetime_s)
     except Replaced:
         logger.warning("pump %s was replaced; it stops", held.worker)
         raise SystemExit(0) from None
@@ -109,7 +109,7 @@ def _maintenance(held: PumpRegistration) -> None:
     schedule_runner = ScheduleRunner(task_queue.stopping.wait)
     schedule_runner.start()
     try:
-        _sweep(held, time.monotonic() + conf().pump_minutes * 60)
+        _sweep(held, time.monotonic() + conf().pump_lifetime_s)
     finally:
         schedule_runner.stop()
     _depart(held)
@@ -123,7 +123,7 @@ def _sweep(held: PumpRegistration, end: float) -> None:
         try:
             # A little early when sweeps had to wake us anyway: waking up costs more than the beat.
             if time.monotonic() >= next_beat - SOON_S:
-                next_beat = time.monotonic() + registration.STEWARD_BEAT_S
+                next_beat = time.monotonic() + registration.MAINTENANCE_BEAT_S
                 if not registration.beat(held, 0):
                     raise SystemExit(0)
             rounds.turn()

@@ -54,7 +54,7 @@ def _take(wants: Sequence[ClaimRequest]) -> Sequence[Share]:
 def _shares(
     shares: list[list[ClaimedDelivery]], taken: claim.Claim, wants: Sequence[ClaimRequest]
 ) -> list[Share]:
-    metrics.SWEPT.labels("lease").inc(taken.rescued_count)
+    metrics.SWEEP_ROWS.labels("lease").inc(taken.rescued_count)
     payloads = PayloadCache().load([row.message_id for row in taken.rows]) if taken.rows else {}
     return [
         Share(

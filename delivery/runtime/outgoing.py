@@ -20,7 +20,7 @@ def sender(max_connections: int) -> Sender:
     return Sender(
         allowed=conf().allowed_targets,
         excerpt_bytes=conf().excerpt_bytes,
-        max_answer_bytes=conf().max_answer_bytes,
+        max_response_bytes=conf().max_response_bytes,
         ca_file=conf().ca_file or None,
         max_connections=max_connections,
     )

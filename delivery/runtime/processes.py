@@ -63,7 +63,7 @@ class Reaper:
     def ensure(self) -> None:
         """Start another reaper when somebody killed this one."""
         if self._process.poll() is not None:
-            logger.warning("the guardian process was gone; starting another")
+            logger.warning("the reaper process was gone; starting another")
             os.close(self._pipe)
             self._process, self._pipe = self._start()
             for group in self._groups:

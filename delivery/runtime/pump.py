@@ -199,7 +199,7 @@ class Pump:
         """Give back what has not begun yet and may not begin any more, or not as it is."""
         rows = [row for row, _ in self.claimed] + [row for row, *_ in self.open.values()]
         views = {key: self.assignment.view(key) for key in {row.consumer_id for row in rows}}
-        held = lanes.parked((row.consumer_id, row.ordering_key) for row in rows)
+        held = lanes.paused((row.consumer_id, row.ordering_key) for row in rows)
 
         def may_go(row: ClaimedDelivery) -> bool:
             view = views[row.consumer_id]
@@ -250,7 +250,7 @@ class Pump:
         if made.oldest_accepted_at is not None and not hinted:
             late = (now - made.oldest_accepted_at).total_seconds() * 1000
             if late > conf().rational_delay_ms:
-                metrics.SWEPT.labels("message").inc(made.message_count)
+                metrics.SWEEP_ROWS.labels("message").inc(made.message_count)
         if poll:
             self.next_poll = time.monotonic() + self.assignment.discover(conf().poll_s)
         return made.message_count
@@ -305,7 +305,7 @@ class Pump:
         taken = claim.claim(
             wants, now=now, slot=self.held.ordinal, ahead=AHEAD, most=self.capacity_planner.batch
         )
-        metrics.SWEPT.labels("lease").inc(taken.rescued_count)
+        metrics.SWEEP_ROWS.labels("lease").inc(taken.rescued_count)
         counts = self._took(taken.rows, now)
         self.least = min((row.priority for row in taken.rows), default=self.least)
         self.hold.prepare(taken.rows, now)

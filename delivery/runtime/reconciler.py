@@ -61,7 +61,7 @@ class Reconciler:
     def __init__(self, wanted: Wanted, *, now: datetime, most_ids: int) -> None:
         self.wanted = wanted
         self._now = now
-        self._grace = conf().audit_grace if wanted.grace is None else wanted.grace
+        self._grace = conf().reconcile_grace if wanted.grace is None else wanted.grace
         self.parties = reconcile.Parties(self._grace)
         """Names of channels and consumers, as the last step knew them."""
         self.books = Reconciliation(most_ids)

@@ -23,15 +23,15 @@ RETENTION = {Span.RECENT: timedelta(days=7), Span.EVERYTHING: timedelta(days=400
 def recent() -> Iterator[int]:
     """Audit the last hours when that is due; yields zeros, it mends nothing."""
     now = clock.now()
-    if _is_due(Span.RECENT, conf().audit_every, now):
-        wanted = Wanted(since=now - conf().audit_back, counters=False)
+    if _is_due(Span.RECENT, conf().reconcile_interval, now):
+        wanted = Wanted(since=now - conf().reconcile_recent, counters=False)
         yield from _run(wanted, Span.RECENT, now)
 
 
 def everything() -> Iterator[int]:
     """The same of all there is."""
     now = clock.now()
-    if _is_due(Span.EVERYTHING, conf().audit_full_every, now):
+    if _is_due(Span.EVERYTHING, conf().reconcile_full_interval, now):
         yield from _run(Wanted(most_counted=MAX_COUNTED), Span.EVERYTHING, now)
 
 
@@ -91,7 +91,7 @@ def _is_due(span: Span, every: timedelta, now: datetime) -> bool:
 
 def _is_settled(now: datetime) -> bool:
     """Whether pumps run for a while: just after a start much is late, and no fault."""
-    return any(pump.started_at < now - conf().audit_grace for pump in registration.living())
+    return any(pump.started_at < now - conf().reconcile_grace for pump in registration.living())
 
 
 def _newest(span: Span) -> AccountingReport | None:

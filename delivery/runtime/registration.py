@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 MISSING = "the encryption key %s is missing here: what it sealed is left to other processes"
 
-BEAT_S, STEWARD_BEAT_S, WEB_BEAT_S = 0.5, 1.0, 2.0
+BEAT_S, MAINTENANCE_BEAT_S, WEB_BEAT_S = 0.5, 1.0, 2.0
 """Of pumps, of a maintenance process and of web processes; the latter two hold no deliveries that
 another process would have to take over."""
 STALLED_AFTER_S = 20.0

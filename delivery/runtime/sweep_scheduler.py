@@ -170,7 +170,7 @@ class SweepScheduler:
         """Steps until ``end``; whether that was all."""
         for count in run.steps:
             run.count += count
-            metrics.SWEPT.labels(sweep.name).inc(count)
+            metrics.SWEEP_ROWS.labels(sweep.name).inc(count)
             if time.monotonic() >= end:
                 return False
         return True

@@ -240,7 +240,7 @@ def cancel_retired(now: datetime, slot: int, batch: int) -> int:
     count = transactions.run(
         lambda: _cancel_retired(retired, now, slot, batch), on_collision=new_id.reseed
     )
-    metrics.SWEPT.labels("retired").inc(count)
+    metrics.SWEEP_ROWS.labels("retired").inc(count)
     return count
 
 

@@ -30,7 +30,7 @@ LANES = Lane._meta.db_table
 END = f"SELECT MAX(id) FROM (SELECT id FROM {LANES} WHERE id > %s ORDER BY id LIMIT %s) AS slice"
 HOT = f"""
     SELECT consumer_id, ordering_key, head_id, CAST(head_at AS CHAR), waiting_count FROM {LANES}
-    WHERE id > %s AND id <= %s AND waiting_count > 0 AND parked_at IS NULL
+    WHERE id > %s AND id <= %s AND waiting_count > 0 AND paused_at IS NULL
     AND (waiting_count >= %s OR head_at <= %s)
 """
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,8 +67,8 @@ def look(now: datetime) -> Iterator[int]:
     """Look at each lane, and tell the owners of keys that became hot; yields the notices made.
 
     Hot is a key behind whose head more waits than HOOKSTATION_HOT_KEY_WAITING, or whose head
-    stands for longer than HOOKSTATION_HOT_KEY_MINUTES while something waits (S3-32). Not so where
-    the broker was told to wait: parked keys, paused consumers, a head that is due later. What
+    stands for longer than HOOKSTATION_HOT_KEY_AFTER_S while something waits (S3-32). Not so where
+    the broker was told to wait: paused keys, paused consumers, a head that is due later. What
     waits for a consumer that fails was told of as that.
     """
     config_cache.refresh(now=True)

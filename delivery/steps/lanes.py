@@ -20,7 +20,7 @@ BATCH = 500
 """Lanes looked at, or deliveries let go, in one transaction."""
 LANES, DELIVERIES = Lane._meta.db_table, Delivery._meta.db_table
 LOCK_KEY = f"""
-    SELECT lane.id, lane.consumer_id, lane.head_id, lane.parked_at IS NOT NULL,
+    SELECT lane.id, lane.consumer_id, lane.head_id, lane.paused_at IS NOT NULL,
     lane.blocked_at IS NOT NULL, head.state
     FROM {LANES} AS lane LEFT JOIN {DELIVERIES} AS head ON head.id = lane.head_id
     WHERE lane.id > %s ORDER BY lane.id LIMIT {BATCH}
@@ -28,7 +28,7 @@ LOCK_KEY = f"""
 DONE = {state.value for state in FINISHED}
 
 
-def park(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
+def pause(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
     """Send nothing more of a key: only what is on the wire still ends. Raises NotFound."""
 
     def write() -> Lane:
@@ -36,35 +36,35 @@ def park(lane_id: int, principal: Principal, *, now: datetime) -> Lane:
         known = Lane.objects.filter(id=lane_id).values_list("head_id", flat=True).first()
         Delivery.objects.select_for_update().filter(id=known or 0).first()
         lane, locked = _find(lane_id)
-        if lane.parked_at is None:
-            lane.parked_at = now
-            lane.save(update_fields=["parked_at"])
+        if lane.paused_at is None:
+            lane.paused_at = now
+            lane.save(update_fields=["paused_at"])
             _hold(locked, now)
-            _record(lane, principal, "lane.park")
-        failpoints.reach("in_park")
+            _record(lane, principal, "ordering_key.pause")
+        failpoints.reach("in_pause_key")
         return Lane.objects.get(id=lane_id)
 
-    parked = transactions.run(write)
+    paused = transactions.run(write)
     failpoints.reach("after_lane")
-    return parked
+    return paused
 
 
 def resume(lane_id: int, principal: Principal, *, now: datetime) -> dict[int, datetime]:
-    """Let a parked key go on; returns when its consumer has something due by that.
+    """Let a paused key go on; returns when its consumer has something due by that.
 
     Doing it twice is harmless. Raises NotFound.
     """
 
     def write() -> dict[int, datetime]:
         lane, locked = _find(lane_id)
-        if lane.parked_at is None:
+        if lane.paused_at is None:
             return {}
-        Lane.objects.filter(id=lane_id).update(parked_at=None)
-        _record(lane, principal, "lane.resume")
-        failpoints.reach("in_park")
+        Lane.objects.filter(id=lane_id).update(paused_at=None)
+        _record(lane, principal, "ordering_key.resume")
+        failpoints.reach("in_pause_key")
         if lane.head_id is not None:
             return {}
-        return lanes.advance([locked._replace(is_parked=0)], now)
+        return lanes.advance([locked._replace(is_paused=0)], now)
 
     due = transactions.run(write)
     failpoints.reach("after_lane")
@@ -90,7 +90,7 @@ def skip(
             raise Conflict("in_flight", f"The head is {head.state}. Try again when it has ended.")
         if head.state == DeliveryState.QUEUED:
             _cancel(head, now, slot)
-        _record(lane, principal, "lane.skip", head.id)
+        _record(lane, principal, "ordering_key.skip", head.id)
         return lanes.advance([locked], now)
 
     due = transactions.run(write)
@@ -111,7 +111,7 @@ def repair(now: datetime) -> Iterator[int]:
         after = rows[-1][0]
         if wrong := _stale_head(rows):
             while mended := transactions.run(lambda: _repair(wrong, now)):
-                metrics.SWEPT.labels("lane").inc(mended)
+                metrics.SWEEP_ROWS.labels("lane").inc(mended)
                 failpoints.reach("after_lane")
                 yield mended
 
@@ -119,11 +119,11 @@ def repair(now: datetime) -> Iterator[int]:
 def _stale_head(rows: Sequence[tuple[int, int, int | None, int, int, str | None]]) -> list[int]:
     ordered, stands = config_cache.ordered(), lanes.is_stalled()
     wrong = []
-    for key, consumer_id, head_id, is_parked, is_blocked, state in rows:
+    for key, consumer_id, head_id, is_paused, is_blocked, state in rows:
         if consumer_id not in ordered:
             wrong.append(key)
         elif head_id is None:
-            wrong += [key] * (not is_parked)
+            wrong += [key] * (not is_paused)
         elif state is None or state in DONE:
             dead = state == DeliveryState.DEAD and consumer_id in stands
             wrong += [key] * (not (dead and is_blocked))
@@ -143,7 +143,7 @@ def _repair(keys: Sequence[int], now: datetime) -> int:
         state = states.get(lane.head_id or 0)
         if lane in over or (state is not None and state not in DONE):
             continue
-        if lane.head_id is None and lane.is_parked:
+        if lane.head_id is None and lane.is_paused:
             continue
         if state == DeliveryState.DEAD and lane.consumer_id in stands:
             blocked.append(lane.id)
@@ -173,12 +173,12 @@ def _find(lane_id: int) -> tuple[Lane, Locked]:
     """The lane, locked."""
     locked = lanes.lock([lane_id]).get(lane_id)
     if locked is None:
-        raise NotFound("unknown_lane", "Nothing of this key is open.")
+        raise NotFound("unknown_ordering_key", "Nothing of this key is open.")
     return Lane.objects.get(id=lane_id), locked
 
 
 def _hold(lane: Locked, now: datetime) -> None:
-    """Keep the head of a lane that was just parked from being sent (again)."""
+    """Keep the head of a lane that was just paused from being sent (again)."""
     head = Delivery.objects.select_for_update().filter(id=lane.head_id or 0).first()
     if head is not None and head.state == DeliveryState.QUEUED:
         lanes.step_back({head.id: lane.id}, now)

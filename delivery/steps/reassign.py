@@ -149,7 +149,7 @@ def _give(rows: list[Delivery], to: dict[int, int], now: datetime, slot: int) ->
             tally[to[row.id], state] += 1
     Counter.add(tally, slot)
     lanes.enter_rows([row.id for row in rows])
-    metrics.SWEPT.labels("reassigned").inc(len(rows))
+    metrics.SWEEP_ROWS.labels("reassigned").inc(len(rows))
 
 
 def _due(rows: Iterable[Delivery], now: datetime) -> dict[int, datetime]:

@@ -30,7 +30,7 @@ def release_owner(owner: int, *, now: datetime, slot: int) -> int:
     """
     everybody = Consumer.objects.values_list("id", flat=True)
     total = _release_all(_held(everybody).filter(lease_owner=owner), _STOPPED, now, slot)
-    metrics.SWEPT.labels("orphaned_lease").inc(total)
+    metrics.SWEEP_ROWS.labels("orphaned_lease").inc(total)
     return total
 
 

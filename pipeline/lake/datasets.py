@@ -55,7 +55,7 @@ class Frames:
         catch_up()
 
     def bound(self) -> datetime:
-        """All rows up to here are there (broker/high_watermark.py); younger ones wait for the next run."""
+        """All rows up to here are there (broker/high_watermark.py)."""
         return self._bound
 
     def messages(

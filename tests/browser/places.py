@@ -6,7 +6,7 @@ from django.contrib import admin
 from playwright.sync_api import Page
 
 from tests.browser.person import Person
-from tests.browser.standing import BLOCKED, GATEWAY, LONG, PARKED, PRINTER, ROOMS, SENDER, STRICT
+from tests.browser.standing import BLOCKED, GATEWAY, LONG, PAUSED, PRINTER, ROOMS, SENDER, STRICT
 
 SEVERAL = (
     "/admin/",
@@ -25,7 +25,7 @@ SEVERAL = (
     "/admin/channels_app/schedule/?state__exact=paused",
     "/admin/channels_app/schedule/?q=nothing-like-it",
     f"/admin/delivery/lane/?q={ROOMS}/{SENDER}",
-    "/admin/delivery/lane/?parked_at__isempty=0",
+    "/admin/delivery/lane/?paused_at__isempty=0",
     f"/admin/delivery/lane/?q={ROOMS}/nobody",
     "/admin/channels_app/sequence/?q=receipts",
     "/admin/channels_app/sequence/?q=nobody",
@@ -45,7 +45,7 @@ ROWS = (
     f"/admin/channels_app/consumer/?q={SENDER}",
     f"/admin/channels_app/consumer/?q={GATEWAY}",
     "/admin/channels_app/sequence/?q=receipts",
-    f"/admin/delivery/lane/?q={ROOMS}/{SENDER}/{PARKED}",
+    f"/admin/delivery/lane/?q={ROOMS}/{SENDER}/{PAUSED}",
     f"/admin/delivery/lane/?q={ROOMS}/{STRICT}/{BLOCKED}",
     "/admin/delivery/delivery/?state=in_flight",
     "/admin/delivery/delivery/?state=delivered",

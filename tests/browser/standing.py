@@ -9,7 +9,7 @@ from tests.support.broker import Broker, wait_until
 
 ROOMS, PRINTING, ARCHIVING, TEXTING = "rooms", "printing", "campaigns", "texting"
 SENDER, STRICT, PRINTER, GATEWAY = "sender", "strict", "label-printer", "whatsapp"
-PARKED, BLOCKED = "customer/4711/room-with-a-long-name-" + "x" * 200, "room-7"
+PAUSED, BLOCKED = "customer/4711/room-with-a-long-name-" + "x" * 200, "room-7"
 LONG = "quarterly-figures-of-all-subsidiaries-and-their-branches-as-agreed-with-the-auditors-2019"
 LANES, AHEAD, HELD = 200, 240, 12
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -58,20 +58,22 @@ def recurring(broker: Broker) -> None:
 
 
 def lanes(broker: Broker) -> None:
-    """Many keys of a paused consumer, one of them parked; and one whose head is dead."""
+    """Many keys of a paused consumer, one of them paused; and one whose head is dead."""
     place = f"/channels/{ROOMS}/consumers"
     sender = {"url": "http://127.0.0.1:9/rooms", "event_types": ["room.said"], "ordering": True}
     strict = {"head_of_line": "block", "max_attempts": 1, "event_types": ["room.moved"]}
     broker.call("PUT", f"{place}/{SENDER}", 201, json=sender)
     broker.call("POST", f"{place}/{SENDER}/pause", 200)
     broker.call("PUT", f"{place}/{STRICT}", 201, json=sender | strict)
-    keys = [PARKED, *(f"room-{number}" for number in range(1, LANES))]
+    keys = [PAUSED, *(f"room-{number}" for number in range(1, LANES))]
     said = [{"ordering_key": key, "event_type": "room.said"} for key in keys]
     moved = [{"ordering_key": BLOCKED, "event_type": "room.moved"}] * 3
     batch(broker, ROOMS, said + said[:20] + moved)
-    wait_until(lambda: bool(lane(broker, SENDER, PARKED)), 60, "nothing stands")
-    parked = lane(broker, SENDER, PARKED)
-    broker.call("POST", f"{place}/{SENDER}/lanes/{parked}/park", 200, json={"reason": "a look"})
+    wait_until(lambda: bool(lane(broker, SENDER, PAUSED)), 60, "nothing stands")
+    paused = lane(broker, SENDER, PAUSED)
+    broker.call(
+        "POST", f"{place}/{SENDER}/ordering-keys/{paused}/pause", 200, json={"reason": "a look"}
+    )
     wait_until(lambda: bool(lane(broker, STRICT, BLOCKED, "blocked")), 60, "nothing is blocked")
 
 
@@ -101,7 +103,7 @@ def called_back(broker: Broker) -> None:
 
 def lane(broker: Broker, consumer: str, key: str, state: str = "") -> str:
     """The id of a key's lane in this state; '' while there is none."""
-    place = f"/channels/{ROOMS}/consumers/{consumer}/lanes"
+    place = f"/channels/{ROOMS}/consumers/{consumer}/ordering-keys"
     wanted = {"ordering_key": key} | ({"state": state} if state else {})
     found = broker.call("GET", place, 200, params=wanted)["items"]
     return str(found[0]["id"]) if found else ""

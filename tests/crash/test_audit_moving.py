@@ -37,7 +37,7 @@ DirectoryVersion.bump()
 for place in range({AUDITS}):
     out = StringIO()
     try:
-        call_command("audit", "--limit-ids", "3", stdout=out)
+        call_command("reconcile", "--limit-ids", "3", stdout=out)
     except SystemExit:
         print("OFF in audit", place, out.getvalue())
 print("last:", out.getvalue())

@@ -49,7 +49,7 @@ def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: st
         place.publish(f"{n}", delay_ms=delay, ordering_key="A")
         for n, delay in enumerate([600_000, 600_000, 0])
     ]
-    path = f"{place.path}/consumers/one/lanes"
+    path = f"{place.path}/consumers/one/ordering-keys"
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
@@ -67,15 +67,15 @@ def test_a_key_whose_head_is_skipped_goes_on_over_a_death(place: Place, name: st
     assert heard_ids(place.receiver, "/ok") == [second, third]
     assert first not in place.heard()
     done = Counts(place.broker).audited(f"consumer:{place.channel}/one")
-    assert [it for it in done if it.startswith("lane.")] == ["lane.skip"]
+    assert [it for it in done if it.startswith("ordering_key.")] == ["ordering_key.skip"]
 
 
-@pytest.mark.parametrize("name", ["in_park", "after_lane"])
-@pytest.mark.parametrize("what", ["park", "resume"])
+@pytest.mark.parametrize("name", ["in_pause_key", "after_lane"])
+@pytest.mark.parametrize("what", ["pause", "resume"])
 def test_a_key_that_is_held_or_let_go_over_a_death(place: Place, what: str, name: str) -> None:
     place.register("/ok", ordering=True)
     ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
-    path = f"{place.path}/consumers/one/lanes"
+    path = f"{place.path}/consumers/one/ordering-keys"
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
@@ -83,33 +83,36 @@ def test_a_key_that_is_held_or_let_go_over_a_death(place: Place, what: str, name
     )
     (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
     if what == "resume":
-        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/park")
+        retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/pause")
     with place.point.armed(place.broker, name):
         retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/{what}")
-    if what == "park":
+    if what == "pause":
         retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/resume")
     for message_id in ids:
         retry_until_done(place.broker, "PATCH", f"/messages/{message_id}", json={"delay_ms": 0})
     place.settle()
     assert heard_ids(place.receiver, "/ok") == ids
     done = Counts(place.broker).audited(f"consumer:{place.channel}/one")
-    assert [it for it in done if it.startswith("lane.")] == ["lane.park", "lane.resume"]
+    assert [it for it in done if it.startswith("ordering_key.")] == [
+        "ordering_key.pause",
+        "ordering_key.resume",
+    ]
 
 
-@pytest.mark.parametrize("name", ["in_park", "in_lane", "after_lane"])
+@pytest.mark.parametrize("name", ["in_pause_key", "in_lane", "after_lane"])
 def test_a_key_that_lost_its_head_while_it_was_held_goes_on_over_a_death(
     place: Place, name: str
 ) -> None:
     place.register("/ok", ordering=True)
     ids = [place.publish(f"{n}", delay_ms=600_000, ordering_key="A") for n in range(2)]
-    path = f"{place.path}/consumers/one/lanes"
+    path = f"{place.path}/consumers/one/ordering-keys"
     wait_until(
         lambda: retry_until_done(place.broker, "GET", path)[0]["items"],
         TIMEOUT_S,
         "there is no lane",
     )
     (lane,) = retry_until_done(place.broker, "GET", path)[0]["items"]
-    retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/park")
+    retry_until_done(place.broker, "POST", f"{path}/{lane['id']}/pause")
     retry_until_done(place.broker, "DELETE", f"/messages/{ids[0]}")
     headless = "SELECT COUNT(*) FROM delivery_lane WHERE head_id IS NULL"
     assert Counts(place.broker).number(headless) == 1

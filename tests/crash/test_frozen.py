@@ -16,7 +16,7 @@ from tests.support.broker import Broker, descendants, heard_ids, wait_until
 from tests.support.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
-SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_GRACE_S": "20"}
+SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_SHUTDOWN_GRACE_S": "20"}
 TAKEOVER_S = 5.0
 LEASE_MS = 60_000
 """No lease lapses meanwhile: what was given to others is still leased for whoever wakes up."""

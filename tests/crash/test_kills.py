@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
 GRACE_S = 20
 SETTINGS = {
     "HOOKSTATION_WEB_WORKERS": "1",
-    "HOOKSTATION_GRACE_S": str(GRACE_S),
+    "HOOKSTATION_SHUTDOWN_GRACE_S": str(GRACE_S),
     "HOOKSTATION_LEASE_GRACE_MS": "2000",
 }
 _numbers = count(1)
@@ -68,7 +68,7 @@ def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
 
 def victim(broker: Broker, kind: str) -> int:
     """A process of that kind that lives."""
-    if kind in {"pump", "steward"}:
+    if kind in {"pump", "maintenance"}:
         wait_until(lambda: bool(_living(broker, kind)), TIMEOUT_S, f"no {kind} has a slot")
         return _living(broker, kind)[0]
     assert broker.process is not None
@@ -98,7 +98,7 @@ def lives(pid: int) -> bool:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("kind", ["web", "pump", "steward", "worker"])
+@pytest.mark.parametrize("kind", ["web", "pump", "maintenance", "worker"])
 def test_kill_9_under_load_loses_nothing(
     broker: Broker, receiver: Receiver, channel: str, kind: str
 ) -> None:
@@ -109,7 +109,7 @@ def test_kill_9_under_load_loses_nothing(
         wait_until(lambda: not lives(dead), 5, "it lives on")
         traffic.wait_for_more(10)
     twice = check(broker, receiver, traffic.acknowledged)
-    if kind in {"web", "steward"}:
+    if kind in {"web", "maintenance"}:
         assert twice == 0
 
 
@@ -134,14 +134,14 @@ def test_a_stop_under_load_gives_everything_back_in_time(
     books = Counts(broker)
     with flowing(channel, broker) as traffic:
         # Whom it kills while it waits for its next turn must not be waited for.
-        os.kill(victim(broker, "steward"), signal.SIGKILL)
+        os.kill(victim(broker, "maintenance"), signal.SIGKILL)
         traffic.wait_for_more(10)
         began = time.monotonic()
         assert broker.stop(seconds=GRACE_S + 10) == 0
         assert time.monotonic() - began < GRACE_S
         held = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'in_flight'"
         assert books.number(held) == 0
-        # Nobody may have taken the killed steward's place yet: it is left to its heartbeat.
+        # The place of the killed maintenance process may be free still, until its heartbeat is old.
         assert books.number("SELECT COUNT(*) FROM delivery_pumpslot WHERE kind = 'pump'") == 0
         broker.start()
         traffic.wait_for_more(10)

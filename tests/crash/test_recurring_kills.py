@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e, pytest.m
 SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_LEASE_GRACE_MS": "2000"}
 SCHEDULE = "/channels/ticks/schedules/tick"
 SECONDS = 12
-STEWARDS = "SELECT pid FROM delivery_pumpslot WHERE kind = 'steward'"
+MAINTENANCE_PROCESSES = "SELECT pid FROM delivery_pumpslot WHERE kind = 'maintenance'"
 KEYS = (
     "SELECT idempotency_key, accepted_at FROM channels_app_message"
     " WHERE idempotency_key LIKE 'schedule:tick:%' ORDER BY id"
@@ -57,7 +57,7 @@ def played(broker: Broker, receiver: Receiver) -> list[str]:
     while retry_until_done(broker, "GET", SCHEDULE)[0]["state"] == "active":
         assert time.monotonic() < end, broker.log()[-3000:]
         time.sleep(chance.uniform(0.5, 2.0))
-        living = [int(pid) for (pid,) in books.read(STEWARDS) if _lives(int(pid))]
+        living = [int(pid) for (pid,) in books.read(MAINTENANCE_PROCESSES) if _lives(int(pid))]
         if living:
             os.kill(chance.choice(living), signal.SIGKILL)
     wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)

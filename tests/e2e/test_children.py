@@ -87,7 +87,7 @@ def start(tmp_path: Path, port: int) -> Iterator[Start]:
                 **os.environ,
                 "HOOKSTATION_DATA_DIR": str(tmp_path),
                 "HOOKSTATION_WEB_WORKERS": "2",
-                "HOOKSTATION_GRACE_S": "60",
+                "HOOKSTATION_SHUTDOWN_GRACE_S": "60",
                 "SECRET_KEY": "of no importance to anybody, but rather long: 0123456789",
             },
             stderr=subprocess.PIPE,
@@ -140,7 +140,7 @@ def test_no_web_process_survives_a_killed_broker(start: Start, port: int) -> Non
     broker = start()
     wait_until(lambda: answers(port))
     everybody = tree(broker.pid)
-    assert len(everybody) == 5  # supervisor, guardian, granian and its two workers
+    assert len(everybody) == 5  # supervisor, reaper, granian and its two workers
 
     broker.kill()
 
@@ -154,7 +154,7 @@ def test_ctrl_c_while_the_web_server_loads_does_not_wait_for_the_grace(
     start: Start, after_s: float
 ) -> None:
     broker = start()
-    # supervisor, guardian, granian and its two workers, which now load the application
+    # supervisor, reaper, granian and its two workers, which now load the application
     wait_until(lambda: len(tree(broker.pid)) == 5)
     time.sleep(after_s)
 

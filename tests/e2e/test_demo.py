@@ -159,7 +159,7 @@ def test_it_tells_what_happens_and_stops_by_itself(
     demo = start(tmp_path, "--seconds", "15", "--rate", "8")
     demo.wait_for("Hookstation is running")
     everybody = descendants(demo.process.pid)
-    assert len(everybody) >= 5  # guardian, web, worker and its own, receiver
+    assert len(everybody) >= 5  # reaper, web, worker and its own, receiver
 
     said = demo.finish()
 

@@ -195,7 +195,7 @@ def test_a_child_that_dies_is_started_again_without_its_old_worker(
 def test_nothing_survives_a_killed_supervisor(supervise: Supervise) -> None:
     supervisor = supervise(STUBBORN)
     everybody = tree(supervisor.pid)
-    assert len(everybody) == 4  # supervisor, guardian, child, worker
+    assert len(everybody) == 4  # supervisor, reaper, child, worker
 
     supervisor.kill()
 
@@ -210,7 +210,7 @@ def test_a_killed_guardian_is_replaced_and_knows_all(supervise: Supervise, tmp_p
     os.kill(reaper, signal.SIGKILL)
 
     wait_until(lambda: len(children_of(supervisor.pid) - {reaper, child}) == 1)
-    time.sleep(0.2)  # for the new guardian to be told; it says nothing back
+    time.sleep(0.2)  # for the new reaper to be told; it says nothing back
     supervisor.kill()
     wait_until(lambda: not lives(child) and not lives(worker), 3)
 

@@ -83,7 +83,9 @@ def test_in_an_empty_folder_it_delivers_what_was_published(
     assert broker.manage("--version").strip() == __version__
     assert "delete_channel" in broker.manage()
     assert list(broker.workplace.iterdir()) == [], "who only asks for help makes nothing"
-    assert broker.manage("recount", "--help").startswith("usage: hookstation recount ")
+    assert broker.manage("repair_counters", "--help").startswith(
+        "usage: hookstation repair_counters "
+    )
 
     broker.manage("migrate", "--verbosity", "0")
     broker.set_up()

@@ -132,7 +132,7 @@ def test_what_is_old_enough_goes_to_the_lake_once_and_nothing_else(
             assert (file["first"], file["last"]) == (min(keys), max(keys))
     assert counter_repair.gap() == 0
     assert_counters_are_true()
-    call_command("audit")
+    call_command("reconcile")
 
 
 def test_lake_and_tables_together_are_the_month_at_every_stage(

@@ -70,7 +70,7 @@ def theirs(*arguments: str) -> Findings:
     """The same of the broker's own audit, as far as both ask."""
     out = StringIO()
     with suppress(SystemExit):
-        call_command("audit", "--json", "--grace", "5m", *arguments, stdout=out)
+        call_command("reconcile", "--json", "--grace", "5m", *arguments, stdout=out)
     found: dict[str, tuple[int, set[str]]] = defaultdict(lambda: (0, set()))
     for it in json.loads(out.getvalue())["findings"]:
         if it["check"] in ASKED:

@@ -70,7 +70,7 @@ def audit_is_clean(run_job: RunJob, made: Month) -> None:
     """Both audits, but that nobody pumps."""
     out = StringIO()
     with suppress(SystemExit):
-        call_command("audit", "--json", "--grace", "5m", stdout=out)
+        call_command("reconcile", "--json", "--grace", "5m", stdout=out)
     findings = json.loads(out.getvalue())["findings"]
     assert [it for it in findings if it["check"] != "late"] == []
     assert run_job("audit", whole_since=made.since.isoformat())["gap"] == 0

@@ -101,7 +101,7 @@ def test_a_message_out_of_the_lake_arrives_again(
         assert all(is_signed(request, secret) for request in receiver.requests("/one"))
         for request in receiver.requests("/one"):
             assert request.body == bodies[request.header("webhook-id") or ""]
-        assert "All is accounted for" in broker.manage("audit", "--grace", "0s")
+        assert "All is accounted for" in broker.manage("reconcile", "--grace", "0s")
 
 
 def delivered(broker: Broker) -> int:

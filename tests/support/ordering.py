@@ -72,7 +72,7 @@ def check(*, is_quiet: bool = True) -> None:
             assert lane.waiting_count == len(behind)
             assert free <= {lane.head_id}, "two of one key may go"
             assert set(rows.filter(due_at=BEHIND).values_list("id", flat=True)) == behind
-            assert free or lane.parked_at or lane.blocked_at, "it stands without reason"
+            assert free or lane.paused_at or lane.blocked_at, "it stands without reason"
     lanes = set(Lane.objects.values_list("id", flat=True))
     assert set(LaneWaiter.objects.values_list("lane_id", flat=True)) <= lanes
     stranded = Delivery.objects.filter(due_at=BEHIND).exclude(

@@ -31,7 +31,7 @@ class Loop:
         self.sender = Sender(
             allowed=allowed,
             excerpt_bytes=EXCERPT_BYTES,
-            max_answer_bytes=MAX_ANSWER_BYTES,
+            max_response_bytes=MAX_ANSWER_BYTES,
             ca_file=ca_file,
             max_connections=max_connections,
         )

@@ -79,7 +79,7 @@ def make(team: Team | None = None, *, exposure: str = "external") -> World:
         "message_id": ids.to_public(ids.MESSAGE, message.id),
         "delivery_id": ids.to_public(ids.DELIVERY, dead.id),
         "replay_id": ids.to_public(ids.REPLAY, asked.id),
-        "lane_id": ids.to_public(ids.LANE, lane.id),
+        "ordering_key_id": ids.to_public(ids.ORDERING_KEY, lane.id),
     }
     return World(
         *(consumer, producer, key, dead, queued, asked, pull, leasing.token(lease), parameters)

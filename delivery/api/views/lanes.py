@@ -1,4 +1,4 @@
-"""Lanes: the ordering keys of a consumer, and holding, letting go or passing over one of them."""
+"""The ordering keys of a consumer: list them, pause, resume or skip the head of one."""
 
 from typing import Any, ClassVar
 
@@ -20,18 +20,18 @@ from delivery.runtime import wakeups
 from delivery.steps import lanes, pace
 
 STATES = {
-    "parked": Q(parked_at__isnull=False),
-    "blocked": Q(parked_at=None, blocked_at__isnull=False),
-    "open": Q(parked_at=None, blocked_at=None),
+    "paused": Q(paused_at__isnull=False),
+    "blocked": Q(paused_at=None, blocked_at__isnull=False),
+    "open": Q(paused_at=None, blocked_at=None),
 }
 
 
-class LanesView(ApiView):
+class OrderingKeysView(ApiView):
     """A consumer's ordering keys that have something open."""
 
     scopes: ClassVar = {"GET": ("read",)}
 
-    @ordering_documents.list_lanes
+    @ordering_documents.list_ordering_keys
     def get(self, request: Request, channel: str, client_id: str) -> Response:
         """Ordering keys of a consumer, those whose head has stood longest first.
 
@@ -48,16 +48,16 @@ class LanesView(ApiView):
         return Response({"items": [shapes.lane(row, consumer, most) for row in rows[: page.limit]]})
 
 
-class LaneView(ApiView):
+class OrderingKeyView(ApiView):
     """One ordering key."""
 
     scopes: ClassVar = {"GET": ("read",)}
 
-    @ordering_documents.get_lane
-    def get(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
+    @ordering_documents.get_ordering_key
+    def get(self, request: Request, channel: str, client_id: str, ordering_key_id: str) -> Response:
         """An ordering key: its head, how long it stands there, and how many wait behind it."""
         consumer = policy.consumer_of(self.caller, channel, client_id)
-        return Response(_representation(_lane(consumer, lane_id), consumer))
+        return Response(_representation(_lane(consumer, ordering_key_id), consumer))
 
 
 class _HeldKey(ApiView):
@@ -66,10 +66,10 @@ class _HeldKey(ApiView):
     scopes: ClassVar = {"POST": ("replay",)}
 
     def _hold(
-        self, request: Request, channel: str, client_id: str, lane_id: str, what: str
+        self, request: Request, channel: str, client_id: str, ordering_key_id: str, what: str
     ) -> Response:
         consumer = policy.consumer_of(self.caller, channel, client_id)
-        lane = _lane(consumer, lane_id)
+        lane = _lane(consumer, ordering_key_id)
         known = bodies.SKIP if what == "skip" else bodies.REPAIR
         values = bodies.read(request, known, optional=True)
         principal = policy.principal_of(self.caller, values.get("reason", ""))
@@ -79,35 +79,41 @@ class _HeldKey(ApiView):
         return Response(_representation(after or _empty(lane), consumer))
 
 
-class LaneParkView(_HeldKey):
+class OrderingKeyPauseView(_HeldKey):
     """Hold one key."""
 
-    @ordering_documents.park_lane
-    def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
+    @ordering_documents.pause_ordering_key
+    def post(
+        self, request: Request, channel: str, client_id: str, ordering_key_id: str
+    ) -> Response:
         """Begin nothing more of a key: what is on the wire ends. Other keys go on."""
-        return self._hold(request, channel, client_id, lane_id, "park")
+        return self._hold(request, channel, client_id, ordering_key_id, "pause")
 
 
-class LaneResumeView(_HeldKey):
+class OrderingKeyResumeView(_HeldKey):
     """Let one key go on."""
 
-    @ordering_documents.resume_lane
-    def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
-        """Let a parked key go on. Doing it twice is harmless."""
-        return self._hold(request, channel, client_id, lane_id, "resume")
+    @ordering_documents.resume_ordering_key
+    def post(
+        self, request: Request, channel: str, client_id: str, ordering_key_id: str
+    ) -> Response:
+        """Let a paused key go on. Doing it twice is harmless."""
+        return self._hold(request, channel, client_id, ordering_key_id, "resume")
 
 
-class LaneSkipView(_HeldKey):
+class OrderingKeySkipView(_HeldKey):
     """Pass over the head of one key."""
 
-    @ordering_documents.skip_lane
-    def post(self, request: Request, channel: str, client_id: str, lane_id: str) -> Response:
+    @ordering_documents.skip_ordering_key
+    def post(
+        self, request: Request, channel: str, client_id: str, ordering_key_id: str
+    ) -> Response:
         """Pass over the head of a key: a dead one stays dead, one that waits is cancelled.
 
         Name the `head` that is meant, so that a repeated call does not pass over the next one:
         409 when another one is the head by now, or when it is on its way.
         """
-        return self._hold(request, channel, client_id, lane_id, "skip")
+        return self._hold(request, channel, client_id, ordering_key_id, "skip")
 
 
 def _representation(lane: Lane, consumer: Consumer) -> dict[str, Any]:
@@ -117,8 +123,8 @@ def _representation(lane: Lane, consumer: Consumer) -> dict[str, Any]:
 def _carry_out(lane: Lane, principal: Principal, what: str, values: dict[str, Any]) -> bool:
     """Whether something may be due by that."""
     now = clock.now()
-    if what == "park":
-        lanes.park(lane.id, principal, now=now)
+    if what == "pause":
+        lanes.pause(lane.id, principal, now=now)
         return False
     if what == "resume":
         return bool(lanes.resume(lane.id, principal, now=now))
@@ -126,14 +132,14 @@ def _carry_out(lane: Lane, principal: Principal, what: str, values: dict[str, An
 
 
 def _lane(consumer: Consumer, text: str) -> Lane:
-    number = ids.from_public(ids.LANE, text)
+    number = ids.from_public(ids.ORDERING_KEY, text)
     row = Lane.objects.filter(id=number, consumer_id=consumer.id).first() if number else None
     if row is None:
-        raise NotFound("unknown_lane", "Nothing of this key is open.")
+        raise NotFound("unknown_ordering_key", "Nothing of this key is open.")
     return row
 
 
 def _empty(lane: Lane) -> Lane:
     """What has ended by this call."""
-    lane.head_id, lane.waiting_count, lane.parked_at, lane.blocked_at = None, 0, None, None
+    lane.head_id, lane.waiting_count, lane.paused_at, lane.blocked_at = None, 0, None, None
     return lane

@@ -242,7 +242,7 @@ def _without_held(
     again = [row for row in rows if row.ordering_key and (row.attempt_count or row.replay_id)]
     if not again:
         return rows
-    held = lanes.parked((row.consumer_id, row.ordering_key) for row in again)
+    held = lanes.paused((row.consumer_id, row.ordering_key) for row in again)
     heads = {
         row.id: lane_id(row.consumer_id, row.ordering_key)
         for row in again

@@ -1,6 +1,6 @@
 """One POST to one consumer, many at a time: libcurl behind an epoll, and an outcome for each.
 
-sender = Sender(allowed=(), excerpt_bytes=4096, max_answer_bytes=65536)
+sender = Sender(allowed=(), excerpt_bytes=4096, max_response_bytes=65536)
 sender.start(call)
 while sender.in_flight:
     sender.ready(sender.next_timeout())

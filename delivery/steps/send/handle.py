@@ -43,7 +43,7 @@ class Limits:
 
     allowed: Networks
     excerpt_bytes: int
-    max_answer_bytes: int
+    max_response_bytes: int
     ca_file: str
 
 
@@ -260,7 +260,7 @@ class Handle:
         room = self._limits.excerpt_bytes - len(self._excerpt)
         if room > 0:
             self._excerpt += chunk[:room]
-        if self._answer_bytes > self._limits.max_answer_bytes:
+        if self._answer_bytes > self._limits.max_response_bytes:
             self._oversized = True
             return _ABORT
         return None

@@ -33,7 +33,7 @@ class Sender:
 
     Only addresses that `may_call` lets through with the ``allowed`` networks are ever connected
     to. ``ca_file`` (PEM) replaces the machine's certificate authorities. An answer is read up to
-    ``max_answer_bytes``, and its first ``excerpt_bytes`` are kept.
+    ``max_response_bytes``, and its first ``excerpt_bytes`` are kept.
     """
 
     def __init__(
@@ -41,11 +41,13 @@ class Sender:
         *,
         allowed: Networks,
         excerpt_bytes: int,
-        max_answer_bytes: int,
+        max_response_bytes: int,
         ca_file: str | None = None,
         max_connections: int = 1024,
     ) -> None:
-        self._limits = Limits(allowed, excerpt_bytes, max_answer_bytes, ca_file or _machines_cas())
+        self._limits = Limits(
+            allowed, excerpt_bytes, max_response_bytes, ca_file or _machines_cas()
+        )
         # One of its own inside the loop's: the standard library's selectors take longer to note
         # a socket and to report it than the kernel does, and libcurl notes one for every call.
         self._epoll = select.epoll()

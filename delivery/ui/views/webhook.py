@@ -95,7 +95,7 @@ class DeadLettersView(WebhookView):
         return self.page("portal/webhooks/dead.html", _listed(request, webhook, "dead"))
 
 
-class AheadView(WebhookView):
+class UpcomingView(WebhookView):
     """The tab of what is due later."""
 
     def get(self, request: TeamRequest, channel: str, client_id: str) -> HttpResponse:
@@ -105,7 +105,7 @@ class AheadView(WebhookView):
         found = Delivery.objects.in_bulk(keys[:MAX_UPCOMING])
         rows = [shapes.delivery(found[key]) for key in keys if key in found]
         context = {"rows": rows, "is_more": len(keys) > MAX_UPCOMING}
-        return self.page("portal/webhooks/ahead.html", tab(webhook, "ahead", context))
+        return self.page("portal/webhooks/upcoming.html", tab(webhook, "upcoming", context))
 
 
 class HealthView(WebhookView):

@@ -33,7 +33,7 @@ def walk(house: House) -> Stops:
     yield from tests(owner, house.consumer.url("/ok"))
     yield from deliveries(owner)
     yield from replays(owner)
-    yield "ahead", owner.open(f"{PLACE}{CHANNEL}/{STEADY}/ahead/")
+    yield "upcoming", owner.open(f"{PLACE}{CHANNEL}/{STEADY}/upcoming/")
 
 
 def catalogue(owner: Person, broker: Broker) -> Stops:
@@ -90,8 +90,8 @@ def one(owner: Person) -> Stops:
     page.get_by_text("Pause", exact=True).first.click()
     yield "webhook-failing", page
     yield "health-failing", owner.open(f"{place}health/")
-    yield "ahead-failing", owner.open(f"{place}ahead/")
-    yield "ahead-empty", owner.open(f"{PLACE}{CHANNEL}/{FRESH}/ahead/")
+    yield "upcoming-failing", owner.open(f"{place}upcoming/")
+    yield "upcoming-empty", owner.open(f"{PLACE}{CHANNEL}/{FRESH}/upcoming/")
     place = f"{PLACE}{CHANNEL}/{STEADY}/"
     yield "health", owner.open(f"{place}health/")
     page.get_by_text("The same as a table").click()

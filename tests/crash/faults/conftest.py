@@ -41,5 +41,5 @@ def installed(
 
 def _books_agree(broker: Broker) -> bool:
     """Whether everything that was accepted is accounted for, without grace for what is open."""
-    command = [executable, "manage.py", "audit", "--grace", "0s"]
+    command = [executable, "manage.py", "reconcile", "--grace", "0s"]
     return run(command, cwd=ROOT, env=broker.environment, capture_output=True).returncode == 0

@@ -183,34 +183,34 @@ def test_after_a_new_address_was_answered_none_begins_to_the_old_one(hosts: Host
         assert len(hosts.consumer.requests(f"/{name}")) <= begun(hosts, name, "<=", at)
 
 
-def park(hosts: Hosts, lanes: str, key: str) -> None:
+def pause(hosts: Hosts, lanes: str, key: str) -> None:
     """Hold the key, once something of it is open."""
 
-    def is_parked() -> bool:
+    def is_paused() -> bool:
         for lane in hosts.one.call("GET", f"{lanes}?ordering_key={key}", 200)["items"]:
-            url = f"{hosts.other.base}{lanes}/{lane['id']}/park"
+            url = f"{hosts.other.base}{lanes}/{lane['id']}/pause"
             return hosts.other.http.post(url, timeout=ANSWER_TIMEOUT_S).ok
         return False
 
-    wait_until(is_parked, PATIENCE_S, f"nothing of {key} is open")
+    wait_until(is_paused, PATIENCE_S, f"nothing of {key} is open")
 
 
 @pytest.mark.trap("a pause that is answered before it is true")
-def test_after_a_key_was_parked_nothing_of_it_begins(hosts: Hosts) -> None:
+def test_after_a_key_was_paused_nothing_of_it_begins(hosts: Hosts) -> None:
     names = register(hosts, "keyed", ordering=True)
-    parked: dict[str, datetime] = {}
+    paused: dict[str, datetime] = {}
     with load(hosts.one, "keyed") as accepted:
         flows(accepted, hosts.one)
         for name in names:
-            lanes = f"/channels/keyed/consumers/{name}/lanes"
+            lanes = f"/channels/keyed/consumers/{name}/ordering-keys"
             wait_until(partial(has_begun, hosts, name), PATIENCE_S, f"nothing went to {name}")
             for number in range(4):
-                park(hosts, lanes, f"key-{number}")
-            parked[name] = datetime.now(UTC)
+                pause(hosts, lanes, f"key-{number}")
+            paused[name] = datetime.now(UTC)
             flows(accepted, hosts.one, 2)
     settled(hosts, "keyed")
-    assert all(begun(hosts, name, "<=", at) for name, at in parked.items())
-    assert not any(begun(hosts, name, ">", at) for name, at in parked.items())
+    assert all(begun(hosts, name, "<=", at) for name, at in paused.items())
+    assert not any(begun(hosts, name, ">", at) for name, at in paused.items())
 
 
 @pytest.mark.trap("a pause that is answered before it is true")

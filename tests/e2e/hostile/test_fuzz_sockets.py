@@ -50,7 +50,7 @@ def furnish(web: Web) -> dict[str, str]:
         "client_id": "one",
         "name": "order.paid",
         "schedule": "daily",
-        "lane_id": re.sub("^msg", "lan", message["id"]),
+        "ordering_key_id": re.sub("^msg", "oky", message["id"]),
         "producer": "fuzz",
         "team": "fuzz",
         "key_id": key["key_id"],

@@ -88,7 +88,7 @@ def test_dead_letters_and_books_that_do_not_add_up() -> None:
     delivery = DeliveryFactory.create(dead=True)
     Counter.add({(delivery.consumer_id, "delivered"): 1}, 0)
 
-    assert found(diagnosis.find) == [("warning", "accounting_gap"), ("info", "dead_letters")]
+    assert found(diagnosis.find) == [("warning", "reconciliation_gap"), ("info", "dead_letters")]
 
 
 def test_consumers_that_get_nothing() -> None:

@@ -49,7 +49,7 @@ def audit(*arguments: str) -> dict[str, Any]:
     """The report, which must fit the exit code."""
     out, failed = StringIO(), False
     try:
-        call_command("audit", "--json", "--grace", "0s", *arguments, stdout=out)
+        call_command("reconcile", "--json", "--grace", "0s", *arguments, stdout=out)
     except SystemExit as end:
         failed = end.code == 1
     report: dict[str, Any] = json.loads(out.getvalue())
@@ -303,7 +303,7 @@ def test_counters_that_lie_are_found_and_mended(lived: tuple[Channel, Consumer])
     # They add up all the same: the sweep that looks at the sum alone does not see it.
     Counter.add({(well.id, "delivered"): 1, (well.id, "queued"): -1}, 3)
     assert found() == {"counters": (2, ["delivered -1", "queued +1"])}
-    call_command("recount", stdout=StringIO())
+    call_command("repair_counters", stdout=StringIO())
     assert found() == {}
 
 

@@ -45,8 +45,8 @@ def pause_channel(consumer: Consumer, _: str) -> object:
     return register_channel.put(consumer.channel.slug, {"paused": True}, actor="user:alice")
 
 
-def park(consumer: Consumer, _: str) -> object:
-    return lanes.park(lane_id(consumer.id, "A"), ALICE, now=clock.now())
+def pause_key(consumer: Consumer, _: str) -> object:
+    return lanes.pause(lane_id(consumer.id, "A"), ALICE, now=clock.now())
 
 
 def move(consumer: Consumer, url: str) -> object:
@@ -91,13 +91,13 @@ def go_on(pump: Pump) -> None:
 
 
 @pytest.mark.trap("a pause that is answered before it is true")
-@pytest.mark.parametrize("change", [pause, retire, pause_channel, park])
+@pytest.mark.parametrize("change", [pause, retire, pause_channel, pause_key])
 @pytest.mark.parametrize("hears", [True, False])
 def test_nothing_begins_once_it_was_answered(
     receiver: Receiver, request: pytest.FixtureRequest, change: Change, hears: bool
 ) -> None:
     pump: Pump = request.getfixturevalue("pump" if hears else "frozen")
-    consumer = make_consumer(make_channel(), receiver.url("/ok"), ordering=change is park)
+    consumer = make_consumer(make_channel(), receiver.url("/ok"), ordering=change is pause_key)
     taken(pump, consumer, 40)
     change(consumer, "")
     go_on(pump)

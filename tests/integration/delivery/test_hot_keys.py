@@ -140,7 +140,7 @@ def test_who_was_told_to_wait_is_not_hot(consumer: Consumer, now: datetime, allo
     crowd(consumer, "A1")
     assert look(now + 40 * MINUTE) == [], "a producer wants the head to go tomorrow"
     allow(waiting=1)
-    lanes.park(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
+    lanes.pause(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
     assert look(now) == []
     lanes.resume(lane_of(consumer, "A").id, Principal("user:olga"), now=now)
     switch_consumer.pause(consumer.channel.slug, consumer.client_id, actor="user:olga")

@@ -469,8 +469,8 @@ def test_park_resume_and_skip(consumer: Consumer, now: datetime) -> None:
     key = lane_id(consumer.id, "A")
     rows = take(consumer, now)
     assert words(rows) == "A1 B1"
-    assert lanes.park(key, ALICE, now=now).parked_at == now
-    lanes.park(key, ALICE, now=now)
+    assert lanes.pause(key, ALICE, now=now).paused_at == now
+    lanes.pause(key, ALICE, now=now)
     with pytest.raises(Conflict):
         lanes.skip(key, rows[0].id, ALICE, now=now)
     end(rows, "delivered", now)
@@ -488,15 +488,15 @@ def test_park_resume_and_skip(consumer: Consumer, now: datetime) -> None:
     assert lanes.skip(key, second, ALICE, now=now) == {consumer.id: now}
     assert deliver_all(consumer, now) == ["A3", "A4"]
     with pytest.raises(NotFound):
-        lanes.park(key, ALICE, now=now)
+        lanes.pause(key, ALICE, now=now)
 
 
-def test_a_parked_key_waits_without_anything_in_it(consumer: Consumer, now: datetime) -> None:
+def test_a_paused_key_waits_without_anything_in_it(consumer: Consumer, now: datetime) -> None:
     say(consumer, "A1")
     fan_out()
     key = lane_id(consumer.id, "A")
     rows = take(consumer, now)
-    lanes.park(key, ALICE, now=now)
+    lanes.pause(key, ALICE, now=now)
     end(rows, "delivered", now)
     say(consumer, "A2")
     fan_out()
@@ -505,13 +505,13 @@ def test_a_parked_key_waits_without_anything_in_it(consumer: Consumer, now: date
     assert deliver_all(consumer, now) == ["A2"]
 
 
-def test_the_head_of_a_parked_key_that_is_not_on_its_way_waits(
+def test_the_head_of_a_paused_key_that_is_not_on_its_way_waits(
     consumer: Consumer, now: datetime
 ) -> None:
     say(consumer, "A1 A2 B1")
     fan_out()
     key = lane_id(consumer.id, "A")
-    lanes.park(key, ALICE, now=now)
+    lanes.pause(key, ALICE, now=now)
     check()
     assert words(take(consumer, now)) == "B1"
     assert list(lanes.repair(now)) == []
@@ -521,12 +521,12 @@ def test_the_head_of_a_parked_key_that_is_not_on_its_way_waits(
 
 
 @pytest.mark.parametrize("how", ["retry", "nothing"])
-def test_a_parked_key_is_not_tried_again(consumer: Consumer, now: datetime, how: str) -> None:
+def test_a_paused_key_is_not_tried_again(consumer: Consumer, now: datetime, how: str) -> None:
     say(consumer, "A1 A2")
     fan_out()
     key = lane_id(consumer.id, "A")
     rows = take(consumer, now)
-    lanes.park(key, ALICE, now=now)
+    lanes.pause(key, ALICE, now=now)
     if how == "retry":
         end(rows, "retry", now)
     later = now + timedelta(minutes=2)  # the retry is due, or the lease is over

@@ -119,25 +119,25 @@ def scraped(client: Client) -> dict[str, float]:
 
 
 def test_monitoring_hears_of_it_until_a_clean_audit_is_kept(client: Client) -> None:
-    assert scraped(client)['hookstation_audit_timestamp_seconds{span="recent"}'] == 0
+    assert scraped(client)['hookstation_reconciliation_timestamp_seconds{span="recent"}'] == 0
     row = lose_one()
     run(reconciliations.everything())
     found = scraped(client)
-    assert found["hookstation_accounting_gap"] == 1
-    assert found['hookstation_audit_findings{check="fan_out"}'] == 1
-    assert found['hookstation_audit_findings{check="missing"}'] == 0
+    assert found["hookstation_reconciliation_gap"] == 1
+    assert found['hookstation_reconciliation_findings{check="fan_out"}'] == 1
+    assert found['hookstation_reconciliation_findings{check="missing"}'] == 0
     now = clock.now().timestamp()
-    assert found['hookstation_audit_timestamp_seconds{span="everything"}'] == pytest.approx(
-        now, abs=60
-    )
+    assert found[
+        'hookstation_reconciliation_timestamp_seconds{span="everything"}'
+    ] == pytest.approx(now, abs=60)
     Message.objects.filter(id=row.message_id).update(consumer_count=0)
-    call_command("audit", "--keep")
-    assert scraped(client)["hookstation_accounting_gap"] == 0
+    call_command("reconcile", "--keep")
+    assert scraped(client)["hookstation_reconciliation_gap"] == 0
 
 
 def test_what_is_kept_must_be_everything() -> None:
     with pytest.raises(CommandError, match="everything"):
-        call_command("audit", "--keep", "--since", "2h")
+        call_command("reconcile", "--keep", "--since", "2h")
 
 
 def test_the_console_names_the_rows_and_the_way_out(client: Any) -> None:

@@ -59,7 +59,7 @@ def books_are_in_order() -> None:
     assert_counters_are_true()
     out = StringIO()
     with suppress(SystemExit):
-        call_command("audit", "--json", "--grace", "0s", stdout=out)
+        call_command("reconcile", "--json", "--grace", "0s", stdout=out)
     findings = json.loads(out.getvalue())["findings"]
     assert [it for it in findings if it["check"] != "late"] == []
 

@@ -183,7 +183,7 @@ def test_a_schedule_is_left_to_a_process_that_can_open_it() -> None:
         lacked = ScheduleFactory.create(body=b"tick", next_at=clock.now() - timedelta(seconds=1))
     with host(NEW, OLD) as both:
         keystore.activate(both.primary_id)
-        registration.acquire("other", PumpSlot.Kind.STEWARD, 1)
+        registration.acquire("other", PumpSlot.Kind.MAINTENANCE, 1)
         whole = ScheduleFactory.create(body=b"tock", next_at=clock.now() - timedelta(seconds=1))
     with host(NEW):
         assert recurring.fire_due() == 1

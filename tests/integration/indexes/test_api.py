@@ -43,7 +43,7 @@ VALUES: dict[str, list[str]] = {
 STATES = {
     "channels/{channel}/consumers": ["active", "retired"],
     "channels/{channel}/consumers/{client_id}/deliveries": list(SHOWN_STATES),
-    "channels/{channel}/consumers/{client_id}/lanes": ["open", "parked", "blocked"],
+    "channels/{channel}/consumers/{client_id}/ordering-keys": ["open", "paused", "blocked"],
     "channels/{channel}/messages": [
         "accepted",
         "dispatched",
@@ -139,5 +139,5 @@ def addresses_of(large: World, api: Api) -> dict[str, str]:
         "message_id": ids.to_public(ids.MESSAGE, dead.message_id),
         "delivery_id": public(dead),
         "replay_id": ids.to_public(ids.REPLAY, Replay.objects.order_by("id")[5].id),
-        "lane_id": ids.to_public(ids.LANE, lane.id),
+        "ordering_key_id": ids.to_public(ids.ORDERING_KEY, lane.id),
     }

@@ -91,12 +91,12 @@ class Lanes(RuleBasedStateMachine):
                 replay.replay_one(row.id, ALICE, now=self.now)
 
     @precondition(lambda self: Lane.objects.exists())
-    @rule(pick=PICK, what=st.sampled_from(["park", "resume", "skip"]))
+    @rule(pick=PICK, what=st.sampled_from(["pause", "resume", "skip"]))
     def hold(self, pick: int, what: str) -> None:
         rows = list(Lane.objects.order_by("id"))
         lane = rows[pick % len(rows)]
-        if what == "park":
-            lanes.park(lane.id, ALICE, now=self.now)
+        if what == "pause":
+            lanes.pause(lane.id, ALICE, now=self.now)
         elif what == "resume":
             lanes.resume(lane.id, ALICE, now=self.now)
         else:

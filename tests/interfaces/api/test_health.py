@@ -38,16 +38,16 @@ NAMES = {
     "hookstation_attempts_total",
     "hookstation_deliveries_total",
     "hookstation_delivery_latency_seconds",
-    "hookstation_attempt_seconds",
+    "hookstation_attempt_duration_seconds",
     "hookstation_queue_depth",
     "hookstation_oldest_due_seconds",
     "hookstation_timeline_lateness_seconds",
     "hookstation_dead_letters",
-    "hookstation_duplicates_total",
-    "hookstation_throttled_total",
-    "hookstation_swept_total",
+    "hookstation_publish_duplicates_total",
+    "hookstation_publish_throttled_total",
+    "hookstation_sweep_rows_total",
     "hookstation_pumps",
-    "hookstation_accounting_gap",
+    "hookstation_reconciliation_gap",
 }
 """What api.md promises; dashboards and alerts of other people are built on it."""
 
@@ -151,7 +151,7 @@ class Gone:
 @pytest.mark.seed("S4-46")
 @pytest.mark.trap("nothing to see")
 def test_every_promised_metric_is_there_before_anything_happened(client: Client) -> None:
-    for outcome in (delivering.ATTEMPTS, delivering.DELIVERIES, delivering.SWEPT):
+    for outcome in (delivering.ATTEMPTS, delivering.DELIVERIES, delivering.SWEEP_ROWS):
         outcome.labels("x")
 
     names = set(scrape(client))
@@ -184,7 +184,7 @@ def test_depths_come_from_the_tables(client: Client) -> None:
     assert found["hookstation_queue_depth"][(("state", "queued"),)] == 0
     assert found["hookstation_dead_letters"][()] == 2
     assert found["hookstation_pumps"][()] == 1
-    assert found["hookstation_accounting_gap"][()] == 0
+    assert found["hookstation_reconciliation_gap"][()] == 0
 
 
 @pytest.mark.seed("S4-41", "S4-R9")
@@ -205,7 +205,7 @@ def test_a_lost_count_shows_as_a_gap(client: Client) -> None:
     delivery = DeliveryFactory.create()
     Counter.add({(delivery.consumer_id, "queued"): -1}, 3)
 
-    assert scrape(client)["hookstation_accounting_gap"][()] == 1
+    assert scrape(client)["hookstation_reconciliation_gap"][()] == 1
 
 
 def test_the_oldest_due_row_has_an_age(client: Client) -> None:

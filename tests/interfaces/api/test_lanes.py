@@ -1,4 +1,4 @@
-"""Ordering keys over the API: looked at, parked, resumed and skipped, with an audit trail."""
+"""Ordering keys over the API: looked at, paused, resumed and skipped, with an audit trail."""
 
 from datetime import timedelta
 
@@ -27,9 +27,9 @@ def consumer() -> Consumer:
 
 
 def at(consumer: Consumer, key: str = "", what: str = "") -> str:
-    path = f"/channels/{consumer.channel.slug}/consumers/{consumer.client_id}/lanes"
+    path = f"/channels/{consumer.channel.slug}/consumers/{consumer.client_id}/ordering-keys"
     if key:
-        path += f"/{ids.to_public(ids.LANE, lane_of(consumer, key).id)}"
+        path += f"/{ids.to_public(ids.ORDERING_KEY, lane_of(consumer, key).id)}"
     return path + (f"/{what}" if what else "")
 
 
@@ -71,16 +71,19 @@ def test_it_is_said_what_one_key_can_carry(api: Api, consumer: Consumer) -> None
     assert lane["most_per_second"] == 5
 
 
-def test_a_key_is_parked_and_resumed(api: Api, consumer: Consumer) -> None:
+def test_a_key_is_paused_and_resumed(api: Api, consumer: Consumer) -> None:
     say(consumer, "A1 A2")
     fanout.fan_out(100, slot=0)
-    answer = api.post(at(consumer, "A", "park"), {"reason": "the room misbehaves"})
-    assert (answer.status_code, answer.json()["state"]) == (200, "parked")
-    assert api.get(f"{at(consumer)}?state=parked").json()["items"]
+    answer = api.post(at(consumer, "A", "pause"), {"reason": "the room misbehaves"})
+    assert (answer.status_code, answer.json()["state"]) == (200, "paused")
+    assert api.get(f"{at(consumer)}?state=paused").json()["items"]
     assert not api.get(f"{at(consumer)}?state=open").json()["items"]
     assert api.post(at(consumer, "A", "resume")).json()["state"] == "open"
     actions = AuditEntry.objects.order_by("id").values_list("action", "reason")
-    assert list(actions) == [("lane.park", "the room misbehaves"), ("lane.resume", "")]
+    assert list(actions) == [
+        ("ordering_key.pause", "the room misbehaves"),
+        ("ordering_key.resume", ""),
+    ]
     check()
 
 
@@ -96,7 +99,7 @@ def test_the_head_of_a_blocked_key_is_skipped_once(api: Api, consumer: Consumer)
     assert problem(api.post(path, {"head": lane["head"]}))[:2] == (409, "not_the_head")
     later = clock.now() + timedelta(seconds=1)
     end(take(consumer, later), "delivered", later)
-    assert problem(api.post(path.replace("skip", "park")))[:2] == (404, "unknown_lane")
+    assert problem(api.post(path.replace("skip", "pause")))[:2] == (404, "unknown_ordering_key")
     check()
 
 
@@ -106,7 +109,7 @@ def test_keys_of_others_are_not_there(consumer: Consumer) -> None:
     stranger = Api(scopes=["read", "replay"], team=TeamFactory.create())
     assert stranger.get(at(consumer, "A")).status_code == 404
     other = ConsumerFactory.create(channel=consumer.channel)
-    name = ids.to_public(ids.LANE, lane_of(consumer, "A").id)
+    name = ids.to_public(ids.ORDERING_KEY, lane_of(consumer, "A").id)
     assert Api(scopes=["read"]).get(f"{at(other)}/{name}").status_code == 404
 
 

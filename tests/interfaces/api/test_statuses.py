@@ -277,7 +277,7 @@ def conflicting(wanted: Request) -> None:
             made.consumer.save()
         case "cancelDelivery":
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.dead.id)
-        case "skipLane":
+        case "skipOrderingKey":
             wanted.body = {"head": ids.to_public(ids.DELIVERY, made.queued.id)}
         case "replayDelivery":
             made.parameters["delivery_id"] = ids.to_public(ids.DELIVERY, made.queued.id)

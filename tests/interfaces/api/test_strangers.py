@@ -13,7 +13,7 @@ from channels_app.models import (
     Producer,
     Schedule,
 )
-from channels_app.rules.ids import LANE, to_public
+from channels_app.rules.ids import ORDERING_KEY, to_public
 from delivery.models import Delivery, Lane, Replay
 from tests.support.api import Api
 from tests.support.factories import (
@@ -66,7 +66,7 @@ def addresses(db: None) -> dict[str, str]:
         "delivery_id": to_public("dlv", delivery.id),
         "replay_id": to_public("rpl", 1),
         "schedule": schedule.name,
-        "lane_id": to_public(LANE, lane.id),
+        "ordering_key_id": to_public(ORDERING_KEY, lane.id),
     }
 
 

@@ -1,4 +1,4 @@
-"""``manage.py generate_key`` and ``rotate_keys``: all know a key before it seals."""
+"""``manage.py generate_encryption_key`` and ``rotate_keys``: all know a key before it seals."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ def rotate(**options: Any) -> str:
 
 def test_a_new_key_stands_alone_on_stdout_and_seals() -> None:
     out = StringIO()
-    call_command("generate_key", stdout=out)
+    call_command("generate_encryption_key", stdout=out)
 
     (key,) = out.getvalue().splitlines()
     ring = Keyring.from_texts([key])

@@ -702,7 +702,11 @@ def test_the_first_page_shows_where_everything_stands(operator: Client) -> None:
     assert "Living pumps" in text
     groups = operator.get("/admin/").context["groups"]
     cards = {card["title"]: card["value"] for _, cards in groups for card in cards}
-    assert (cards["Dead letters"], cards["Living pumps"], cards["Accounting gap"]) == ("3", 0, 0)
+    assert (cards["Dead letters"], cards["Living pumps"], cards["Reconciliation gap"]) == (
+        "3",
+        0,
+        0,
+    )
 
 
 def test_the_search_leads_from_an_id_to_its_page(operator: Client) -> None:

@@ -1,4 +1,4 @@
-"""The console's page of ordering keys: found by their consumer, parked, resumed and skipped."""
+"""The console's page of ordering keys: found by their consumer, paused, resumed and skipped."""
 
 import re
 from datetime import timedelta
@@ -61,15 +61,15 @@ def test_the_page_says_what_a_key_can_carry(operator: Client, consumer: Consumer
     assert "about 4 a second" in console.look(operator, page)
 
 
-def test_a_key_is_parked_resumed_and_skipped(operator: Client, consumer: Consumer) -> None:
+def test_a_key_is_paused_resumed_and_skipped(operator: Client, consumer: Consumer) -> None:
     lane = lane_of(consumer, "A")
     assert "resume" not in _buttons(operator, lane)
-    press(operator, lane, "park")
-    assert lane_of(consumer, "A").parked_at
+    press(operator, lane, "pause")
+    assert lane_of(consumer, "A").paused_at
     assert "until it is resumed" in console.look(operator, console.page_url(lane_of(consumer, "A")))
-    assert "park" not in _buttons(operator, lane)
+    assert "pause" not in _buttons(operator, lane)
     press(operator, lane, "resume")
-    assert lane_of(consumer, "A").parked_at is None
+    assert lane_of(consumer, "A").paused_at is None
     now = clock.now()
     end([row for row in take(consumer, now) if row.ordering_key == "A"], "dead", now)
     assert "blocked" in console.look(operator, console.page_url(lane))
@@ -77,7 +77,7 @@ def test_a_key_is_parked_resumed_and_skipped(operator: Client, consumer: Consume
     press(operator, lane, "skip")
     assert lane_of(consumer, "A").waiting_count == 1
     actions = AuditEntry.objects.order_by("id").values_list("action", "reason")
-    assert list(actions) == [(f"lane.{it}", "a test") for it in ("park", "resume", "skip")]
+    assert list(actions) == [(f"ordering_key.{it}", "a test") for it in ("pause", "resume", "skip")]
     check()
 
 
@@ -115,12 +115,12 @@ def test_an_onlooker_holds_nothing(consumer: Consumer) -> None:
     lane = lane_of(consumer, "A")
     onlooker = console.onlooker()
     assert not _buttons(onlooker, lane)
-    url = reverse("admin:delivery_lane_park", args=[lane.pk])
+    url = reverse("admin:delivery_lane_pause", args=[lane.pk])
     assert onlooker.post(url, {"_form_submitted": "True"}).status_code == 403
-    assert lane_of(consumer, "A").parked_at is None
+    assert lane_of(consumer, "A").paused_at is None
 
 
 def _buttons(client: Client, lane: Lane) -> set[str]:
     text = console.look(client, console.page_url(lane))
-    names = ("park", "resume", "skip")
+    names = ("pause", "resume", "skip")
     return {it for it in names if reverse(f"admin:delivery_lane_{it}", args=[lane.pk]) in text}

@@ -141,7 +141,7 @@ print(sent.get("Strict-Transport-Security"), settings.SECURE_PROXY_SSL_HEADER, o
     ("chosen", "told"),
     [
         (
-            {"HOOKSTATION_PROXIES": "1"},
+            {"HOOKSTATION_TRUSTED_PROXIES": "1"},
             "max-age=31536000 ('HTTP_X_FORWARDED_PROTO', 'https') 0o600",
         ),
         ({"HOOKSTATION_HSTS_S": "60"}, "max-age=60 None 0o600"),

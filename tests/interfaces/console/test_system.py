@@ -22,7 +22,7 @@ def test_it_tells_what_runs_and_how_it_is_set() -> None:
 
     text = console.look(console.operator(), PAGE)
 
-    for told in (settings.VERSION, "HOOKSTATION_TIMEOUT_MS", "15000", "pump 0 on h"):
+    for told in (settings.VERSION, "HOOKSTATION_DELIVERY_TIMEOUT_MS", "15000", "pump 0 on h"):
         assert told in text
     assert "OperationalError: away" in text
     assert "delivery.runtime.tasks.sweep" in text

@@ -54,7 +54,7 @@ def test_a_pull_consumer_is_registered_and_shown_how_to_receive(
 
 
 @pytest.mark.parametrize(
-    "tab", ["", "ahead/", "dead/", "health/", "settings/", "secret/", "replays/"]
+    "tab", ["", "upcoming/", "dead/", "health/", "settings/", "secret/", "replays/"]
 )
 def test_every_tab_of_it_works(owner: Client, orders: Channel, team: Team, tab: str) -> None:
     ConsumerFactory.create(channel=orders, client_id="printer", team=team, pull=True)

@@ -60,7 +60,7 @@ def text(answer: Any) -> str:
 def test_what_is_due_later_stands_in_the_order_of_its_time(
     owner: Client, webhook: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = f"{root(webhook)}/ahead/"
+    path = f"{root(webhook)}/upcoming/"
     assert "Nothing is due later" in text(owner.get(path))
     now = clock.now()
 

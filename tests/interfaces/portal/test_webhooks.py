@@ -247,7 +247,7 @@ def test_a_viewer_sees_every_page_and_no_button(
     viewer = people.person("victor", team, "viewer")
     for path in (
         *("", "-/catalogue/", "-/catalogue/orders/", "orders/mine/", "orders/mine/dead/"),
-        "orders/mine/ahead/",
+        "orders/mine/upcoming/",
         *("orders/mine/health/", "orders/mine/settings/", "orders/mine/secret/"),
         *("orders/mine/test/", "orders/mine/replays/", f"orders/mine/deliveries/{row}/"),
     ):

@@ -24,6 +24,10 @@ def test_the_readmes_installation_opens_nothing_and_has_a_key_for_each_purpose()
     chosen = dict(re.findall(r"^(\w+)=(.*)$", commands, re.MULTILINE))
     assert "umask 077" in commands
     assert {"SECRET_KEY", "HOOKSTATION_ENCRYPTION_KEYS"} <= chosen.keys()
-    assert not {"HOOKSTATION_ALLOWED_TARGETS", "HOOKSTATION_PROXIES"} & chosen.keys()
+    assert not {"HOOKSTATION_ALLOWED_TARGETS", "HOOKSTATION_TRUSTED_PROXIES"} & chosen.keys()
     untouched = env.read({})
-    assert (untouched.allowed_targets, untouched.proxies, untouched.metrics_token) == ("", 0, "")
+    assert (untouched.allowed_targets, untouched.trusted_proxies, untouched.metrics_token) == (
+        "",
+        0,
+        "",
+    )

@@ -54,7 +54,7 @@ def test_ends_are_counted_by_outcome_and_state() -> None:
         ("hookstation_deliveries_total", {"state": "delivered"}),
         ("hookstation_deliveries_total", {"state": "dead"}),
         ("hookstation_deliveries_total", {"state": "queued"}),
-        ("hookstation_attempt_seconds_count", {}),
+        ("hookstation_attempt_duration_seconds_count", {}),
         ("hookstation_delivery_latency_seconds_count", {}),
         ("hookstation_delivery_latency_seconds_sum", {}),
     ]

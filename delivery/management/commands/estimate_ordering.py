@@ -1,4 +1,4 @@
-"""``manage.py ordering_cost``: what order would cost, before it is switched on."""
+"""``manage.py estimate_ordering``: what order would cost, before it is switched on."""
 
 import math
 from typing import Any
@@ -41,9 +41,9 @@ class Command(BaseCommand):
         "--consumer: its latest answers, its open keys, and what it got in an hour."
     )
     examples = (
-        "  manage.py ordering_cost --keys 25000 --latency-ms 100 --rate 25000\n"
-        "  manage.py ordering_cost --consumer rooms/sender\n"
-        "  manage.py ordering_cost --keys 50 --latency-ms 20 --ack-ms 300 \\\n"
+        "  manage.py estimate_ordering --keys 25000 --latency-ms 100 --rate 25000\n"
+        "  manage.py estimate_ordering --consumer rooms/sender\n"
+        "  manage.py estimate_ordering --keys 50 --latency-ms 20 --ack-ms 300 \\\n"
         "      --lost 12"
     )
 

@@ -1,4 +1,4 @@
-"""``manage.py recount``: make the counters say what the rows say."""
+"""``manage.py repair_counters``: make the counters say what the rows say."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ class Command(BaseCommand):
 
     help = (
         "Count the deliveries of each consumer and mend the counters that say otherwise.\n\n"
-        "`manage.py audit` says when that is needed. Runs beside the broker: what changes\n"
+        "`manage.py reconcile` says when that is needed. Runs beside the broker: what changes\n"
         "meanwhile is counted where it belongs."
     )
-    examples = "  manage.py recount"
+    examples = "  manage.py repair_counters"
 
     def handle(self, **options: Any) -> None:
         """Says how many consumers' counters were wrong."""

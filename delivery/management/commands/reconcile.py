@@ -1,4 +1,4 @@
-"""``manage.py audit``: whether everything that was accepted is accounted for."""
+"""``manage.py reconcile``: whether everything that was accepted is accounted for."""
 
 import json
 import re
@@ -37,10 +37,10 @@ class Command(BaseCommand):
         "The exit code is 1 when something is off: then it says what that means, and the way out."
     )
     examples = (
-        "  manage.py audit\n"
-        "  manage.py audit --since 2h\n"
-        "  manage.py audit --since 2026-03-01 --until 2026-03-02 --channel orders\n"
-        "  manage.py audit --json | jq .gap"
+        "  manage.py reconcile\n"
+        "  manage.py reconcile --since 2h\n"
+        "  manage.py reconcile --since 2026-03-01 --until 2026-03-02 --channel orders\n"
+        "  manage.py reconcile --json | jq .gap"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -59,7 +59,7 @@ class Command(BaseCommand):
             type=_length,
             metavar="TIME",
             help="what is under way for less is not late, and clocks may differ by it: 0s, 90s "
-            "(default: HOOKSTATION_AUDIT_GRACE_S)",
+            "(default: HOOKSTATION_RECONCILE_GRACE_S)",
         )
         parser.add_argument(
             "--keep",

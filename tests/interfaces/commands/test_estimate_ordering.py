@@ -1,4 +1,4 @@
-"""``manage.py ordering_cost``: formulas with given figures, and with those of a consumer."""
+"""``manage.py estimate_ordering``: formulas with given figures, and with those of a consumer."""
 
 from datetime import timedelta
 from io import StringIO
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def told(*arguments: str) -> dict[str, list[str]]:
     """The lines of its table by their first word, and what stands around it."""
     out = StringIO()
-    call_command("ordering_cost", *arguments, stdout=out)
+    call_command("estimate_ordering", *arguments, stdout=out)
     return {line.split()[0]: line.split() for line in out.getvalue().splitlines() if line}
 
 
