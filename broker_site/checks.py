@@ -13,6 +13,7 @@ from django.db import Error as DatabaseFailure
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from broker_site import env
 from channels_app.conf import INSTALLATION, MAX_TIMEOUT_MS
 from channels_app.rules.addresses import parse_networks
 from channels_app.rules.encryption import Keyring
@@ -45,6 +46,19 @@ def secret_key(**kwargs: Any) -> list[CheckMessage]:
             "on it. Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(50))'",
             id="hookstation.E001",
         )
+    ]
+
+
+@register(INSTALLATION)
+def misspelt(**kwargs: Any) -> list[CheckMessage]:
+    """Each HOOKSTATION_ variable is a setting."""
+    return [
+        Warning(
+            f"{name} is no setting and has no effect.",
+            hint=f"Did you mean {like}?" if like else "docs/settings.md lists all settings.",
+            id="hookstation.W004",
+        )
+        for name, like in env.unknown().items()
     ]
 
 

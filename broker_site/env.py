@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -356,6 +357,25 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
             shown = "" if setting.metadata["secret"] else f"={text!r}"
             raise BadEnvironment(f"{name}{shown} cannot be used: {error}.") from None
     return Environment(**values)
+
+
+OTHERS = {
+    COMMAND,
+    *(f"HOOKSTATION_{name}" for name in ("URL", "KEY", "SECRET", "RELAY_ON_COMMIT")),
+    *(f"HOOKSTATION_{name}" for name in ("TEST_BODIES", "CLIENT_PYTHON", "WHEEL_PYTHON")),
+}
+"""Variables of the clients, of examples and of the tests, which may be set for the broker too."""
+
+
+def unknown(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Each ``HOOKSTATION_`` variable that is no setting, with the setting most like it, or ""."""
+    known = {setting.metadata["name"] for setting in fields(Environment)}
+    found = {
+        name
+        for name in environ
+        if name.startswith("HOOKSTATION_") and name.removesuffix("_FILE") not in known | OTHERS
+    }
+    return {name: next(iter(get_close_matches(name, known, 1)), "") for name in sorted(found)}
 
 
 def export(name: str, value: str) -> None:

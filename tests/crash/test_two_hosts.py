@@ -88,7 +88,7 @@ def test_keys_of_two_hosts_change_and_nothing_is_lost_or_charged(
 
     # A host with a key that is not the installation's does not start.
     said = refused(one, "broker", "--bind", "127.0.0.1:1", keys=generate_key())
-    assert f"seals with the encryption key {old_id}" in said
+    assert f"encrypts with the key {old_id}" in said
 
     # A rolling restart: the first host has the new key, the other one has not read it.
     restart(one, NEW, OLD)

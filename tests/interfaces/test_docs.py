@@ -40,7 +40,16 @@ from tests.support.routes import routes
 
 CODE_AT = {
     **dict.fromkeys(
-        ("Invalid", "Forbidden", "NotFound", "Conflict", "Stale", "Busy", "OverQuota"), 0
+        (
+            "Invalid",
+            "Forbidden",
+            "NotFound",
+            "Conflict",
+            "PreconditionFailed",
+            "RateLimited",
+            "OverQuota",
+        ),
+        0,
     ),
     "StorageFull": 0,
     **dict.fromkeys(("ApiProblem", "PermissionDenied", "AuthenticationFailed"), 1),

@@ -14,7 +14,8 @@ class Command(BaseCommand):
         "Keep it where secrets are kept: what it sealed cannot be read without it."
     )
     examples = (
-        "  manage.py generate_encryption_key > /etc/hookstation/key       first key:\n"
+        "  manage.py generate_encryption_key > /etc/hookstation/key\n"
+        "  first key:\n"
         "      HOOKSTATION_ENCRYPTION_KEYS_FILE=/etc/hookstation/key\n"
         "  rotation: put the new key in front of the old one, comma between them,\n"
         "      restart every process, run `manage.py rotate_keys`,\n"

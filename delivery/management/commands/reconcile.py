@@ -39,7 +39,7 @@ class Command(BaseCommand):
     examples = (
         "  manage.py reconcile\n"
         "  manage.py reconcile --since 2h\n"
-        "  manage.py reconcile --since 2026-03-01 --until 2026-03-02 --channel orders\n"
+        "  manage.py reconcile --since 2026-03-01 --until 2026-03-02\n"
         "  manage.py reconcile --json | jq .gap"
     )
 

@@ -183,6 +183,19 @@ def test_strangers_who_could_not_verify_their_address(
     assert ids(checks.sign_up()) == found
 
 
+def test_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOKSTATION_RETENTION_DAYS", "30")
+    monkeypatch.setenv("HOOKSTATION_ENCRYPTION_KEYS_FILE", "/etc/hookstation/keys")
+    monkeypatch.setenv("HOOKSTATION_KEY", "hsk_...")
+    assert ids(checks.misspelt()) == []
+
+    monkeypatch.setenv("HOOKSTATION_RETENTON_DAYS", "3")
+    monkeypatch.setenv("HOOKSTATION_Q", "3")
+    nothing_like_it, misspelt = checks.misspelt()
+    assert "HOOKSTATION_Q is no setting" in nothing_like_it.msg
+    assert misspelt.hint == "Did you mean HOOKSTATION_RETENTION_DAYS?"
+
+
 def test_every_check_of_what_an_operator_sets_runs_before_a_command() -> None:
     ours = [one for one in registry.registered_checks if one.__module__ == checks.__name__]
     assert len(ours) > 5

@@ -65,24 +65,24 @@ def large(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> World:
     # One by one, so that each is judged.
     monkeypatch.setattr(raw, "fit_together", lambda statements: False)
     for module, name, value in (
-        (pages, "LOOKS", (40, 40, 40)),
-        (timeline_view, "LOOK", 40),
-        (timeline_view, "MOST_OWN", 40),
-        (timeline, "MOST_COUNTED", 40),
+        (pages, "SCAN_ROWS", (40, 40, 40)),
+        (timeline_view, "SCAN_ROWS", 40),
+        (timeline_view, "MAX_OWN", 40),
+        (timeline, "MAX_COUNTED", 40),
         (windows, "SCAN", 40),
-        (scope, "LOOK", 40),
+        (scope, "SCAN_ROWS", 40),
         (retention, "BATCH", 40),
         (correlate, "BATCH", 40),
         (traffic, "SLICE", 40),
         # Rows of this very moment are looked at too.
         (traffic, "LAG", timedelta(minutes=-1)),
         (sweeps, "BATCH", 40),
-        (health_monitor, "LOOK", 40),
+        (health_monitor, "SCAN_ROWS", 40),
         (base, "WINDOW", 40),
         (base.Page, "list_per_page", 5),
-        (dead_letter_groups, "LOOK", 40),
-        (newest, "MOST", 10),
-        (newest, "FEWEST", 5),
+        (dead_letter_groups, "SCAN_ROWS", 40),
+        (newest, "MAX_ROWS", 10),
+        (newest, "MIN_ROWS", 5),
     ):
         monkeypatch.setattr(module, name, value)
     return filled.world()

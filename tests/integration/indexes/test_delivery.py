@@ -58,7 +58,7 @@ def test_the_path_of_a_message(large: World) -> None:
     many = [large.consumer.id, *(_waiting(large) for _ in range(99))]
     analyze()
     with judging() as judge:
-        judge.where = "dispatch"
+        judge.where = "fan-out"
         assert fanout.fan_out(20, slot=0).message_count == 20
         judge.where = "horizon"
         assert len(due_times.next_due(many)) == 100
@@ -69,7 +69,7 @@ def test_the_path_of_a_message(large: World) -> None:
             ]
             rows = claim.claim(wants, now=now + timedelta(hours=2), slot=0).rows
             assert len(rows) >= count
-            judge.where = "parcels"
+            judge.where = "payloads"
             payloads.load(row.message_id for row in rows)
             judge.where = f"settle of {count}"
             results = [_result(row, number) for number, row in enumerate(rows[:-2])]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 QUERIES = (
     *("", "?state=dead", "?state=retrying", "?state=delivered&since=24h", "?outcome=dns_error"),
     *("?event_type=a.*", "?since=1h&outcome=timeout", "dead/", "dead/?event_type=x.y"),
-    "ahead/",
+    "upcoming/",
     *("?status=503", "dead/?status=503", "dead/replay/?status=503&since=24h"),
     *("health/", "health/?span=7d", "replays/", "dead/replay/", "dead/replay/?outcome=timeout"),
     *("settings/", "secret/", "test/"),

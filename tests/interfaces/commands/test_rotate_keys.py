@@ -281,5 +281,5 @@ def test_a_start_with_a_key_that_does_not_open_what_is_sealed_is_refused(
     make_rows(Channel.objects.create(slug="orders"), bodies=1)
     install(NEW)
 
-    with pytest.raises(CommandError, match=f"seals with the encryption key {old.primary_id}"):
+    with pytest.raises(CommandError, match=f"encrypts with the key {old.primary_id}"):
         call_command(command)

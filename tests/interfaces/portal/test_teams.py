@@ -194,7 +194,7 @@ def test_a_team_cannot_be_flooded_with_invitations(
 
 @pytest.mark.parametrize(
     ("limit", "team_slug", "inviter"),
-    [("MOST_OF_TEAM", "acme", "otto"), ("MOST_OF_PERSON", "blue", "olive")],
+    [("MAX_OF_TEAM", "acme", "otto"), ("MAX_OF_PERSON", "blue", "olive")],
 )
 def test_taking_invitations_back_does_not_let_anybody_send_mail_without_end(
     team: Team, monkeypatch: pytest.MonkeyPatch, limit: str, team_slug: str, inviter: str

@@ -427,7 +427,7 @@ def test_the_pages_of_a_webhook_that_never_answered_say_so(
         last_outcome="connection_refused",
     )
     page = text(owner.get(f"{ROOT}/orders/billing/deliveries/{delivery}/"))
-    assert "AnswerShown" not in page
+    assert "ResponseView" not in page
     assert "The last 3 attempts failed (connection refused)" in page
     assert "Answer to the last attempt" in page
     for path in ("/portal/acme/", f"{ROOT}/", f"{ROOT}/orders/billing/"):
