@@ -83,7 +83,7 @@ _DELIVERY = {
     "state": STATE,
     "reason": said(one_of(reason.value for reason in Reason), "Why it is in this state."),
     "outcome": said(one_of(["", *OUTCOMES]), "How the last attempt ended; empty before it."),
-    "status": said(MAYBE_WHOLE, "HTTP status of the last answer."),
+    "status_code": said(MAYBE_WHOLE, "HTTP status of the last response."),
     "attempt_count": said(WHOLE, "Attempts ever begun."),
     "failure_count": said(WHOLE, "Failures that count against max_attempts."),
     "next_attempt_at": said(MAYBE_INSTANT, "When it may be sent; null while it is not queued."),
@@ -102,11 +102,11 @@ _DELIVERY = {
 }
 DELIVERY = component("Delivery", record(**_DELIVERY))
 
-ANSWER = component(
-    "Answer",
+RESPONSE = component(
+    "ResponseExcerpt",
     {
         "type": "object",
-        "description": "The beginning of a consumer's answer: `body` where it is UTF-8.",
+        "description": "The beginning of a consumer's response: `body` where it is UTF-8.",
         "properties": {
             "headers": said(TEXT, "Status line and headers, up to 2 KiB."),
             "body": TEXT,
@@ -117,13 +117,13 @@ ANSWER = component(
 )
 _EXCHANGE = {
     "outcome": one_of(OUTCOMES),
-    "status": MAYBE_WHOLE,
+    "status_code": MAYBE_WHOLE,
     "error": said(TEXT, "One sentence; empty on success."),
     "connect_ms": said(MAYBE_WHOLE, "Null on a connection that was open already."),
     "first_byte_ms": MAYBE_WHOLE,
     "total_ms": WHOLE,
     "remote_address": TEXT,
-    "answer": ANSWER,
+    "response": RESPONSE,
 }
 _ATTEMPT = record(
     id=public_id("att"),
@@ -132,7 +132,7 @@ _ATTEMPT = record(
     **_EXCHANGE
     | {
         # null on a sensitive channel without the scope `sensitive`.
-        "answer": {"oneOf": [ANSWER, {"type": "null"}]}
+        "response": {"oneOf": [RESPONSE, {"type": "null"}]}
     },
 )
 _ATTEMPT["properties"]["worker"] = said(TEXT, "The process that made it; for admin keys.")

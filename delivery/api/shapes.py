@@ -54,7 +54,7 @@ def delivery(row: Delivery, channel: str, client_id: str) -> dict[str, Any]:
         "state": state(row),
         "reason": row.reason,
         "outcome": row.outcome,
-        "status": row.status_code,
+        "status_code": row.status_code,
         "attempt_count": row.attempt_count,
         "failure_count": row.failure_count,
         "next_attempt_at": _text(row.next_at if waits else None),
@@ -76,7 +76,7 @@ def state(row: Delivery) -> str:
 
 
 def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, Any]:
-    """One attempt with the beginning of its answer for who may open it, as it may repeat the body;
+    """One attempt with the beginning of its response for who may open it, as it may repeat the body;
     which process made it is the operator's."""
     # A worker's words about a sealed message are part of the answer.
     said = row.answer if may_open else data_encryption.StoredResponse(row.error, "", b"")
@@ -85,13 +85,13 @@ def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, An
         "number": row.number,
         "started_at": times.text(row.started_at),
         "outcome": row.outcome,
-        "status": row.status_code,
+        "status_code": row.status_code,
         "error": said.error,
         "connect_ms": row.connect_ms,
         "first_byte_ms": row.first_byte_ms,
         "total_ms": row.total_ms,
         "remote_address": row.remote_address,
-        "answer": answer(said.headers, said.body) if may_open else None,
+        "response": response(said.headers, said.body) if may_open else None,
     }
     return shown | ({"worker": row.worker} if for_operator else {})
 
@@ -111,8 +111,8 @@ def roundtrip(found: Roundtrip | None) -> dict[str, Any] | None:
     }
 
 
-def answer(headers: str, excerpt: bytes) -> dict[str, Any]:
-    """The beginning of an answer: as text where it is UTF-8, else in base64."""
+def response(headers: str, excerpt: bytes) -> dict[str, Any]:
+    """The beginning of a response: as text where it is UTF-8, else in base64."""
     try:
         # Cut where it was: the last character may be there in part only.
         return {"headers": headers, "body": codecs.utf_8_decode(excerpt, "strict", False)[0]}
@@ -169,13 +169,13 @@ def probed(found: Probed) -> dict[str, Any]:
         "body": found.body.decode(),
         "delivered": came.outcome.is_success,
         "outcome": came.outcome.value,
-        "status": came.status,
+        "status_code": came.status,
         "error": came.error,
         "connect_ms": came.connect_ms,
         "first_byte_ms": came.first_byte_ms,
         "total_ms": came.total_ms,
         "remote_address": came.remote_address,
-        "answer": answer(came.headers, came.excerpt),
+        "response": response(came.headers, came.excerpt),
     }
 
 

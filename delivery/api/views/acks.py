@@ -39,4 +39,4 @@ class AckView(OpenView):
             )
         if answered.due:
             wakeups.notify_pumps(answered.due)
-        return Response({"heard": answered.heard, "state": shapes.state(answered.delivery)})
+        return Response({"result": answered.heard, "state": shapes.state(answered.delivery)})

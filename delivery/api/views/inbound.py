@@ -58,7 +58,7 @@ class InboundView(OpenView):
         now = clock.now()
         told = correlate.find(consumer.id, words, now)
         heard = Tally(one.heard or _acknowledge(one, now) for one in told)
-        return Response({"heard": {name.value: count for name, count in heard.items()}})
+        return Response({"results": {name.value: count for name, count in heard.items()}})
 
     def _words(self, request: Request, consumer: Consumer) -> list[ProviderStatus]:
         meta, read = request.META, request._request.read

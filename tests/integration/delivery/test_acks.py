@@ -43,7 +43,7 @@ def say_it(request: Request, status: str | None = None) -> str:
     body = {"status": status} if status else None
     answer = LeanClient().post(path, json.dumps(body) if body else b"", "application/json")
     assert answer.status_code == 200, answer.content
-    return str(answer.json()["heard"])
+    return str(answer.json()["result"])
 
 
 def are(*states: str) -> Callable[[], bool]:

@@ -87,7 +87,7 @@ def call_back(consumer: Consumer, body: bytes, secret: str = SECRET) -> Answer:
 def heard(consumer: Consumer, *told: tuple[str, str]) -> Any:
     answer = call_back(consumer, statuses(*told))
     assert answer.status == 200, answer.body
-    return answer.json["heard"]
+    return answer.json["results"]
 
 
 def sent(provider_id: str) -> Reply:
@@ -168,8 +168,8 @@ def test_without_a_signature_the_address_is_enough() -> None:
     plain = WHATSAPP | {"correlation": {"preset": "whatsapp-cloud"}}
     consumer = register(NOWHERE, ack=plain)
     answer = Api().call("POST", path_of(consumer), statuses(("wamid.1", "sent")))
-    assert (answer.status, answer.json) == (200, {"heard": {"early": 1}})
-    assert Api().call("POST", path_of(consumer), b"{}").json == {"heard": {}}
+    assert (answer.status, answer.json) == (200, {"results": {"early": 1}})
+    assert Api().call("POST", path_of(consumer), b"{}").json == {"results": {}}
 
 
 def test_too_much_is_413(consumer: Consumer) -> None:

@@ -57,7 +57,7 @@ def test_no_table_shows_a_sealed_body_that_the_consumer_repeated(receiver: Recei
     assert f"X-Echo: {SECRET.decode()}" in failed.answer.headers
     assert failed.answer.body == b"cannot book: " + SECRET
     assert booked.answer.body == b"\x01booked: " + SECRET
-    assert shapes.attempt(failed, for_operator=False, may_open=True)["answer"] == {
+    assert shapes.attempt(failed, for_operator=False, may_open=True)["response"] == {
         "headers": failed.answer.headers,
         "body": f"cannot book: {SECRET.decode()}",
     }

@@ -78,17 +78,17 @@ def test_a_delivery_shows_its_attempts_in_order(reader: Api) -> None:
         "number": 1,
         "started_at": times.text(started),
         "outcome": "server_error",
-        "status": 500,
+        "status_code": 500,
         "error": "The endpoint answered 500.",
         "connect_ms": 3,
         "first_byte_ms": 20,
         "total_ms": 21,
         "remote_address": "127.0.0.1",
-        "answer": {"headers": "HTTP/1.1 500 Oops\r\n", "body": "naïve"},
+        "response": {"headers": "HTTP/1.1 500 Oops\r\n", "body": "naïve"},
     }
-    assert base64.b64decode(second["answer"]["body_base64"]) == b"\xff\xfe\x00"
-    assert third["answer"]["body"] == "€"
-    assert third["status"] is None
+    assert base64.b64decode(second["response"]["body_base64"]) == b"\xff\xfe\x00"
+    assert third["response"]["body"] == "€"
+    assert third["status_code"] is None
     operator = Api(admin=True).get(f"/deliveries/{public(row)}").json()
     assert operator["attempts"][0]["worker"] == "host/1/pump-0"
 

@@ -30,9 +30,9 @@ def test_the_consumers_answer_is_shown(api: Api, receiver: Receiver) -> None:
 
     body = answer.json()
     assert answer.status_code == 200
-    assert (body["delivered"], body["outcome"], body["status"]) == (True, "delivered", 200)
-    assert body["answer"]["body"] == "thanks"
-    assert "X-Seen: yes" in body["answer"]["headers"]
+    assert (body["delivered"], body["outcome"], body["status_code"]) == (True, "delivered", 200)
+    assert body["response"]["body"] == "thanks"
+    assert "X-Seen: yes" in body["response"]["headers"]
     (request,) = receiver.wait_for(1)
     assert request.header("webhook-id") == body["webhook_id"]
     assert request.body.decode() == body["body"]
@@ -44,15 +44,15 @@ def test_a_refusal_is_an_answer_too(api: Api, receiver: Receiver) -> None:
 
     body = api.post(at(consumer), {}).json()
 
-    assert (body["delivered"], body["outcome"], body["status"]) == (False, "server_error", 500)
+    assert (body["delivered"], body["outcome"], body["status_code"]) == (False, "server_error", 500)
     assert body["error"]
 
 
 def test_nobody_there_is_an_answer_too(api: Api) -> None:
     body = api.post(at(ConsumerFactory.create())).json()
 
-    assert (body["outcome"], body["status"]) == ("connection_refused", None)
-    assert body["answer"] == {"headers": "", "body": ""}
+    assert (body["outcome"], body["status_code"]) == ("connection_refused", None)
+    assert body["response"] == {"headers": "", "body": ""}
 
 
 def test_what_cannot_be_tested_says_why(api: Api) -> None:
