@@ -28,8 +28,8 @@ STATES = (
     (DeliveryState.IN_FLIGHT, "In flight", "are held by a worker right now"),
     (DeliveryState.AWAITING_ACK, "Awaiting ack", "received, not yet confirmed"),
     (DeliveryState.DELIVERED, "Delivered", "arrived"),
-    (DeliveryState.DEAD, "Dead letters", "given up; they can be replayed"),
-    (DeliveryState.CANCELLED, "Cancelled", "taken back or expired"),
+    (DeliveryState.DEAD, "Dead letters", "failed for good; they can be replayed"),
+    (DeliveryState.CANCELLED, "Cancelled", "cancelled or expired"),
 )
 SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 ROW = f"<tr><th scope='row'>{{}}</th>{'<td>{}</td>' * 7}</tr>"

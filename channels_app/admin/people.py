@@ -199,7 +199,7 @@ class InvitationAdmin(base.ReadOnly):
         """When somebody joined by it."""
         return base.instant(invitation.accepted_at)
 
-    @display(description="Taken back")
+    @display(description="Revoked")
     def taken_back(self, invitation: Invitation) -> str:
         """When it was made useless."""
         return base.instant(invitation.revoked_at)

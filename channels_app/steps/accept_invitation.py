@@ -8,7 +8,7 @@ from channels_app.errors import Refused
 from channels_app.models import AuditEntry, Invitation, Membership
 from channels_app.rules import invitations
 
-USELESS = "This invitation has been used, has ended or was taken back. Ask for a new one."
+USELESS = "This invitation has been used, has ended or was revoked. Ask for a new one."
 
 MAX_ACCOUNTS = 3
 """That one link makes: it is for one person, who may begin anew."""

@@ -100,7 +100,7 @@ def _revoke(team_slug: str, invitation_id: int, actor: str) -> None:
     mine = Invitation.objects.select_for_update().filter(team__slug=team_slug, id=invitation_id)
     invitation = mine.filter(accepted_at=None, revoked_at=None).first()
     if invitation is None:
-        raise Refused("The invitation has been used or taken back already.")
+        raise Refused("The invitation has been used or revoked already.")
     invitation.revoked_at = clock.now()
     invitation.save(update_fields=["revoked_at"])
     target = f"invitation:{invitation}"

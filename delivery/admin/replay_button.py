@@ -12,7 +12,7 @@ AGAIN = (
     '<button type="submit" class="hs-again" formaction="{0}" data-key="r" title="Replay" '
     'aria-label="Replay {1}"{2}><span class="material-symbols-outlined">replay</span></button>'
 )
-ASKS = ' data-asks="This was delivered. Send it again?"'
+ASKS = ' data-asks="This was delivered. Replay it?"'
 """Read by console.js: a key that is pressed by mistake sends nothing twice."""
 
 

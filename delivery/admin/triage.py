@@ -117,12 +117,12 @@ class DeadClusterAdmin(base.ReadOnly):
         """The first failed attempt."""
         return base.instant(cluster.began_at, exact=False)
 
-    @display(description="First given up")
+    @display(description="First died")
     def first_seen(self, cluster: DeadCluster) -> str:
         """When the first was given up."""
         return base.instant(cluster.first_seen_at, exact=False)
 
-    @display(description="Last given up")
+    @display(description="Last died")
     def last_seen(self, cluster: DeadCluster) -> str:
         """When the last was given up."""
         return base.instant(cluster.last_seen_at, exact=False)

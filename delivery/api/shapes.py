@@ -76,9 +76,9 @@ def state(row: Delivery) -> str:
 
 
 def attempt(row: Attempt, *, for_operator: bool, may_open: bool) -> dict[str, Any]:
-    """One attempt with the beginning of its response for who may open it, as it may repeat the body;
-    which process made it is the operator's."""
-    # A worker's words about a sealed message are part of the answer.
+    """One attempt. The beginning of its response is for callers who may open the body, which a
+    response may repeat; the process that made the attempt is for operators."""
+    # A worker's error text about an encrypted message is stored with the response.
     said = row.answer if may_open else data_encryption.StoredResponse(row.error, "", b"")
     shown = {
         "id": ids.to_public(ids.ATTEMPT, row.id),

@@ -99,16 +99,16 @@ _SAYS = {
 }
 _NEXT = {
     Kind.FAILING: (
-        "We go on trying, less and less often. Messages wait meanwhile, and are given up when "
-        "their attempts are used up. Mend the endpoint, or pause the webhook until it is mended."
+        "We go on trying, less and less often. Messages wait meanwhile, and become dead letters "
+        "when their attempts are used up. Mend the endpoint, or pause the webhook until it is mended."
     ),
     Kind.DISABLED: (
         "Nothing is sent any more; what arrives waits. Resume the webhook when the endpoint is "
         "ready again."
     ),
     Kind.DEAD_LETTER: (
-        "A message was given up after its last attempt. It is kept: replay it when the endpoint "
-        "can take it. Further dead letters are told of once a day at most."
+        "A message failed its last attempt. It is kept as a dead letter: replay it when the "
+        "endpoint can take it. Further dead letters are told of once a day at most."
     ),
     Kind.HOT_KEY: (
         "Messages of one key go one after the other, and more of this one come than go. Other keys "
@@ -116,7 +116,7 @@ _NEXT = {
         "what stands. Hot keys are told of once an hour at most."
     ),
     Kind.RECOVERED: (
-        "Messages arrive again. What waited is sent now; what was given up in between stays in "
+        "Messages arrive again. What waited is sent now; what died in between stays in "
         "the dead letters until you replay it."
     ),
     Kind.LIMIT_NEAR: (

@@ -112,7 +112,7 @@ def _dead_letters(consumer: Consumer, known: Standing, now: datetime) -> _Transi
     if not died:
         return _Transitions([], looked)
     last = died[0]
-    sentence = f"{last} was given up ({last.reason}) after {last.attempt_count} attempts"
+    sentence = f"{last} is dead ({last.reason}) after {last.attempt_count} attempts"
     sentence += f"; the last one ended with {last.outcome}." if last.outcome else "."
     return _Transitions([(Kind.DEAD_LETTER, sentence)], looked | {"dead_since": now})
 

@@ -133,7 +133,9 @@ _STOPPED = _Ending(
     Outcome.INTERRUPTED,
     "The worker stopped before it could record an answer.",
 )
-_TAKEN = _Ending(Reason.INTERRUPTED, Outcome.INTERRUPTED, "It was taken back from its holder.")
+_TAKEN = _Ending(
+    Reason.INTERRUPTED, Outcome.INTERRUPTED, "An operator released it from its holder."
+)
 _LAPSED = _Ending(
     Reason.LEASE_EXPIRED,
     Outcome.LEASE_EXPIRED,

@@ -65,7 +65,7 @@ class WebhookForm(forms.Form):
         required=False,
         min_value=1,
         max_value=settings.MAX_ATTEMPTS,
-        help_text="Failures until a message is given up and kept as a dead letter.",
+        help_text="Failures until a message becomes a dead letter.",
     )
     retry_overrides = RetryOverridesField(
         label="The first entry that matches a message's event type holds",
@@ -106,7 +106,7 @@ class WebhookForm(forms.Form):
     dead_letter_channel = forms.ChoiceField(
         label="Publish dead letters on",
         required=False,
-        help_text="Each message that is given up is published there too, and stays a dead letter "
+        help_text="Each dead letter is published there too, and stays a dead letter "
         "here. Channels that producers of the team publish on can be chosen.",
     )
     description = forms.CharField(

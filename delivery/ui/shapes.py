@@ -171,7 +171,7 @@ def timeline(row: Delivery, attempts: Sequence[Attempt], *, hidden: bool) -> lis
     elif row.state == DeliveryState.IN_FLIGHT:
         moments.append(TimelineEvent("busy", "On its way", None, "An attempt is under way."))
     elif row.state != DeliveryState.DELIVERED:
-        note = {"dead": "Given up. A replay sends it again."}.get(row.state, "")
+        note = {"dead": "Dead. A replay sends it again."}.get(row.state, "")
         moments.append(
             TimelineEvent(tone(row), f"{row.state} ({row.reason})", row.finished_at, note)
         )

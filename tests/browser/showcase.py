@@ -157,7 +157,7 @@ def day(webhook: Consumer, rng: random.Random, *, is_steady: bool) -> None:
     _health(webhook, "server_error", now, failures=PILE, failing_since=now - timedelta(hours=9))
     for kind, hours, reason in (
         ("failing", 9, "The last 20 attempts failed: server error."),
-        ("dead_letter", 8, "A message was given up after 3 attempts."),
+        ("dead_letter", 8, "A message is dead after 3 attempts."),
         ("recovered", 30, "It takes messages again."),
     ):
         Notice.objects.create(

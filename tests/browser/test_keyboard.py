@@ -53,7 +53,7 @@ def test_r_asks_before_it_sends_again_what_arrived(operator: Person) -> None:
     expect(page.get_by_text("is queued again")).to_have_count(0)
     page.keyboard.press("r")
     expect(page.get_by_text("is queued again")).to_be_visible()
-    assert asked == 2 * ["This was delivered. Send it again?"]
+    assert asked == 2 * ["This was delivered. Replay it?"]
     page.remove_listener("dialog", answer)
 
 

@@ -127,5 +127,5 @@ class InvitationView(TeamView):
         except BrokerError as refused:
             messages.error(request, refused.detail)
         else:
-            messages.success(request, "The invitation is taken back; its link opens nothing now.")
+            messages.success(request, "The invitation is revoked; its link does not work any more.")
         return redirect("portal:members", request.team.slug)

@@ -77,6 +77,6 @@ class DeliveryActionView(WebhookView):
             messages.error(request, error.detail)
         else:
             wakeups.notify_pumps([webhook.id])
-            done = "Queued: it is sent now." if action == "replay" else "Taken back."
+            done = "Queued: it is sent now." if action == "replay" else "Cancelled."
             messages.success(request, done)
         return redirect("webhooks:delivery", request.team.slug, channel, client_id, delivery)

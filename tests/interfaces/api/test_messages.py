@@ -63,7 +63,11 @@ def test_a_message_shows_how_each_consumer_received_it(reader: Api) -> None:
     shown = next(row for row in body["deliveries"] if row["id"] == public(retry))
     assert retry.due_at is not None
     assert shown["next_attempt_at"] == times.text(retry.due_at)
-    assert (shown["attempt_count"], shown["outcome"], shown["status_code"]) == (1, "server_error", 500)
+    assert (shown["attempt_count"], shown["outcome"], shown["status_code"]) == (
+        1,
+        "server_error",
+        500,
+    )
 
 
 @pytest.mark.trap("a state that nobody ends")

@@ -478,7 +478,7 @@ def test_what_people_send_again_is_told_to_its_pump(
 @pytest.mark.trap("a key that sends twice")
 def test_what_was_delivered_is_sent_again_after_a_question(operator: Client) -> None:
     delivered, dead = DeliveryFactory.create(delivered=True), DeliveryFactory.create(dead=True)
-    question = 'data-asks="This was delivered. Send it again?"'
+    question = 'data-asks="This was delivered. Replay it?"'
     page = console.look(operator, console.list_url(Delivery, "?state=delivered"))
     assert question in page
     assert question not in console.look(operator, console.list_url(Delivery, "?state=dead"))

@@ -243,10 +243,10 @@ def test_one_is_sent_again_or_taken_back(
 ) -> None:
     (row,) = die(webhook, receiver, 1)
     page = f"{root(webhook)}/deliveries/{row}/"
-    assert "Send again" in text(owner.get(page))
+    assert "Replay" in text(owner.get(page))
     assert "Queued: it is sent now." in text(owner.post(f"{page}replay/", follow=True))
-    assert "Take back" in text(owner.get(page))
-    assert "Taken back." in text(owner.post(f"{page}cancel/", follow=True))
+    assert "Cancel the delivery" in text(owner.get(page))
+    assert "Cancelled." in text(owner.post(f"{page}cancel/", follow=True))
     assert "only a queued one" in text(owner.post(f"{page}cancel/", follow=True))
     actions = AuditEntry.objects.filter(actor="user:olga").values_list("action", flat=True)
     assert {"delivery.replay", "delivery.cancel"} <= set(actions)
