@@ -100,7 +100,7 @@ _SAYS = {
 _NEXT = {
     Kind.FAILING: (
         "We go on trying, less and less often. Messages wait meanwhile, and become dead letters "
-        "when their attempts are used up. Mend the endpoint, or pause the webhook until it is mended."
+        "when their attempts are used up. Repair the endpoint, or pause the webhook until then."
     ),
     Kind.DISABLED: (
         "Nothing is sent any more; what arrives waits. Resume the webhook when the endpoint is "
