@@ -6,8 +6,7 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from broker_site import health
-from delivery.api.views.acks import AckView
-from delivery.api.views.inbound import InboundView
+from delivery.api.views.callbacks import AckView, InboundView
 
 admin.autodiscover()  # only processes that serve URLs need the console's pages (apps.py)
 

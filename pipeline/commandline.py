@@ -20,7 +20,7 @@ from typing import Any
 
 from pipeline import settings
 from pipeline.broker import database, replica, runs
-from pipeline.execution import java, terminal
+from pipeline.execution import session, terminal
 from pipeline.execution.job import Context, Job, Refused
 from pipeline.jobs import JOBS
 
@@ -171,7 +171,7 @@ def _judge(run: runs.Run, failure: BaseException, outcome: Outcome) -> None:
     except runs.Lost:
         outcome.error = "The database did not hear from this run for too long."
         return
-    if isinstance(failure, Refused | java.Unusable | replica.Behind):
+    if isinstance(failure, Refused | session.Unusable | replica.Behind):
         outcome.error, outcome.code = run.veil(str(failure)), WRONG
         return
     logger.error("%s", "".join(traceback.format_exception(failure)))

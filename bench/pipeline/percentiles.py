@@ -12,7 +12,7 @@ from pipeline import settings
 from pipeline.broker.database import Database
 from pipeline.execution import session
 from pipeline.lake.datasets import Frames
-from pipeline.rules import histogram
+from pipeline.rules import health
 from pipeline.transforms import buckets
 
 ARRIVED = ("delivered", "delivered_oversized")
@@ -32,8 +32,7 @@ def main() -> int:
         for row in rows.groupBy(hour, "consumer_id", place).count().toLocalIterator():
             counts[row["hour"], row["consumer_id"]][row["place"]] = row["count"]
         found = [
-            [histogram.percentile(sums, share) for share in (50, 95, 99)]
-            for sums in counts.values()
+            [health.percentile(sums, share) for share in (50, 95, 99)] for sums in counts.values()
         ]
     database.close()
     return len(found)

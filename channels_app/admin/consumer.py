@@ -21,8 +21,8 @@ from channels_app.admin.forms import ConsumerForm
 from channels_app.admin.row_actions import RowActions, pausing, resuming
 from channels_app.errors import BrokerError
 from channels_app.models import Consumer, ConsumerSecret
-from channels_app.steps import renew_inbound, rotate_secret, switch_consumer
-from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
+from channels_app.steps import renew_inbound, signing_secrets, switch_consumer
+from channels_app.steps.signing_secrets import DEFAULT_OVERLAP_S, MAX_OVERLAP_S
 
 State = Consumer.State
 TONE = {State.ACTIVE: "good", State.PAUSED: "wait", State.DISABLED: "bad", State.RETIRED: "calm"}
@@ -216,7 +216,7 @@ class ConsumerAdmin(RowActions, base.ResourceAdmin):
         """Make a secret and show it once."""
         consumer = Consumer.objects.select_related("channel").get(pk=object_id)
         try:
-            done = rotate_secret.rotate(
+            done = signing_secrets.rotate(
                 consumer.channel.slug,
                 consumer.client_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},

@@ -7,12 +7,12 @@ from channels_app.api.views.channels import ChannelListView, ChannelView
 from channels_app.api.views.consumers import (
     ConsumerListView,
     ConsumerView,
+    InboundAddressView,
     PauseView,
     ResumeView,
     SecretsView,
 )
 from channels_app.api.views.event_types import EventTypeListView, EventTypeView
-from channels_app.api.views.inbound import InboundAddressView
 from channels_app.api.views.keys import KeyListView, KeyRotationView, KeyView
 from channels_app.api.views.producers import ProducerListView, ProducerView
 from channels_app.api.views.publish import PublishView

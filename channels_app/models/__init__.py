@@ -4,13 +4,16 @@ from channels_app.models.audit import AuditEntry
 from channels_app.models.base import DirectoryVersion, Versioned, new_id
 from channels_app.models.channel import Channel, EventType
 from channels_app.models.consumer import Consumer, ConsumerSecret
-from channels_app.models.message import IdempotencyRecord, Message, MessageBody
-from channels_app.models.producer import ApiKey, Producer, ProducerRate
-from channels_app.models.quota import QuotaUsage, WriteProbe
+from channels_app.models.message import (
+    EarlyNumber,
+    IdempotencyRecord,
+    Message,
+    MessageBody,
+    Sequence,
+)
+from channels_app.models.producer import ApiKey, Producer, ProducerRate, SigningKey
 from channels_app.models.schedule import Schedule, ScheduleBody
-from channels_app.models.sequence import EarlyNumber, Sequence
-from channels_app.models.signing_key import SigningKey
-from channels_app.models.team import Invitation, Membership, Team
+from channels_app.models.team import Invitation, Membership, QuotaUsage, Team, WriteProbe
 
 __all__ = [
     "ApiKey",

@@ -18,7 +18,7 @@ from django.urls import Resolver404, resolve, reverse
 
 from channels_app import data_encryption
 from channels_app.models import AuditEntry
-from channels_app.steps import accept_invitation
+from channels_app.steps import teams
 
 __all__ = ["Accounts", "SecondFactors", "SignIn", "VerifyAddress", "secure_admin_login"]
 
@@ -31,13 +31,13 @@ class Accounts(DefaultAccountAdapter):
         if settings.SIGNUP == "open":
             return True
         token = _invitation(request)
-        return token is not None and accept_invitation.lets_sign_up(token)
+        return token is not None and teams.lets_sign_up(token)
 
     def save_user(self, request: HttpRequest, user: Any, form: Any, commit: bool = True) -> Any:
         """Make the account, and note by which invitation it came."""
         saved = super().save_user(request, user, form, commit)
         if token := _invitation(request):
-            accept_invitation.note_sign_up(token, actor=f"user:{saved.get_username()}")
+            teams.note_sign_up(token, actor=f"user:{saved.get_username()}")
         return saved
 
     def get_login_redirect_url(self, request: HttpRequest) -> str:

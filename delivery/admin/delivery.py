@@ -1,9 +1,12 @@
-"""Admin page of deliveries: found by index, read as a timeline, replayed and cancelled by steps."""
+"""Admin page of deliveries: found by index, read as a timeline, replayed and cancelled by steps.
+
+Its parts also serve a message's page: move or cancel what waits, and replay one row of a list.
+"""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -18,10 +21,11 @@ from channels_app import clock
 from channels_app.admin import base, body
 from channels_app.admin.base import display
 from channels_app.admin.page_context import WithPageContext
+from channels_app.conf import conf
 from channels_app.errors import BrokerError
-from channels_app.rules import curl, ids
+from channels_app.rules import curl, ids, times
 from channels_app.steps import note_opening
-from delivery.admin import dead_letter_groups, lane, leases, matching, replay_button, waiting
+from delivery.admin import dead_letter_groups, lane, leases, matching
 from delivery.admin.filters import FILTERS, Deliveries
 from delivery.admin.request import headers
 from delivery.admin.timeline import MAX_SHOWN, moments
@@ -29,7 +33,74 @@ from delivery.models import Delivery
 from delivery.rules.lifecycle import FINISHED, DeliveryState, shown_state
 from delivery.rules.principal import Principal
 from delivery.runtime import wakeups
-from delivery.steps import cancel, release, replay
+from delivery.steps import cancel, release, replay, reschedule
+
+MAY = "channels_app.change_message"
+
+
+def move(request: HttpRequest, object_id: int) -> HttpResponse:
+    """Send it from another instant on; what cannot be read stands in the field again."""
+    base.require(request.user.has_perm(MAY))
+    page, typed, now = (
+        _page(request, object_id),
+        request.POST.get("due_at", "").strip(),
+        clock.now(),
+    )
+    try:
+        due_at = (
+            now if "now" in request.POST else times.soon(typed, now, days=conf().max_future_days)
+        )
+    except ValueError as wrong:
+        messages.error(request, f"{typed or 'Nothing'}: {wrong}")
+        mark = "&" if "?" in page else "?"
+        return redirect(f"{page}{mark}{urlencode({'due_at': typed})}")
+    with base.telling(request, f"It is sent from {times.text(due_at)} on."):
+        reschedule.reschedule(object_id, _principal(request), now=now, due_at=due_at)
+        queued = Delivery.objects.filter(message_id=object_id, state="queued")
+        wakeups.notify_pumps(queued.values_list("consumer_id", flat=True))
+    return redirect(page)
+
+
+def take_back(request: HttpRequest, object_id: int) -> HttpResponse:
+    """Send it to nobody any more who does not have it yet."""
+    base.require(request.user.has_perm(MAY))
+    with base.telling(request, "What waited of it is cancelled."):
+        cancel.cancel_message(object_id, _principal(request), now=clock.now())
+    return redirect(_page(request, object_id))
+
+
+def _page(request: HttpRequest, message_id: int) -> str:
+    """The message's own page, or the timeline where that was asked from."""
+    if (back := request.POST.get("back", "")).startswith("?"):
+        return reverse("admin:timeline") + back
+    return reverse("admin:channels_app_message_change", args=[message_id])
+
+
+def _principal(request: HttpRequest) -> Principal:
+    return Principal(base.actor(request), request.POST.get("reason", "")[:500])
+
+
+AGAIN = (
+    '<button type="submit" class="hs-again" formaction="{0}" data-key="r" title="Replay" '
+    'aria-label="Replay {1}"{2}><span class="material-symbols-outlined">replay</span></button>'
+)
+ASKS = ' data-asks="This was delivered. Replay it?"'
+"""Read by console.js: a key that is pressed by mistake sends nothing twice."""
+
+
+def button(delivery: Delivery) -> str:
+    """The list's own form proves who asks. Nothing for what is on its way."""
+    if DeliveryState(delivery.state) not in FINISHED:
+        return ""
+    start = AGAIN.replace("{2}", ASKS if delivery.state == DeliveryState.DELIVERED else "")
+    return base.fill(start, _replaying().format(delivery.pk), str(delivery))
+
+
+@cache
+def _replaying() -> str:
+    """Address that replays a delivery, with a hole for its key: a list needs it in every row."""
+    return reverse("admin:delivery_delivery_replay", args=[0]).replace("/0/", "/{}/")
+
 
 TONE = {
     DeliveryState.QUEUED: "busy",
@@ -167,7 +238,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
                 self.admin_site.admin_view(require_POST(view)),
                 name=f"delivery_delivery_{view.__name__}",
             )
-            for view in (waiting.move, waiting.take_back)
+            for view in (move, take_back)
         ]
         return [*pages, *of_messages, *own, *super().get_urls()]
 
@@ -272,7 +343,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
     @display(description="Replay")
     def again(self, delivery: Delivery) -> str:
         """A button that replays it at once."""
-        return replay_button.button(delivery)
+        return button(delivery)
 
     @display(description="Finished")
     def finished(self, delivery: Delivery) -> str:

@@ -16,7 +16,7 @@ from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.models import Channel
 from delivery.models import ForecastFrame, PipelineRun
-from delivery.models.forecast import ALL, HOUR_S, MINUTE_S
+from delivery.models.reports import ALL, HOUR_S, MINUTE_S
 
 DAYS = 14
 """On the strip; the list has all of them."""

@@ -18,7 +18,7 @@ from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.models import Consumer
 from delivery.models import HealthDay
-from delivery.models.usage import NONE
+from delivery.models.reports import NONE
 from delivery.rules.latency import in_words
 
 SHOWN = 100

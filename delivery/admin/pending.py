@@ -1,4 +1,7 @@
-"""Admin pages of rows that wait for a moment: early words, providers' ids, dead letters."""
+"""Admin pages of rows that wait for something else, and of notifications; read-only.
+
+Early acknowledgements, providers' ids, dead letters to be published, and what owners were told.
+"""
 
 from typing import Any
 
@@ -9,7 +12,39 @@ from django.urls import reverse
 from channels_app.admin import base
 from channels_app.admin.base import display
 from channels_app.rules import ids
-from delivery.models import Correlation, DeadLetter, EarlyAck
+from delivery.models import Correlation, DeadLetter, EarlyAck, Notice, Standing
+
+
+@admin.register(Standing)
+class StandingAdmin(base.ReadOnly):
+    """What was told last of each consumer."""
+
+    list_display = ("consumer", "state", "beginning")
+    list_select_related = ("consumer",)
+    ordering = ("-since",)
+
+    @display(description="Since", ordering="since")
+    def beginning(self, standing: Standing) -> str:
+        """Since when."""
+        return base.instant(standing.since)
+
+
+@admin.register(Notice)
+class NoticeAdmin(base.BigList):
+    """What people were told of, newest first."""
+
+    list_display = ("kind", "consumer", "limit", "time", "published", "mailed", "reason")
+    list_fetched = ("consumer",)
+
+    @display(description="At")
+    def time(self, notice: Notice) -> str:
+        """When it happened."""
+        return base.instant(notice.at)
+
+    @display(description="E-mail", boolean=True)
+    def mailed(self, notice: Notice) -> bool:
+        """Whether it has gone to somebody."""
+        return bool(notice.mailed_to)
 
 
 class OfDelivery(base.BigList):

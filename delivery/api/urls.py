@@ -2,11 +2,11 @@
 
 from django.urls import URLPattern, path
 
-from delivery.api.views import deliveries, lanes, leases, many, messages, replays, timeline
-from delivery.api.views.channel_messages import ChannelMessagesView
-from delivery.api.views.receive import ReceiveView
+from delivery.api.views import deliveries, lanes, leases, messages, replays, timeline
+from delivery.api.views.deliveries import ConsumerTestView
+from delivery.api.views.leases import ReceiveView
+from delivery.api.views.messages import ChannelMessagesView
 from delivery.api.views.schedules import RunScheduleView
-from delivery.api.views.test import ConsumerTestView
 
 _CONSUMER = "channels/<str:channel>/consumers/<str:client_id>"
 
@@ -16,8 +16,8 @@ urlpatterns: list[URLPattern] = [
     path("channels/<str:channel>/timeline", timeline.TimelineView.as_view()),
     path("channels/<str:channel>/timeline/histogram", timeline.HistogramView.as_view()),
     # Before the address of one message: no id looks like these.
-    path("messages/move", many.MoveView.as_view()),
-    path("messages/cancel", many.CancelView.as_view()),
+    path("messages/move", messages.MoveView.as_view()),
+    path("messages/cancel", messages.CancelView.as_view()),
     path("messages/<str:message_id>", messages.MessageView.as_view()),
     path("messages/<str:message_id>/body", messages.MessageBodyView.as_view()),
     path("deliveries/<str:delivery_id>", deliveries.DeliveryView.as_view()),

@@ -14,13 +14,13 @@ from channels_app.models import Channel, Consumer, EventType, Producer, Schedule
 from channels_app.rules.write_result import WriteResult
 from channels_app.snapshot import load_channels
 from channels_app.steps import (
-    adopt_secret,
     register_channel,
     register_consumer,
     register_event_type,
     register_producer,
     register_schedule,
-    register_team,
+    signing_secrets,
+    teams,
 )
 from delivery.management.declaration import Declaration, Entry, Problem
 
@@ -151,7 +151,7 @@ def _register_consumers(entries: Sequence[Entry], actor: str) -> list[Change | B
     for key, entry in zip(keys, entries, strict=True):
         try:
             if entry.secret:
-                chosen[key] = adopt_secret.read(entry.secret)
+                chosen[key] = signing_secrets.read(entry.secret)
         except Invalid as error:
             refused[key] = error
     outcomes = register_consumer.put_all(
@@ -183,11 +183,11 @@ def _adopt_all(
 ) -> dict[_Key, WriteResult[Consumer] | BrokerError]:
     """Have the consumers that existed sign with the secrets that the file brings."""
     adoptions = [
-        adopt_secret.Adoption(*key, chosen[key])
+        signing_secrets.Adoption(*key, chosen[key])
         for key, outcome in outcomes
         if key in chosen and isinstance(outcome, WriteResult) and not outcome.created
     ]
-    done = adopt_secret.adopt_all(adoptions, actor=actor)
+    done = signing_secrets.adopt_all(adoptions, actor=actor)
     return {(it.channel, it.client_id): one for it, one in zip(adoptions, done, strict=True)}
 
 
@@ -244,7 +244,7 @@ def _schedule_put(entries: Sequence[Entry]) -> _Put:
 
 
 _KINDS = {
-    "teams": _Kind(Team, register_team.describe),
+    "teams": _Kind(Team, teams.describe),
     "channels": _Kind(Channel, register_channel.describe),
     "event_types": _Kind(EventType, register_event_type.describe),
     "producers": _Kind(Producer, register_producer.describe),
@@ -252,7 +252,7 @@ _KINDS = {
     "schedules": _Kind(Schedule, register_schedule.describe, masked="body"),
 }
 _PUTS: dict[str, _Put] = {
-    "teams": register_team.put,
+    "teams": teams.put,
     "channels": register_channel.put,
     "event_types": register_event_type.put,
     "producers": register_producer.put,

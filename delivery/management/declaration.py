@@ -15,7 +15,7 @@ from channels_app.steps import (
     register_consumer,
     register_event_type,
     register_producer,
-    register_team,
+    teams,
 )
 
 
@@ -33,7 +33,7 @@ class Table:
 
 
 TABLES = (
-    Table("teams", "team", ("slug",), register_team.FIELDS),
+    Table("teams", "team", ("slug",), teams.TEAM_FIELDS),
     Table("channels", "channel", ("slug",), register_channel.FIELDS),
     Table("event_types", "event type", ("channel", "name"), register_event_type.FIELDS),
     Table("producers", "producer", ("slug",), register_producer.FIELDS),

@@ -1,11 +1,8 @@
 """HOW a message gets to its consumers, as tables."""
 
 from delivery.models.accounting import AccountingReport, Pruned
-from delivery.models.ack import Correlation, EarlyAck
 from delivery.models.counter import Counter
-from delivery.models.dead_letter import DeadLetter
-from delivery.models.delivery import Attempt, Delivery
-from delivery.models.forecast import ForecastFrame
+from delivery.models.delivery import Attempt, Delivery, Replay
 from delivery.models.lake import (
     Erasure,
     LakeAudit,
@@ -14,16 +11,13 @@ from delivery.models.lake import (
     Restored,
     RestoredMessage,
 )
-from delivery.models.lane import Lane, LaneWaiter
 from delivery.models.notice import Notice, Standing
+from delivery.models.ordering import Correlation, EarlyAck, Lane, LaneWaiter
 from delivery.models.pipeline import PipelineLock, PipelineRun, PipelineSchedule, Segment
-from delivery.models.queue import MoveTask, Queue
-from delivery.models.replay import Replay
-from delivery.models.runtime import ConsumerHealth, PumpSlot, SweepRun
+from delivery.models.queue import DeadLetter, MoveTask, Queue
+from delivery.models.reports import DeadCluster, ForecastFrame, HealthDay, LatencyHour, UsageHour
+from delivery.models.runtime import ConsumerHealth, PullWorker, PumpSlot, SweepRun
 from delivery.models.traffic import Traffic, TrafficMark
-from delivery.models.triage import DeadCluster
-from delivery.models.usage import HealthDay, LatencyHour, UsageHour
-from delivery.models.worker import PullWorker
 
 __all__ = [
     "AccountingReport",

@@ -1,10 +1,25 @@
-"""Queue: what the SQS door keeps of a channel that is a queue to its clients (docs/sqs.md)."""
+"""Queues of the SQS door (docs/sqs.md), and dead letters that another channel shall get."""
 
 from django.db import models
 
 from channels_app.models.base import ExactCharField, TimeOrderedKey, Versioned
 from channels_app.models.channel import Channel
 from channels_app.models.consumer import Consumer
+
+
+class DeadLetter(models.Model):
+    """An outbox: written with the death, deleted with the publication."""
+
+    delivery_id = models.BigIntegerField(primary_key=True)
+    due_at = models.DateTimeField()
+    """Not before this instant: a body that no key here opens is tried again later."""
+
+    class Meta:
+        # runtime/dead_letters: what is to be published, oldest first
+        indexes = [models.Index(fields=["due_at"], name="dead_letter_due")]
+
+    def __str__(self) -> str:
+        return str(self.delivery_id)
 
 
 class Queue(Versioned):

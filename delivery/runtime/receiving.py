@@ -1,7 +1,8 @@
-"""Receiving: what a pull consumer takes, and the waiting for it while there is nothing.
+"""Receive for pull consumers: claim due deliveries, or long-poll while there are none.
 
-Who waits is an entry in a queue (long_polling.py), whose request holds no thread where the server
-lets it be answered later.
+A waiting request is an entry in a queue (long_polling.py) and holds no thread where the server can
+answer later. Requests of several workers at the same time share one claim and one read of bodies;
+workers of one consumer share its ordering keys.
 """
 
 import itertools
@@ -11,14 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from typing import NamedTuple, TypeAlias
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypeAlias
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from channels_app import clock, failpoints, keystore
 from channels_app.api.concurrency import ConcurrencyLimit
 from channels_app.config_cache import ConsumerConfig, config_cache
+from channels_app.group_commit import GroupCommit
 from delivery import metrics
 from delivery.rules import leases
 from delivery.rules.claimed import ClaimedDelivery
@@ -26,16 +28,118 @@ from delivery.rules.direct_claim import ClaimAllowance, DirectClaim
 from delivery.rules.leases import Lease
 from delivery.rules.lifecycle import Reason
 from delivery.rules.outcome import Outcome
-from delivery.runtime import handout, leasing, registration
+from delivery.runtime import leasing, registration
 from delivery.runtime.consumer_queue import GUARD_EVERY
-from delivery.runtime.handout import Share
 from delivery.runtime.long_polling import Told, WaitingReceiver, long_polls
-from delivery.runtime.sticky_keys import circles
 from delivery.runtime.wakeups import notify_pumps, wakeup_sender
-from delivery.steps import fanout, payloads, release, sharing
+from delivery.steps import claim, fanout, payloads, release, sharing
 from delivery.steps import leases as steps
 from delivery.steps.claim import ClaimRequest
-from delivery.steps.payloads import Payload
+from delivery.steps.payloads import Payload, PayloadCache
+
+MAX_ROWS = 200
+"""Of several workers in one claim; one of them may ask for more."""
+
+
+class Share(NamedTuple):
+    """What one worker gets."""
+
+    rows: list[ClaimedDelivery]
+    payloads: dict[int, Payload]
+    """By message, also others'; a large body is left where it is."""
+    has_expired: bool
+    """Whether the claim met rows whose last instant had passed: perhaps there are others."""
+    is_more: bool = False
+    """Whether something may be due that it did not get."""
+
+
+def take(want: ClaimRequest) -> Share:
+    """Claim what is due; threads that do it at the same time share a transaction."""
+    return _together.run(want, want.limit)
+
+
+def take_chosen(chosen: list[int], want: ClaimRequest, *, anew: bool = False) -> Share:
+    """The same of rows that the caller chose; with ``anew`` also of those that the worker holds."""
+    taken = claim.claim_chosen(chosen, want, now=clock.now(), slot=os.getpid(), anew=anew)
+    return _shares([taken.rows], taken, [want])[0]
+
+
+def share(rows: list[ClaimedDelivery], along: Sequence[tuple[Any, ...]], *, is_more: bool) -> Share:
+    """The share of one who has claimed these by other means, and read ``along`` of their bodies."""
+    ids, shelf = [row.message_id for row in rows], PayloadCache()
+    shelf.stock(along, dict.fromkeys(ids, 1))
+    return Share(rows, shelf.load(ids) if rows else {}, has_expired=False, is_more=is_more)
+
+
+def _take(wants: Sequence[ClaimRequest]) -> Sequence[Share]:
+    taken = claim.claim(wants, now=clock.now(), slot=os.getpid())
+    return _shares(claim.shared(taken.rows, wants), taken, wants)
+
+
+def _shares(
+    shares: list[list[ClaimedDelivery]], taken: claim.Claim, wants: Sequence[ClaimRequest]
+) -> list[Share]:
+    metrics.SWEEP_ROWS.labels("lease").inc(taken.rescued_count)
+    payloads = PayloadCache().load([row.message_id for row in taken.rows]) if taken.rows else {}
+    return [
+        Share(
+            rows,
+            payloads,
+            has_expired=taken.expired_count > 0,
+            is_more=want.consumer_id not in taken.drained,
+        )
+        for rows, want in zip(shares, wants, strict=True)
+    ]
+
+
+_together = GroupCommit(_take, most=MAX_ROWS, most_size=MAX_ROWS)
+
+
+MIN_STAY_S = 30.0
+"""Longer than a call may wait for a message: who asks again and again is never thought gone."""
+MAX_STAY_S = 300.0
+"""Keys of one that is gone do not wait longer for it, however long its lease would be."""
+JOIN_INTERVAL_S = 2.0
+SCAN_INTERVAL_S = 1.0
+"""How soon a worker is known to processes that it does not ask."""
+MAX_KEPT = 10_000
+
+
+class StickyKeys:
+    """One circle for each consumer. Threads share them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        """Ask the tables again."""
+        self._joined: dict[int, float] = {}
+        self._known: dict[int, tuple[float, dict[int, datetime]]] = {}
+
+    def around(self, owner: int, consumer_id: int, worker: str, lease_ms: int) -> list[int]:
+        """The workers that share the consumer's keys now, ``owner`` among them from now on.
+
+        It stays until it could have worked off what it is about to take, and then as long as it
+        asks: who is gone is missed when its leases end.
+        """
+        now, ticks = clock.now(), time.monotonic()
+        if ticks - self._joined.get(owner, float("-inf")) >= JOIN_INTERVAL_S:
+            stay = min(max(lease_ms / 1000, MIN_STAY_S), MAX_STAY_S)
+            sharing.join(owner, consumer_id, worker, now, now + timedelta(seconds=stay))
+            with self._lock:
+                if len(self._joined) + len(self._known) > MAX_KEPT:
+                    self.forget()
+                self._joined[owner] = ticks
+        read_at, known = self._known.get(consumer_id, (float("-inf"), {}))
+        if ticks - read_at >= SCAN_INTERVAL_S or owner not in known:
+            known = sharing.members(consumer_id, now)
+            self._known[consumer_id] = ticks, known
+        return [one for one, until in known.items() if until > now]
+
+
+circles = StickyKeys()
+
 
 logger = logging.getLogger(__name__)
 
@@ -305,7 +409,7 @@ def _new(view: ConsumerConfig, wish: ReceiveRequest, owner: int, told: Told) -> 
     if others := made.due.keys() - {view.id}:
         notify_pumps(others)
     due = made.due.get(view.id, {}).values()
-    return handout.share(made.claimed, made.along, is_more=any(at <= taker.now for at in due))
+    return share(made.claimed, made.along, is_more=any(at <= taker.now for at in due))
 
 
 def _claimed(view: ConsumerConfig, wish: ReceiveRequest, owner: int) -> Share:
@@ -334,7 +438,7 @@ def _due(view: ConsumerConfig, wish: ReceiveRequest, owner: int) -> Share:
             oldest_first=next(_turns) % GUARD_EVERY == 0,
             spare=wish.most,
         )
-        share = _own(want, wish, owner) if wish.sticky else handout.take(want)
+        share = _own(want, wish, owner) if wish.sticky else take(want)
         if share.rows or not share.has_expired:
             break
     return share
@@ -344,7 +448,7 @@ def _resumed(view: ConsumerConfig, wish: ReceiveRequest, owner: int) -> Share:
     """First what the worker holds, as attempts of its own: its former self settles none of it."""
     mine = steps.held(view.id, owner, wish.most, clock.now())
     want = ClaimRequest(view.id, wish.most, wish.lease_ms, owner)
-    held = handout.take_chosen(mine, want, anew=True)
+    held = take_chosen(mine, want, anew=True)
     if len(held.rows) == wish.most:
         return held
     more = _claimed(view, wish._replace(most=wish.most - len(held.rows)), owner)
@@ -357,7 +461,7 @@ def _own(want: ClaimRequest, wish: ReceiveRequest, owner: int) -> Share:
     chosen = sharing.choose(
         want.consumer_id, want.limit, owner, workers, clock.now(), oldest_first=want.oldest_first
     )
-    return handout.take_chosen(chosen, want)
+    return take_chosen(chosen, want)
 
 
 def _lease(row: ClaimedDelivery, worker: str) -> Lease:

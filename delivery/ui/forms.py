@@ -12,7 +12,7 @@ from channels_app.models import Channel, Consumer, EventType
 from channels_app.rules import addresses, backoff, filters, names, settings
 from channels_app.rules.fields import MASK
 from channels_app.steps import register_consumer, switch_consumer
-from channels_app.steps.rotate_secret import DEFAULT_OVERLAP_S
+from channels_app.steps.signing_secrets import DEFAULT_OVERLAP_S
 
 DEFAULT, CUSTOM = "", "custom"
 CALLS = ("url", "headers")

@@ -22,10 +22,10 @@ from pipeline.broker.redaction import digest
 from pipeline.broker.runs import RUNS
 from pipeline.execution import arguments
 from pipeline.execution.job import Context, Job, Refused
-from pipeline.lake import erasing
+from pipeline.lake import rewriting
 from pipeline.lake.eligible import MESSAGES
-from pipeline.lake.erasing import Receipts
 from pipeline.lake.ledger import OPEN, Ledger, Segment
+from pipeline.lake.rewriting import Receipts
 from pipeline.transforms.balance import SKEW
 
 SUBJECT = ("ordering_key", "idempotency_key", "message")
@@ -54,12 +54,12 @@ def work(context: Context) -> dict[str, Any]:
         raise Refused("Say whose: --ordering-key, --idempotency-key or --message.")
     ledger = Ledger(database, context.run, folder)
     if not context.options.dry_run:
-        erasing.recover(ledger)
+        rewriting.recover(ledger)
     context.report("finding messages")
     keys = _keys(context, asked)
     context.report("finding files", 0, 0, len(keys))
     found = _rows(context, keys)
-    left = erasing.in_tables(database, keys)
+    left = rewriting.in_tables(database, keys)
     told: dict[str, Any] = {
         **{name: sum(found[name].values()) for name in COUNTS},
         "files": sum(len(files) for files in found.values()),
@@ -72,12 +72,12 @@ def work(context: Context) -> dict[str, Any]:
     waiting = _waiting(context, keys, busy) if busy else set()
     free = [key for key in keys if key not in waiting]
     receipt, done = _begin(context, asked)
-    segments = erasing.touched(ledger, paths)
+    segments = rewriting.touched(ledger, paths)
     for place, segment in enumerate(segments):
         context.report("writing files anew", place, len(segments))
         mine = free if segment.kind == MESSAGES else keys
         note = partial(_note, database, receipt, segment, mine, done)
-        done += erasing.erase(ledger, segment, mine, context.run.id, note)
+        done += rewriting.erase(ledger, segment, mine, context.run.id, note)
     failpoints.reach("before_receipt")
     _end(context, receipt, left)
     if busy:
@@ -108,8 +108,8 @@ def _keys(context: Context, asked: dict[str, list[str]]) -> list[int]:
 def _rows(context: Context, keys: Sequence[int]) -> dict[str, dict[str, int]]:
     """By table: files of the lake that have rows of these messages, and how many."""
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
-    found: dict[str, dict[str, int]] = {name: {} for name in erasing.OWNER}
-    for table, owner in erasing.OWNER.items():
+    found: dict[str, dict[str, int]] = {name: {} for name in rewriting.OWNER}
+    for table, owner in rewriting.OWNER.items():
         since = tables.made_at(keys[0]) - SKEW if keys else tables.EPOCH
         paths = context.frames.paths(tables.BY_NAME[table], since) if keys else []
         if not paths:
@@ -128,7 +128,7 @@ def _waiting(context: Context, keys: Sequence[int], busy: set[str]) -> set[int]:
     """Messages with rows in files that are left: they stay as well, for by them these are found."""
     wanted = context.spark.createDataFrame([(key,) for key in keys], "key bigint")
     found: set[int] = set()
-    for table, owner in erasing.OWNER.items():
+    for table, owner in rewriting.OWNER.items():
         if paths := [str(context.lake / path) for path in busy if path.startswith(f"{table}/")]:
             rows = context.spark.read.parquet(*paths).select(f.col(owner).alias("key"))
             rows = rows.join(f.broadcast(wanted), "key", "left_semi").distinct()

@@ -1,6 +1,6 @@
-"""Export: a segment's rows into files beside their places, and a look at files; on executors.
+"""Export: write a segment's rows into Parquet files, and check files; runs on executors.
 
-What goes wrong with the lake comes back as words, which a person can do something with.
+Errors of the lake come back as sentences that a person can act on.
 """
 
 import json
@@ -18,9 +18,32 @@ import pyarrow.parquet as pq
 from pipeline import failpoints
 from pipeline.broker import executor
 from pipeline.broker.tables import Table
-from pipeline.lake import attempts, eligible, layout, parquet, totals
+from pipeline.lake import attempts, eligible, layout, totals
 from pipeline.lake.attempts import Owners
 from pipeline.lake.eligible import Cutoffs
+
+
+def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A new file.
+
+    Keys and instants rise from row to row and never repeat: their differences are a third of the
+    work of a dictionary, and a tenth of its size. All else repeats.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rising = [field.name for field in schema if _rises(field)]
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=[name for name in schema.names if name not in rising],
+        column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+    )
+
+
+def _rises(field: pa.Field) -> bool:
+    is_key = pa.types.is_int64(field.type) and field.name in {"id", "message_id", "delivery_id"}
+    return is_key or pa.types.is_timestamp(field.type)
+
 
 GROUP_ROWS = 100_000
 GROUP_BYTES = 32 << 20
@@ -96,7 +119,7 @@ def _write(task: dict[str, Any], name: str, path: Path, parts: "_Parts", owners:
     writer: pq.ParquetWriter | None = None
     try:
         for group in _groups(_rows(task, name, table, owners)):
-            writer = writer or parquet.writer(path, table.schema)
+            writer = writer or open_writer(path, table.schema)
             writer.write_table(group)
             for batch in group.to_batches():
                 written.add(name, batch)

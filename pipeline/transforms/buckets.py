@@ -1,4 +1,4 @@
-"""Buckets: rules/histogram.py's bucket as Spark works it out, in whole numbers as well."""
+"""Buckets: rules/health.py's bucket as Spark works it out, in whole numbers as well."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f

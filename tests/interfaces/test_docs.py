@@ -28,8 +28,8 @@ from channels_app.steps import (
     register_consumer,
     register_event_type,
     register_producer,
-    register_team,
-    rotate_secret,
+    signing_secrets,
+    teams,
 )
 from delivery.api import bodies
 from delivery.rules import envelope
@@ -175,8 +175,8 @@ def test_every_problem_code_is_documented_and_used() -> None:
         pytest.param("## Schedules", recurrence.FIELDS, id="schedule"),
         pytest.param("## Schedules", occurrence_log.RESULTS, id="firing"),
         pytest.param("## Consumers", register_consumer.FIELDS, id="consumer"),
-        pytest.param("## Consumers", rotate_secret.FIELDS, id="secret"),
-        pytest.param("## Teams", register_team.FIELDS, id="team"),
+        pytest.param("## Consumers", signing_secrets.FIELDS, id="secret"),
+        pytest.param("## Teams", teams.TEAM_FIELDS, id="team"),
         pytest.param("## Producers", register_producer.FIELDS, id="producer"),
         pytest.param("### Keys\n", api_keys.FIELDS, id="key"),
         pytest.param("### Keys\n", api_keys.OVERLAP, id="key rotation"),

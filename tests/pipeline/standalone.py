@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline.execution import java
+from pipeline.execution import session
 from tests.support import ports
 
 START_S = 120
@@ -39,7 +39,7 @@ class Cluster:
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """Ends with the block, with all that its processes have started."""
-    java.ensure(folder)
+    session.ensure(folder)
     environment = {
         # Not ours: what executors know must come from the job.
         **{name: os.environ[name] for name in INHERITED if name in os.environ},

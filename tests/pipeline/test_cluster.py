@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 
 from delivery.models import PipelineRun
-from pipeline.execution import java, session
+from pipeline.execution import session
 from pipeline.settings import Settings
 from tests.pipeline import month
 from tests.pipeline.month import Month
@@ -77,7 +77,7 @@ def test_spark_submit_as_it_is_documented_counts_the_same(address: str, tmp_path
     lines = lines.replace("/opt/hookstation", str(tmp_path))
     lines = lines.replace("spark://spark1.internal:7077", "local[2]")
     lines = f"{lines.rstrip()} --since={made.since.isoformat()}"
-    java.ensure(tmp_path)
+    session.ensure(tmp_path)
     known = {name: os.environ[name] for name in INHERITED if name in os.environ}
 
     done = subprocess.run(

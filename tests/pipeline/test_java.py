@@ -11,7 +11,7 @@ import pytest
 from django.conf import settings
 
 from pipeline import settings as choices
-from pipeline.execution import java
+from pipeline.execution import session
 
 COUNT = """
 import sys
@@ -99,7 +99,7 @@ def test_the_systems_is_taken_when_spark_can_run_on_it(
     system = fake(tmp_path / "system", version)
     monkeypatch.setattr(shutil, "which", lambda name: str(system))
 
-    words = java.ensure(tmp_path)
+    words = session.ensure(tmp_path)
 
     assert ("of the system" in words) == fits
     launcher = Path(exported["JAVA_HOME"]) / "bin" / "java"
@@ -110,20 +110,20 @@ def test_a_chosen_one_is_taken_without_the_module_that_prints_a_warning(
     exported: dict[str, str], tmp_path: Path
 ) -> None:
     exported["JAVA_HOME"] = str(fake(tmp_path / "mine", "99").parent.parent)
-    java.ensure(tmp_path)
+    session.ensure(tmp_path)
     launcher = Path(exported["JAVA_HOME"]) / "bin" / "java"
     assert launcher.is_relative_to(tmp_path / "java")
 
-    told = ["-Da=b c", java.MISSING_MODULE, "", "--add-modules=java.sql", "x"]
+    told = ["-Da=b c", session.MISSING_MODULE, "", "--add-modules=java.sql", "x"]
     done = subprocess.run([launcher, *told], capture_output=True, text=True, check=True)
     assert done.stdout == "-Da=b c  --add-modules=java.sql x\n"
 
     # A process that this one starts finds the launcher, and does not wrap it once more.
-    java.ensure(tmp_path / "elsewhere")
+    session.ensure(tmp_path / "elsewhere")
     assert Path(exported["JAVA_HOME"]) == launcher.parent.parent
 
 
 def test_a_chosen_one_that_is_not_there_is_named(exported: dict[str, str], tmp_path: Path) -> None:
     exported["JAVA_HOME"] = str(tmp_path / "nowhere")
-    with pytest.raises(java.Unusable, match=r"nowhere has no bin/java"):
-        java.ensure(tmp_path)
+    with pytest.raises(session.Unusable, match=r"nowhere has no bin/java"):
+        session.ensure(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.broker import runs
-from pipeline.execution import java, session
+from pipeline.execution import session
 from pipeline.execution.job import Context
 from pipeline.settings import Settings
 
@@ -30,7 +30,7 @@ def test_a_start_that_fails_is_told_when_spark_is_wanted(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     context.begin_workers()
-    with pytest.raises(java.Unusable, match="/nowhere"):
+    with pytest.raises(session.Unusable, match="/nowhere"):
         _ = context.workers
     context.close()
 

@@ -23,7 +23,7 @@ from channels_app.models import (
     new_id,
 )
 from channels_app.rules import ids, occurrence_log
-from channels_app.steps import invite
+from channels_app.steps import teams
 from delivery.models import (
     AccountingReport,
     ConsumerHealth,
@@ -124,7 +124,7 @@ def fill() -> None:
     ApiKeyFactory.create(producer=producer)
     ProducerRate.objects.create(producer=producer)
     Membership.objects.create(team=team, user=User.objects.create_user("mia"), role="owner")
-    invite.invite(team.slug, {"email": "nora@example.com"}, actor="user:mia", inviter="mia")
+    teams.invite(team.slug, {"email": "nora@example.com"}, actor="user:mia", inviter="mia")
     AuditEntry.record("user:mia", "channel.create", f"channel:{channel.slug}", after={"a": 1})
     DirectoryVersion.objects.get_or_create(id=1)
     dead = DeliveryFactory.create(consumer=consumer, dead=True)

@@ -16,12 +16,12 @@ from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
 from channels_app.rules import backoff, consumer_status, fields, retries, settings, times
 from channels_app.rules.write_result import WriteResult
-from channels_app.steps import register_consumer, rotate_secret, switch_consumer
+from channels_app.steps import register_consumer, renew_inbound, signing_secrets, switch_consumer
 from channels_app.steps.register_consumer import FIELDS
 
 SETTINGS = openapi.component("ConsumerSettings", fields.object_schema(FIELDS))
 CHANGES = openapi.component("ConsumerChanges", fields.object_schema(FIELDS, partial=True))
-OVERLAP = openapi.component("SecretRotation", fields.object_schema(rotate_secret.FIELDS))
+OVERLAP = openapi.component("SecretRotation", fields.object_schema(signing_secrets.FIELDS))
 STATES = Consumer.State.values
 SIGNING_KEY = openapi.component(
     "SigningKey",
@@ -276,7 +276,7 @@ class SecretsView(ApiView):
     )
     def post(self, request: Request, channel: str, client_id: str) -> Response:
         """Make a new secret, shown once; the old ones sign beside it for `overlap_s` seconds."""
-        done = rotate_secret.rotate(
+        done = signing_secrets.rotate(
             channel,
             client_id,
             json_object(request, optional=True),
@@ -335,3 +335,19 @@ def _visible(caller: Caller, channel_id: int) -> QuerySet[Consumer]:
     mine = mine.filter(channel_id=channel_id)
     tenant = caller.tenant
     return mine if tenant.everything else mine.filter(team=tenant.team_id)
+
+
+class InboundAddressView(DoneView):
+    """The address at which its provider calls back."""
+
+    @openapi.operation(
+        "renewInboundAddress",
+        "Make another inbound address for a consumer",
+        tag="Consumers",
+        answers={200: CONSUMER},
+        errors=(404, 409, 412, 422),
+        parameters=(*PATH, *openapi.WRITING),
+    )
+    def post(self, request: Request, channel: str, client_id: str) -> Response:
+        """Make another address; at the former one nobody is heard any more."""
+        return self.done(renew_inbound.renew, request, channel, client_id)

@@ -13,18 +13,20 @@ from channels_app.conf import conf
 from channels_app.errors import NotFound
 from channels_app.models import Team
 from channels_app.rules import fields
-from channels_app.steps import register_team
-from channels_app.steps.register_team import FIELDS
+from channels_app.steps import teams
+from channels_app.steps.teams import TEAM_FIELDS
 
-SETTINGS = openapi.component("TeamSettings", fields.object_schema(FIELDS))
-CHANGES = openapi.component("TeamChanges", fields.object_schema(FIELDS, partial=True))
+SETTINGS = openapi.component("TeamSettings", fields.object_schema(TEAM_FIELDS))
+CHANGES = openapi.component("TeamChanges", fields.object_schema(TEAM_FIELDS, partial=True))
 EFFECTIVE = openapi.component(
     "EffectiveQuota",
     openapi.record(max_waiting_messages=openapi.MAYBE_WHOLE, max_waiting_bytes=openapi.MAYBE_WHOLE),
 )
 TEAM = openapi.component(
     "Team",
-    openapi.resource(fields.object_schema(FIELDS), slug=fields.slug.schema, effective=EFFECTIVE),
+    openapi.resource(
+        fields.object_schema(TEAM_FIELDS), slug=fields.slug.schema, effective=EFFECTIVE
+    ),
 )
 
 
@@ -79,7 +81,7 @@ class TeamView(ApiView):
     )
     def put(self, request: Request, team: str) -> Response:
         """Create or replace the team; the same body twice changes nothing."""
-        done = register_team.put(
+        done = teams.put(
             team,
             json_object(request, optional=True),
             actor=self.caller.actor,
@@ -98,7 +100,7 @@ class TeamView(ApiView):
     )
     def patch(self, request: Request, team: str) -> Response:
         """Change the given settings."""
-        done = register_team.patch(
+        done = teams.patch(
             team,
             json_object(request),
             actor=self.caller.actor,
@@ -116,7 +118,7 @@ def representation(team: Team) -> dict[str, Any]:
     }
     return {
         "slug": team.slug,
-        **register_team.describe(team),
+        **teams.describe(team),
         "effective": effective,
         **stamps(team),
     }

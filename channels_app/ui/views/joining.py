@@ -13,7 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_variables
 
 from channels_app.errors import BrokerError
-from channels_app.steps import accept_invitation, found_team
+from channels_app.steps import teams
 from channels_app.ui.access import PersonRequest, PersonView, actor
 from channels_app.ui.forms import TeamForm, tried
 
@@ -25,8 +25,8 @@ class JoinView(View):
 
     def get(self, request: HttpRequest, token: str) -> HttpResponse:
         """Which team, as what; and an account for who has none yet."""
-        invitation = accept_invitation.waiting(token)
-        context = {"invitation": invitation, "useless": accept_invitation.USELESS}
+        invitation = teams.waiting_invitation(token)
+        context = {"invitation": invitation, "useless": teams.USELESS}
         status = 200 if invitation else 404
         return TemplateResponse(request, "portal/join.html", context, status=status)
 
@@ -36,7 +36,7 @@ class JoinView(View):
         if not isinstance(user, User):
             return redirect("portal:join", token)
         try:
-            membership = accept_invitation.accept(token, user=user, actor=actor(request))
+            membership = teams.accept_invitation(token, user=user, actor=actor(request))
         except BrokerError as refused:
             messages.error(request, refused.detail)
             return redirect("portal:choose")
@@ -62,7 +62,7 @@ class FoundView(PersonView):
         form = TeamForm(request.POST)
         team = tried(
             form,
-            lambda: found_team.found(form.values(), founder=request.user, actor=actor(request)),
+            lambda: teams.found(form.values(), founder=request.user, actor=actor(request)),
         )
         if team is None:
             return self.page("portal/found.html", {"form": form}, status=422)

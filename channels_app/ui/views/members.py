@@ -12,7 +12,7 @@ from django.views.decorators.debug import sensitive_variables
 from channels_app import clock
 from channels_app.errors import BrokerError
 from channels_app.models import Invitation
-from channels_app.steps import change_membership, invite
+from channels_app.steps import teams
 from channels_app.ui import mail
 from channels_app.ui.access import TeamRequest, TeamView, actor
 from channels_app.ui.forms import InviteForm, RoleForm, tried
@@ -52,7 +52,7 @@ class InviteView(TeamView):
         form = InviteForm(request.POST)
         done = tried(
             form,
-            lambda: invite.invite(
+            lambda: teams.invite(
                 request.team.slug,
                 form.cleaned_data,
                 actor=actor(request),
@@ -86,11 +86,11 @@ class MemberView(TeamView):
         slug, who = request.team.slug, actor(request)
         try:
             if action == "remove":
-                gone = change_membership.end(slug, member, actor=who)
+                gone = teams.end_membership(slug, member, actor=who)
                 messages.success(request, f"{gone.user.get_username()} is no member any more.")
             else:
                 role = request.POST.get("role", "")
-                changed = change_membership.set_role(slug, member, role, actor=who)
+                changed = teams.set_role(slug, member, role, actor=who)
                 messages.success(request, f"{changed.user.get_username()} is {role} now.")
         except BrokerError as refused:
             messages.error(request, refused.detail)
@@ -106,7 +106,7 @@ class LeaveView(TeamView):
     def post(self, request: TeamRequest) -> HttpResponse:
         """Leave."""
         try:
-            change_membership.end(request.team.slug, request.membership.pk, actor=actor(request))
+            teams.end_membership(request.team.slug, request.membership.pk, actor=actor(request))
         except BrokerError as refused:
             messages.error(request, refused.detail)
             return redirect("portal:members", request.team.slug)
@@ -123,7 +123,7 @@ class InvitationView(TeamView):
     def post(self, request: TeamRequest, invitation: int) -> HttpResponse:
         """Take it back."""
         try:
-            invite.revoke(request.team.slug, invitation, actor=actor(request))
+            teams.revoke_invitation(request.team.slug, invitation, actor=actor(request))
         except BrokerError as refused:
             messages.error(request, refused.detail)
         else:

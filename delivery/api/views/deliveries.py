@@ -1,4 +1,4 @@
-"""Deliveries: lists of a consumer, one with its attempts, replay and cancel it."""
+"""Deliveries of a consumer: list, read, replay, cancel; and send a test delivery."""
 
 import os
 from datetime import timedelta
@@ -10,8 +10,10 @@ from rest_framework.response import Response
 
 from channels_app import clock
 from channels_app.api import cursor, etags
-from channels_app.api.base import ApiView
+from channels_app.api.base import ApiView, json_object
 from channels_app.api.cursor import Page
+from channels_app.config_cache import config_cache
+from channels_app.errors import Conflict, Invalid
 from channels_app.models import Consumer
 from channels_app.models.hints import by_index
 from channels_app.rules import ids, times
@@ -20,8 +22,34 @@ from delivery.api import bodies, documents, pages, policy, shapes
 from delivery.models import Attempt, Delivery
 from delivery.rules.lifecycle import DeliveryState
 from delivery.runtime import wakeups
+from delivery.runtime.probe import probe
 from delivery.steps import cancel, replay
 from delivery.steps.replay.filters import SKEW, id_at
+
+
+class ConsumerTestView(ApiView):
+    """One sample."""
+
+    scopes: ClassVar = {"POST": ("register",)}
+
+    @documents.test_consumer
+    def post(self, request: Request, channel: str, client_id: str) -> Response:
+        """Send the consumer a signed sample and show its answer.
+
+        Waits for up to 30 seconds. The sample is the example of an event type that the consumer
+        asked for, carries `Hookstation-Test: true` and is stored nowhere. A paused consumer is
+        tested too. Few may wait at once, and one of a team: 429 means try again in a moment.
+        """
+        consumer = policy.consumer_of(self.caller, channel, client_id)
+        if json_object(request, optional=True):
+            raise Invalid("invalid_fields", "A test takes no fields: send {} or nothing.")
+        view = config_cache.consumers({consumer.id}).get(consumer.id)
+        if view is None:
+            raise Conflict(
+                "consumer_retired", "The consumer was removed: nothing is sent to it any more."
+            )
+        return Response(shapes.probed(probe(view, team_id=self.caller.tenant.team_id)))
+
 
 MAX_ATTEMPTS = 200
 """Shown with one delivery, the newest ones."""

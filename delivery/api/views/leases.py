@@ -1,4 +1,7 @@
-"""Leases: what the holder says of what it received; each lease of a request has its own result."""
+"""Receive messages as a pull consumer, and settle their leases.
+
+Each lease of a request has its own result.
+"""
 
 from typing import ClassVar
 
@@ -9,6 +12,24 @@ from channels_app.api.base import ApiView
 from delivery.api import bodies, documents, pull
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing
+
+
+class ReceiveView(ApiView):
+    """The messages of one pull consumer."""
+
+    scopes: ClassVar = {"POST": pull.SCOPES}
+
+    @documents.receive
+    def post(self, request: Request, channel: str, client_id: str) -> Response:
+        """Take messages that are due, the most urgent first, and keep them until their lease ends.
+
+        Any number of workers may receive for one consumer: each message goes to one of them. Waits
+        up to `wait_s` seconds when there is nothing, and then answers with none. Acknowledge each
+        lease, or the message comes again. A paused consumer's messages wait.
+        """
+        read = request._request.read
+        return Response(pull.receive(self.caller, request.META, read, channel, client_id))
+
 
 TOO_LONG = "too_long"
 

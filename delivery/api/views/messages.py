@@ -1,6 +1,8 @@
-"""Messages: look at them and their deliveries, read the body, reschedule, cancel."""
+"""Messages of a channel: list, read, move and cancel, one by one or up to 200 at once."""
 
 import os
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.db.models import Q
@@ -10,18 +12,229 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from channels_app import clock, data_encryption
-from channels_app.api import etags
+from channels_app.api import cursor, etags, problems
 from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
-from channels_app.errors import KeyUnavailable, NotFound
-from channels_app.models import Message
+from channels_app.api.cursor import Page
+from channels_app.api.views.publish import PublishView
+from channels_app.errors import BrokerError, Invalid, KeyUnavailable, NotFound
+from channels_app.models import IdempotencyRecord, Message
+from channels_app.models.hints import by_index
 from channels_app.rules import ids
+from channels_app.rules.fields import Field
+from channels_app.rules.preconditions import ALWAYS, Precondition
 from channels_app.steps import note_opening
 from delivery.api import bodies, documents, pages, policy, shapes
 from delivery.models import Delivery
 from delivery.rules.outcome import Outcome
+from delivery.rules.principal import Principal
 from delivery.runtime import wakeups
 from delivery.steps import cancel, payloads, reschedule
+from delivery.steps.replay.filters import LARGEST_ID, SKEW, id_at
+
+STATES: dict[str, Q] = {
+    **{state.value: Q(state=state.value) for state in Message.State},
+    **{shown.value: Message.in_state(shown) for shown in Message.Shown},
+}
+"""What ``state=`` may say: a state as stored, or as shown; beside them ``scheduled``."""
+
+
+class ChannelMessagesView(PublishView):
+    """The messages of a channel: publishing is the parent's part of the address."""
+
+    scopes = PublishView.scopes | {"GET": ("read",)}
+
+    @documents.list_messages
+    def get(self, request: Request, channel: str) -> Response:
+        """Messages of a channel, newest first.
+
+        With a filter a page may hold fewer items than asked for, even none, while `next` is set:
+        each request looks at a bounded number of rows.
+        """
+        view = policy.channel_of(channel)
+        page = cursor.read(request)
+        now = clock.now()
+        wanted = pages.common(page) & policy.messages_on(self.caller, view.id)
+        if "state" in page.filters:
+            states = {**STATES, "scheduled": Message.scheduled(now)}
+            wanted &= pages.choose(page, "state", states)
+        return Response(
+            pages.answer(
+                page,
+                [self._rows(page, view.id)],
+                wanted,
+                lambda row: shapes.message(row, channel, now),
+            )
+        )
+
+    def _rows(self, page: Page, channel_id: int) -> Any:
+        """The range of the list: all of it, or the one message that the caller's key stands for."""
+        rows = _between(page, channel_id)
+        if "idempotency_key" not in page.filters:
+            return rows
+        producer = self.caller.producer
+        digest = IdempotencyRecord.digest_of(
+            channel_id, producer.id if producer else None, page.filters["idempotency_key"]
+        )
+        open_ones = IdempotencyRecord.objects.filter(digest=digest, expires_at__gt=clock.now())
+        return rows.filter(id__in=list(open_ones.values_list("message_id", flat=True)))
+
+
+def _between(page: Page, channel_id: int) -> Any:
+    """The channel's messages; keys rise with time, so a time range is a range of the index."""
+    begins, ends = pages.instant_of(page, "from"), pages.instant_of(page, "to")
+    first = id_at(begins - SKEW) if begins else 0
+    last = id_at(ends + SKEW) if ends else LARGEST_ID
+    rows = Message.objects.filter(channel_id=channel_id, id__gte=first, id__lte=last)
+    return Message.with_open(by_index(rows, "message_channel"))
+
+
+MAX_MESSAGES = 200
+"""They are locked and written together: a request should not last seconds."""
+
+Item = dict[str, Any]
+Result = dict[str, Any]
+Step = Callable[[Mapping[int, Item], Principal, datetime], Mapping[int, Result | BrokerError]]
+"""Changes messages by key, each as its item says."""
+
+
+class MoveView(ApiView):
+    """Give many messages other places on the timeline."""
+
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    @documents.move_messages
+    def post(self, request: Request) -> Response:
+        """Move up to 200 messages that wait, each to a place of its own.
+
+        Each is moved or refused by itself, as PATCH of one would do it; `version` is what If-Match
+        would say.
+        """
+        moved: set[int] = set()
+
+        def move(items: Mapping[int, Item], principal: Principal, now: datetime) -> dict[int, Any]:
+            results: dict[int, Result | BrokerError] = {}
+            moves: dict[int, reschedule.Move] = {}
+            for key, item in items.items():
+                condition = _condition(item)
+                try:
+                    values = bodies.move_of(item, now)
+                except BrokerError as refused:
+                    results[key] = refused
+                else:
+                    moves[key] = reschedule.Move(condition=condition, **values)
+            for key, done in reschedule.reschedule_many(moves, principal, now=now).items():
+                if isinstance(done, BrokerError):
+                    results[key] = done
+                    continue
+                moved.update(done.consumer_ids)
+                results[key] = {"status": 200, "version": done.message.version}
+            return results
+
+        answer = _each(self, request, bodies.MOVE_ITEM, move)
+        wakeups.notify_pumps(moved)
+        return answer
+
+
+class CancelView(ApiView):
+    """Take many messages back."""
+
+    scopes: ClassVar = {"POST": ("publish",)}
+
+    @documents.cancel_messages
+    def post(self, request: Request) -> Response:
+        """Cancel what is still queued of up to 200 messages.
+
+        Each is cancelled or refused by itself, as DELETE of one would do it; `version` is what
+        If-Match would say.
+        """
+
+        def take_back(
+            items: Mapping[int, Item], principal: Principal, now: datetime
+        ) -> dict[int, Any]:
+            done = cancel.cancel_messages(
+                {key: _condition(item) for key, item in items.items()},
+                principal,
+                now=now,
+                slot=os.getpid(),
+                unless_sent=True,
+            )
+            return {
+                key: one
+                if isinstance(one, BrokerError)
+                else {
+                    "status": 200,
+                    "version": one.message.version,
+                    "cancelled_count": one.cancelled_count,
+                }
+                for key, one in done.items()
+            }
+
+        return _each(self, request, bodies.CANCEL_ITEM, take_back)
+
+
+def _each(view: ApiView, request: Request, known: Mapping[str, Field], step: Step) -> Response:
+    """Every item's own result, in the request's order. Raises ApiProblem and Invalid."""
+    values = bodies.read(request, bodies.MANY)
+    items = values["messages"]
+    if not isinstance(items, list):
+        raise Invalid("invalid_fields", "A list of objects is needed.", field="messages")
+    if len(items) > MAX_MESSAGES:
+        raise Invalid("batch_too_large", f"Send at most {MAX_MESSAGES} at once.", field="messages")
+    principal = policy.principal_of(view.caller, values.get("reason", ""))
+    results: dict[int, Result | Exception] = {}
+    wanted: dict[int, Item] = {}
+    for place, item in enumerate(items):
+        try:
+            wanted[place] = bodies.cleaned(item, known)
+        except Invalid as refused:
+            results[place] = refused
+    rows = policy.own_messages(view.caller, {item["id"] for item in wanted.values()})
+    keys: dict[int, int] = {}
+    for place, item in wanted.items():
+        row = rows[item.pop("id")]
+        if isinstance(row, Exception):
+            results[place] = row
+        else:
+            keys[place] = row.id
+    # One that stands there twice is changed twice: in the order of the request.
+    while keys:
+        turn = {key: place for place, key in reversed(keys.items())}
+        done = step({key: wanted[place] for key, place in turn.items()}, principal, clock.now())
+        for key, place in turn.items():
+            results[place] = done[key]
+            del keys[place]
+    shown: list[Result] = [
+        {"id": _name(item)} | _representation(results[place]) for place, item in enumerate(items)
+    ]
+    count = sum(result["status"] == 200 for result in shown)
+    return Response({"items": shown, "done": count, "refused": len(shown) - count}, status=207)
+
+
+def _condition(item: Item) -> Precondition:
+    """The version that the message must have."""
+    version = item.pop("version", None)
+    return ALWAYS if version is None else Precondition(frozenset({version}), must_exist=True)
+
+
+def _name(item: object) -> str | None:
+    name = item.get("id") if isinstance(item, dict) else None
+    return (
+        name[:100].encode("ascii", "backslashreplace").decode() if isinstance(name, str) else None
+    )
+
+
+def _representation(result: Result | Exception) -> Result:
+    if isinstance(result, BrokerError):
+        problem = problems.document(result.status, result.code, result.detail, field=result.field)
+    elif isinstance(result, PermissionDenied):
+        problem = problems.document(403, str(result.get_codes()), str(result.detail))
+    else:
+        assert not isinstance(result, Exception)
+        return result
+    names = ("status", "code", "detail", "field")
+    return {name: problem[name] for name in names if name in problem}
+
 
 MAX_DELIVERIES = 1000
 """Shown with one message."""

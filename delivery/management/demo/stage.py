@@ -16,7 +16,7 @@ from django.db import connection
 from channels_app.models import ApiKey, Consumer, Team
 from channels_app.rules import keys
 from channels_app.rules.secrets import new_secret
-from channels_app.steps import api_keys, found_team
+from channels_app.steps import api_keys, teams
 from delivery.management import applying, declaration
 from delivery.management.base import Error
 from delivery.runtime.children import Bind, Unusable
@@ -104,7 +104,7 @@ def build(folder: Path, web: Bind, receiver: Bind) -> Stage:
     member_password = _account(folder / "member.password", MEMBER, is_operator=False)
     if not Team.objects.filter(slug=TEAM).exists():
         founder = User.objects.get(username=MEMBER)
-        found_team.found({"slug": TEAM, "name": "Shop"}, founder=founder, actor=ACTOR)
+        teams.found({"slug": TEAM, "name": "Shop"}, founder=founder, actor=ACTOR)
     consumers = {name: _secret(folder, name) for name in CONSUMERS}
     lines = "".join(f"/{name}={secret}\n" for name, secret in consumers.items())
     _write(folder / SECRETS, lines)

@@ -9,7 +9,7 @@ while sender.in_flight:
         ...
 """
 
-from delivery.steps.send.call import Call, Response
+from delivery.steps.send.handle import Call, Response
 from delivery.steps.send.sender import Sender
 
 __all__ = ["Call", "Response", "Sender"]

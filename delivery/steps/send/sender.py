@@ -13,9 +13,8 @@ import pycurl
 from channels_app.rules.addresses import Networks
 from delivery.rules.outcome import Outcome
 from delivery.steps.send import dns
-from delivery.steps.send.call import Call, CallRefused, Response
 from delivery.steps.send.dns import Known, Names, Place
-from delivery.steps.send.handle import Handle, Limits
+from delivery.steps.send.handle import Call, CallRefused, Handle, Limits, Response
 
 _EVENTS = {
     pycurl.POLL_IN: select.EPOLLIN,

@@ -11,7 +11,7 @@ from channels_app import clock
 from channels_app.errors import BrokerError, RateLimited
 from channels_app.models import Consumer
 from channels_app.rules.preconditions import Precondition
-from channels_app.steps import api_keys, register_consumer, rotate_secret, switch_consumer
+from channels_app.steps import api_keys, register_consumer, signing_secrets, switch_consumer
 from channels_app.ui.access import TeamRequest, actor
 from channels_app.ui.forms import complaint, tried
 from delivery.models import Counter, Delivery, Notice
@@ -183,7 +183,7 @@ class SecretView(WebhookView):
         form = RotateForm(request.POST)
         done = tried(
             form,
-            lambda: rotate_secret.rotate(
+            lambda: signing_secrets.rotate(
                 channel,
                 client_id,
                 {"overlap_s": form.cleaned_data["overlap_s"]},

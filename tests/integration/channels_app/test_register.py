@@ -16,13 +16,12 @@ from channels_app.rules.secrets import decode_secret, new_secret
 from channels_app.rules.tenants import Tenant
 from channels_app.rules.write_result import WriteResult
 from channels_app.steps import (
-    adopt_secret,
     api_keys,
     register_channel,
     register_consumer,
     register_event_type,
     register_producer,
-    rotate_secret,
+    signing_secrets,
     switch_consumer,
 )
 from tests.support.factories import ChannelFactory, ConsumerFactory, TeamFactory, secret_of
@@ -147,11 +146,11 @@ def test_each_consumer_signs_with_the_secret_that_was_chosen_for_it() -> None:
     names = [(it.channel.slug, it.client_id) for it in consumers]
     new, same = (decode_secret(it) for it in (new_secret(), secret_of(consumers[1])))
 
-    done = adopt_secret.adopt_all(
+    done = signing_secrets.adopt_all(
         [
-            adopt_secret.Adoption(*names[0], new),
-            adopt_secret.Adoption(names[0][0], "nobody", new),
-            adopt_secret.Adoption(*names[1], same),
+            signing_secrets.Adoption(*names[0], new),
+            signing_secrets.Adoption(names[0][0], "nobody", new),
+            signing_secrets.Adoption(*names[1], same),
         ],
         actor="command",
     )
@@ -178,7 +177,7 @@ def test_every_write_moves_the_version_by_one() -> None:
     done = register_consumer_put()
     assert done == 1
     assert switch_consumer.pause("orders", "billing", actor="x").row.version == 2
-    assert rotate_secret.rotate("orders", "billing", {}, actor="x").row.version == 3
+    assert signing_secrets.rotate("orders", "billing", {}, actor="x").row.version == 3
     patched = register_consumer.patch("orders", "billing", {"max_attempts": 3}, actor="x")
     assert patched.row.version == 4
 
@@ -197,7 +196,7 @@ def test_conditions_are_judged_under_the_lock() -> None:
     with pytest.raises(PreconditionFailed):
         switch_consumer.retire("orders", "billing", actor="x", condition=stale)
     with pytest.raises(PreconditionFailed):
-        rotate_secret.rotate("orders", "billing", {}, actor="x", condition=stale)
+        signing_secrets.rotate("orders", "billing", {}, actor="x", condition=stale)
     assert Consumer.objects.get().version == 1
 
 
@@ -213,7 +212,7 @@ def test_the_tenant_is_judged_by_the_step_too() -> None:
         lambda: switch_consumer.pause("orders", "billing", actor="x", tenant=stranger),
         lambda: switch_consumer.resume("orders", "billing", actor="x", tenant=stranger),
         lambda: switch_consumer.retire("orders", "billing", actor="x", tenant=stranger),
-        lambda: rotate_secret.rotate("orders", "billing", {}, actor="x", tenant=stranger),
+        lambda: signing_secrets.rotate("orders", "billing", {}, actor="x", tenant=stranger),
     ]
     for call in calls:
         with pytest.raises(NotFound):

@@ -20,7 +20,7 @@ from delivery.rules.direct_claim import ClaimAllowance, DirectClaim
 from delivery.runtime.pump import Pump
 from delivery.steps import claim, fanout, payloads, release
 from delivery.steps.claim import ClaimRequest
-from delivery.steps.fanout.waiting import FEW
+from delivery.steps.fanout import FEW
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,

@@ -14,7 +14,7 @@ from channels_app import clock
 from channels_app import config_cache as directory_module
 from channels_app.change_marker import change_marker
 from channels_app.models import Channel, Consumer, DirectoryVersion
-from channels_app.steps import register_channel, register_consumer, rotate_secret, switch_consumer
+from channels_app.steps import register_channel, register_consumer, signing_secrets, switch_consumer
 from delivery.models import Attempt, Delivery, PumpSlot
 from delivery.rules.lanes import lane_id
 from delivery.rules.principal import Principal
@@ -118,7 +118,7 @@ def test_a_new_address_and_a_new_secret_hold_for_all_that_begins(
     consumer = make_consumer(make_channel(), receiver.url("/old"))
     taken(pump, consumer, 40)
     move(consumer, receiver.url("/new"))
-    made = rotate_secret.rotate(
+    made = signing_secrets.rotate(
         consumer.channel.slug, consumer.client_id, {"overlap_s": 0}, actor="user:alice"
     )
     go_on(pump)

@@ -15,7 +15,7 @@ from delivery.runtime.capacity import CLAIM_BATCH
 from delivery.runtime.pump import FAN_OUT_GUARD
 from delivery.runtime.wakeups import wakeup_sender
 from delivery.steps import fanout
-from delivery.steps.fanout.waiting import MAX_SEEN
+from delivery.steps.fanout import MAX_SEEN
 from tests.support import pumping
 from tests.support.pumping import (
     all_finished,

@@ -15,9 +15,9 @@ from delivery.models import Attempt, Counter, Delivery, PullWorker
 from delivery.rules.lifecycle import FREE_ATTEMPTS
 from delivery.runtime import leasing, receiving
 from delivery.runtime.long_polling import long_polls
+from delivery.steps import fanout as fan_out
 from delivery.steps import leases as steps
 from delivery.steps import release
-from delivery.steps.fanout import waiting as fan_out
 from tests.support import calling
 from tests.support.api import LeanClient
 from tests.support.calling import Api, problem

@@ -8,7 +8,7 @@ import pytest
 from channels_app import clock
 from channels_app.models import Consumer
 from delivery.models import PullWorker
-from delivery.runtime.sticky_keys import circles
+from delivery.runtime.receiving import circles
 from delivery.steps import fanout, leases, sharing
 from tests.support.calling import problem
 from tests.support.ordering import check

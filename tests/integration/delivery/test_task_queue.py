@@ -19,8 +19,7 @@ from django_q.signing import PickleSerializer, SignedPackage
 from channels_app import clock
 from delivery import metrics
 from delivery.runtime import sweeps, task_queue, tasks
-from delivery.runtime.stop import Stop
-from delivery.runtime.task_queue import TaskBroker
+from delivery.runtime.task_queue import Stop, TaskBroker
 from tests.support.hostile import Bomb, signed_by_django_q2, stored
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.mysql]

@@ -36,7 +36,7 @@ from delivery.steps import (
     sharing,
 )
 from delivery.steps.claim import ClaimRequest
-from delivery.steps.fanout.waiting import MAX_SEEN
+from delivery.steps.fanout import MAX_SEEN
 from delivery.steps.settle import Result
 from tests.integration.indexes import judge as judge_module
 from tests.integration.indexes.judge import LARGE, Judge, judging

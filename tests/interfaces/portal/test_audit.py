@@ -14,7 +14,7 @@ from channels_app.steps import (
     api_keys,
     register_consumer,
     register_producer,
-    rotate_secret,
+    signing_secrets,
     switch_consumer,
 )
 from channels_app.ui.views import audit
@@ -55,7 +55,7 @@ def test_what_anybody_does_to_a_team_s_things_stands_there(team: Team, viewer: C
     api_keys.create({"scopes": ["read"]}, team="acme", **who)
     wanted = {"url": "http://127.0.0.1/hook", "team": "acme"}
     register_consumer.put("orders", "till", wanted, **who)
-    rotate_secret.rotate("orders", "till", {}, **who)
+    signing_secrets.rotate("orders", "till", {}, **who)
     switch_consumer.pause("orders", "till", **who)
     switch_consumer.resume("orders", "till", **who)
 

@@ -8,7 +8,7 @@ from django.test import Client
 
 from channels_app.models import Invitation, Membership, Team
 from channels_app.rules import ids
-from channels_app.steps import invite
+from channels_app.steps import teams
 from tests.interfaces.api.test_tenants import TABLES
 from tests.support import people, world
 from tests.support.factories import ApiKeyFactory, ConsumerFactory, DeliveryFactory, TeamFactory
@@ -33,7 +33,7 @@ def belongings(team: Team) -> dict[str, str]:
     people.person("somebody", team, "viewer")
     membership = Membership.objects.get(team=team)
     wish = {"email": "new@example.com", "role": "viewer"}
-    invited = invite.invite(team.slug, wish, actor="test", inviter="somebody")
+    invited = teams.invite(team.slug, wish, actor="test", inviter="somebody")
     key = ApiKeyFactory.create(team=team)
     return {
         **made.parameters,

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from channels_app.errors import Refused
 from channels_app.models import AuditEntry, Invitation, Membership, Team
-from channels_app.steps import accept_invitation, change_membership, invite
+from channels_app.steps import teams
 from tests.support import people
 from tests.support.factories import TeamFactory
 
@@ -185,11 +185,11 @@ def test_what_was_typed_stays_when_it_cannot_be_used(owner: Client) -> None:
 def test_a_team_cannot_be_flooded_with_invitations(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(invite, "MAX_OPEN", 1)
-    invite.invite("acme", {}, actor="user:o", inviter="o")
+    monkeypatch.setattr(teams, "MAX_OPEN", 1)
+    teams.invite("acme", {}, actor="user:o", inviter="o")
 
     with pytest.raises(Refused, match="take some back"):
-        invite.invite("acme", {}, actor="user:o", inviter="o")
+        teams.invite("acme", {}, actor="user:o", inviter="o")
 
 
 @pytest.mark.parametrize(
@@ -200,23 +200,23 @@ def test_taking_invitations_back_does_not_let_anybody_send_mail_without_end(
     team: Team, monkeypatch: pytest.MonkeyPatch, limit: str, team_slug: str, inviter: str
 ) -> None:
     TeamFactory.create(slug="blue")
-    monkeypatch.setattr(invite, limit, 1)
-    first = invite.invite("acme", {}, actor="user:olive", inviter="olive").row
-    invite.revoke("acme", first.pk, actor="user:olive")
+    monkeypatch.setattr(teams, limit, 1)
+    first = teams.invite("acme", {}, actor="user:olive", inviter="olive").row
+    teams.revoke_invitation("acme", first.pk, actor="user:olive")
 
     with pytest.raises(Refused, match="within a day"):
-        invite.invite(team_slug, {}, actor="a", inviter=inviter)
+        teams.invite(team_slug, {}, actor="a", inviter=inviter)
 
-    invite.invite("blue", {}, actor="a", inviter="otto")
+    teams.invite("blue", {}, actor="a", inviter="otto")
     Invitation.objects.update(created_at=timezone.now() - timedelta(days=1, seconds=1))
-    invite.invite(team_slug, {}, actor="a", inviter=inviter)
+    teams.invite(team_slug, {}, actor="a", inviter=inviter)
 
 
 @pytest.mark.parametrize("role", ["viewer", "editor"])
 def test_only_owners_decide_who_belongs(team: Team, owner: Client, role: str) -> None:
     client = people.person("eddy", team, role)
     olive = member("olive").pk
-    waiting = invite.invite("acme", {}, actor="user:o", inviter="o").row.pk
+    waiting = teams.invite("acme", {}, actor="user:o", inviter="o").row.pk
 
     for address in ("members/invite/", f"members/{olive}/role/", f"members/{olive}/remove/",
                     f"invitations/{waiting}/revoke/"):  # fmt: skip
@@ -289,9 +289,9 @@ def test_nobody_comes_back_by_an_invitation_of_their_own(
 
 def test_who_becomes_an_owner_keeps_what_waits(team: Team, owner: Client) -> None:
     people.person("vera", team, "viewer")
-    invite.invite("acme", {}, actor="user:vera", inviter="vera")
+    teams.invite("acme", {}, actor="user:vera", inviter="vera")
 
-    change_membership.set_role("acme", member("vera").pk, "owner", actor="user:olive")
+    teams.set_role("acme", member("vera").pk, "owner", actor="user:olive")
 
     assert Invitation.objects.get().revoked_at is None
 
@@ -309,7 +309,7 @@ def test_members_of_other_teams_cannot_be_reached_by_number(owner: Client) -> No
     other = TeamFactory.create(slug="other")
     people.person("tim", other, "owner")
     people.person("tom", other, "owner")
-    waiting = invite.invite("other", {}, actor="user:tim", inviter="tim").row.pk
+    waiting = teams.invite("other", {}, actor="user:tim", inviter="tim").row.pk
 
     owner.post(f"/portal/acme/members/{member('tim').pk}/remove/")
     owner.post(f"/portal/acme/members/{member('tim').pk}/role/", {"role": "viewer"})
@@ -365,7 +365,7 @@ def test_two_owners_who_leave_at_once_do_not_both_go() -> None:
     for name in ("olive", "otto"):
         people.person(name, team, "owner")
     rows = list(Membership.objects.values_list("pk", flat=True))
-    together(*[lambda row=row: change_membership.end("acme", row, actor="a") for row in rows])
+    together(*[lambda row=row: teams.end_membership("acme", row, actor="a") for row in rows])
 
     assert Membership.objects.filter(role="owner").count() == 1
 
@@ -374,10 +374,10 @@ def test_two_owners_who_leave_at_once_do_not_both_go() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_two_who_join_by_one_link_at_once_do_not_both_get_in() -> None:
     TeamFactory.create(slug="acme")
-    token = invite.invite("acme", {}, actor="a", inviter="o").secrets[0]
+    token = teams.invite("acme", {}, actor="a", inviter="o").secrets[0]
     users = [User.objects.create_user(name) for name in ("nora", "tim")]
     together(
-        *[lambda user=user: accept_invitation.accept(token, user=user, actor="a") for user in users]
+        *[lambda user=user: teams.accept_invitation(token, user=user, actor="a") for user in users]
     )
 
     assert Membership.objects.count() == 1
@@ -387,12 +387,12 @@ def test_two_who_join_by_one_link_at_once_do_not_both_get_in() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_who_joins_by_two_links_at_once_is_a_member_once() -> None:
     TeamFactory.create(slug="acme")
-    tokens = [invite.invite("acme", {}, actor="a", inviter="o").secrets[0] for _ in range(2)]
+    tokens = [teams.invite("acme", {}, actor="a", inviter="o").secrets[0] for _ in range(2)]
     user, refused = User.objects.create_user("nora"), []
 
     def join(token: str) -> None:
         try:
-            accept_invitation.accept(token, user=user, actor="a")
+            teams.accept_invitation(token, user=user, actor="a")
         except Refused as refusal:
             refused.append(refusal.detail)
 

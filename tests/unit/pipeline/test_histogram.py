@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.rules import histogram as brokers
-from pipeline.rules import histogram
-from pipeline.rules.histogram import bounds, bucket, percentile
+from pipeline.rules import health
+from pipeline.rules.health import bounds, bucket, percentile
 
 DURATIONS = st.integers(min_value=1, max_value=2**31 - 1)
 
@@ -56,5 +56,5 @@ def test_nothing_has_no_percentile() -> None:
 @given(st.dictionaries(st.integers(0, 124), st.integers(0, 10**12)), st.sampled_from([50, 99]))
 def test_the_console_reads_what_the_pipeline_wrote(counts: dict[int, int], percent: int) -> None:
     """The two share no code on purpose."""
-    assert brokers.percentile(counts, percent) == histogram.percentile(counts, percent)
+    assert brokers.percentile(counts, percent) == health.percentile(counts, percent)
     assert [brokers.bounds(place) for place in counts] == [bounds(place) for place in counts]

@@ -1,13 +1,18 @@
-"""Taking: lock what was chosen, end what is not to be sent any more, lease the rest."""
+"""Claim: lease due deliveries of chosen consumers, in index order (S0-34, S0-40).
+
+One short range per consumer and priority level finds candidates without locking anything; only
+those rows are then locked, by primary key. A consumer that may not be called now is never read,
+so its backlog costs its neighbours nothing.
+"""
 
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from channels_app import failpoints
+from channels_app import failpoints, transactions
 from channels_app.config_cache import config_cache
 from channels_app.models import new_id, raw
 from delivery import acks, dead_letters, lanes
@@ -15,12 +20,126 @@ from delivery.lanes import ClosingEntry
 from delivery.models import Attempt, Counter, Delivery
 from delivery.rules import lifecycle
 from delivery.rules.claimed import ClaimedDelivery
+from delivery.rules.fair_sharing import LEVELS, Row, by_age, share_out
 from delivery.rules.lanes import lane_id
 from delivery.rules.lifecycle import FINISHED, FREE_ATTEMPTS, DeliveryState, Reason
 from delivery.rules.outcome import Outcome
-from delivery.steps.claim.candidates import Candidates, ClaimRequest
+from delivery.rules.sharding import ALONE, Share
 
 TABLE = Delivery._meta.db_table
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """How much of one consumer's work to take."""
+
+    consumer_id: int
+    limit: int
+    lease_ms: int
+    owner: int
+    """Whose lease it will be: a pump's generation, or a pull worker."""
+    oldest_first: bool = False
+    """Ignore priority this time: the guard against starvation (S0-42)."""
+    spare: int = 0
+    """Rows behind those, in case that others hold some of them."""
+    levels: Sequence[int] = LEVELS
+    """Priorities to look at, where it is known which have something due."""
+    may_take_more: bool = False
+    """Whether the limit is a share, and more might be taken now."""
+    share: Share = ALONE
+    """Which rows are rather taken by other pumps. A preference and no lock: where nothing better is
+    due, they are taken, too, and a pump that does not keep up is helped."""
+
+    @property
+    def look(self) -> int:
+        """How many rows of each priority to look at: one more than are wanted of all owners'."""
+        return (self.limit + self.spare) * len(self.share.owners) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Ids of due rows, by consumer, in the order in which they are to be taken."""
+
+    first: dict[int, list[int]]
+    spare: dict[int, list[int]]
+    drained: frozenset[int]
+    """Consumers that had no more due rows than were asked for."""
+    left: dict[int, dict[int, datetime]] = field(default_factory=dict)
+    """When the earliest row that was not chosen is due, by consumer and priority."""
+
+
+def candidates_sql(wants: Sequence[ClaimRequest], now: datetime) -> tuple[str, list[Any]]:
+    """The query that finds what is due: one range per consumer and level, each in index order."""
+    terms = [(want.consumer_id, level, want.look) for want in wants for level in want.levels]
+    sql = raw.union(
+        f"SELECT id, consumer_id, priority, due_at FROM {TABLE} "
+        f"WHERE consumer_id = {consumer_id:d} AND priority = {level:d} AND due_at <= %s "
+        f"ORDER BY due_at, id LIMIT {limit:d}"
+        for consumer_id, level, limit in terms
+    )
+    return sql, [raw.text(now)] * len(terms)
+
+
+def choose(wants: Sequence[ClaimRequest], now: datetime, most: int | None = None) -> Candidates:
+    """The highest levels first, or the oldest where the guard says so; a want per consumer.
+
+    ``most`` limits all of them together (`rules.fair_sharing`).
+    """
+    found: dict[int, list[Row]] = {want.consumer_id: [] for want in wants}
+    for delivery_id, consumer_id, priority, due_at in raw.read(*candidates_sql(wants, now)):
+        found[consumer_id].append((-priority, due_at, delivery_id))
+    due = dict(found)
+    for want in wants:
+        if not want.share.is_all:
+            found[want.consumer_id] = list(_preferred(want, due[want.consumer_id]))
+        found[want.consumer_id].sort(key=by_age if want.oldest_first else None)
+    if most is None:
+        chosen = {want.consumer_id: found[want.consumer_id][: want.limit] for want in wants}
+    else:
+        chosen = share_out(
+            found,
+            {want.consumer_id: want.limit for want in wants},
+            {want.consumer_id for want in wants if want.may_take_more},
+            most,
+            oldest_first=any(want.oldest_first for want in wants),
+        )
+    first: dict[int, list[int]] = {}
+    spare: dict[int, list[int]] = {}
+    left: dict[int, dict[int, datetime]] = {}
+    for want in wants:
+        mine, rows = chosen[want.consumer_id], found[want.consumer_id]
+        if mine:
+            first[want.consumer_id] = [row[2] for row in mine]
+            spare[want.consumer_id] = [row[2] for row in rows[want.limit :][: want.spare]]
+        if len(mine) < len(due[want.consumer_id]):
+            left[want.consumer_id] = _earliest(set(due[want.consumer_id]).difference(mine))
+    return Candidates(first, spare, frozenset(found.keys() - left.keys()), left)
+
+
+def _preferred(want: ClaimRequest, rows: Sequence[Row]) -> Iterator[Row]:
+    """As many of each priority as are wanted; others' only where our own are not enough."""
+    by_level: dict[int, list[Row]] = {}
+    for row in rows:
+        by_level.setdefault(row[0], []).append(row)
+    for level in by_level.values():
+        level.sort(key=lambda row: (not want.share.prefers(row[2]), row))
+        yield from level[: want.limit + want.spare + 1]
+
+
+def _earliest(rows: set[Row]) -> dict[int, datetime]:
+    earliest: dict[int, Any] = {}
+    for priority, due_at, _ in rows:
+        if -priority not in earliest or due_at < earliest[-priority]:
+            earliest[-priority] = due_at
+    return {priority: _instant(due_at) for priority, due_at in earliest.items()}
+
+
+def _instant(value: datetime | str) -> datetime:
+    """A raw column as an instant: SQLite hands text out, MySQL naive UTC."""
+    instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return instant.replace(tzinfo=UTC)
+
+
 LAPSED = raw.Insert(
     Attempt,
     numbers=("id", "delivery_id", "number"),
@@ -328,3 +447,87 @@ def _claimed(row: _DueRow, lease_until: datetime) -> ClaimedDelivery:
         replayed=row.replay_id is not None,
         lease_until=lease_until,
     )
+
+
+T = TypeVar("T")
+
+IMMEDIATELY = timedelta(0)
+CONSUMERS_PER_QUERY = 40
+"""SQLite allows 500 terms of a union; 10 levels each."""
+
+
+def claim(
+    wants: Sequence[ClaimRequest],
+    *,
+    now: datetime,
+    slot: int,
+    ahead: timedelta = IMMEDIATELY,
+    most: int | None = None,
+) -> Claim:
+    """Lease due rows: ``in_flight``, ``attempt_count`` + 1, ``due_at`` at the lease's end.
+
+    ``slot`` is the caller's share of the counters. Rows that another worker holds
+    are skipped, never waited for. What waits and is due within ``ahead`` is claimed too, for a
+    worker that keeps it until then (``ClaimedDelivery.due_at``); no lease ends sooner by it. Of
+    several requests of one consumer the first is served first; `shared` tells what is whose.
+    ``most`` limits what `CONSUMERS_PER_QUERY` of them get together: then the highest priority goes
+    first across consumers, too (`rules.fair_sharing`).
+    """
+    holding = ClaimContext(wants, now, slot, ahead)
+    parts = [_claim_group(group, holding, most) for group in _groups(_merged(wants))]
+    return Claim(
+        rows=[row for part in parts for row in part.rows],
+        expired_count=sum(part.expired_count for part in parts),
+        rescued_count=sum(part.rescued_count for part in parts),
+        drained=frozenset[int]().union(*(part.drained for part in parts)),
+        left={key: due for part in parts for key, due in part.left.items()},
+    )
+
+
+def claim_chosen(
+    chosen: list[int], want: ClaimRequest, *, now: datetime, slot: int, anew: bool = False
+) -> Claim:
+    """The same for rows of one consumer that the caller chose among those that are due.
+
+    With ``anew`` what the owner itself holds is taken, too, as if its lease had lapsed.
+    """
+    if not chosen:
+        return Claim([])
+    choice = Candidates({want.consumer_id: chosen}, {}, frozenset())
+    return _take(choice, ClaimContext([want], now, slot, IMMEDIATELY, want.owner if anew else None))
+
+
+def _claim_group(wants: Sequence[ClaimRequest], holding: ClaimContext, most: int | None) -> Claim:
+    choice = choose(wants, holding.now + holding.ahead, most)
+    taken = _take(choice, holding) if choice.first else Claim([])
+    return replace(taken, drained=choice.drained, left=choice.left)
+
+
+def _take(choice: Candidates, holding: ClaimContext) -> Claim:
+    part = transactions.run(lambda: take(choice, holding), on_collision=new_id.reseed)
+    failpoints.reach("after_claim")
+    return part
+
+
+def _merged(wants: Sequence[ClaimRequest]) -> Sequence[ClaimRequest]:
+    """One for each consumer."""
+    by_consumer: dict[int, ClaimRequest] = {}
+    for want in wants:
+        known = by_consumer.get(want.consumer_id)
+        by_consumer[want.consumer_id] = (
+            replace(
+                want,
+                limit=known.limit + want.limit,
+                spare=known.spare + want.spare,
+                oldest_first=known.oldest_first or want.oldest_first,
+                levels=LEVELS,
+            )
+            if known
+            else want
+        )
+    return list(by_consumer.values())
+
+
+def _groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), CONSUMERS_PER_QUERY):
+        yield items[start : start + CONSUMERS_PER_QUERY]

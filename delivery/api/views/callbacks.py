@@ -1,4 +1,7 @@
-"""Callbacks of third parties, at an address that nobody else knows but its owner (S3-39)."""
+"""Acknowledgements by a later call, from consumers and from their providers (S3-39).
+
+The address that a delivery brought is the whole secret.
+"""
 
 import hmac
 import os
@@ -18,11 +21,42 @@ from channels_app.api.problems import ApiProblem
 from channels_app.errors import Invalid, NotFound
 from channels_app.models import Consumer
 from channels_app.rules import correlation as settings
+from channels_app.rules import fields
+from channels_app.rules.fields import Field
+from delivery.api import bodies, shapes
 from delivery.rules import correlation
 from delivery.rules.acks import AckResult
 from delivery.rules.correlation import ProviderStatus
 from delivery.runtime import wakeups
 from delivery.steps import acknowledge, correlate
+
+WORKING = "working"
+BODY: dict[str, Field] = {
+    "status": Field(fields.nullable(fields.choice("ok", "failed", WORKING))),
+    "error": Field(fields.nullable(fields.text(2000, lines=True))),
+}
+
+
+class AckView(OpenView):
+    """One delivery, by the token that it brought."""
+
+    @extend_schema(exclude=True)
+    def post(self, request: Request, token: str) -> Response:
+        """The consumer has it, has failed after all, or is at work and asks to be waited for."""
+        # Looked at first: of a stranger no body is waited for.
+        number = acknowledge.opened(token)
+        values = bodies.read(request, BODY, optional=True, sender=AuthenticatedRequest(number))
+        status = values.get("status", "ok")
+        if status == WORKING:
+            answered = acknowledge.extend_wait(number, now=clock.now())
+        else:
+            answered = acknowledge.acknowledge(
+                number, ok=status == "ok", now=clock.now(), slot=os.getpid()
+            )
+        if answered.due:
+            wakeups.notify_pumps(answered.due)
+        return Response({"result": answered.heard, "state": shapes.state(answered.delivery)})
+
 
 MAX_BYTES = 3 * 1024 * 1024
 """Of one callback: as much as Meta sends."""

@@ -1,0 +1,384 @@
+"""Teams: found and configure them, invite people, accept invitations, change memberships.
+
+A team begins with its founder as the only owner, and never loses its last owner. An invitation is a
+link that works once.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError
+
+from channels_app import clock, transactions
+from channels_app.errors import Invalid, NotFound, PreconditionFailed, Refused
+from channels_app.models import AuditEntry, Invitation, Membership, Team
+from channels_app.rules import fields, invitations, names, roles, settings, times
+from channels_app.rules.fields import Field, FieldError, InvalidValues
+from channels_app.rules.preconditions import ALWAYS, Precondition
+from channels_app.rules.write_result import WriteResult
+
+NEW_TEAM_FIELDS: dict[str, Field] = {
+    "slug": Field(fields.slug, required=True),
+    "name": Field(fields.text(200), required=True),
+}
+TAKEN = "Another team has this name already."
+
+
+def found(values: Mapping[str, Any], *, founder: User, actor: str) -> Team:
+    """Make the team. Raises Invalid, and Refused when the name is taken."""
+    try:
+        wanted = fields.clean(NEW_TEAM_FIELDS, values, partial=False)
+    except InvalidValues as bad:
+        raise Invalid.of(bad) from None
+    try:
+        return transactions.run(lambda: _found(wanted, founder, actor))
+    except IntegrityError:
+        # Two at once: the database decides.
+        raise Refused(TAKEN, field="slug") from None
+
+
+def _found(wanted: dict[str, Any], founder: User, actor: str) -> Team:
+    if Team.objects.filter(slug=wanted["slug"]).exists():
+        raise Refused(TAKEN, field="slug")
+    team = Team.objects.create(**wanted)
+    Membership.objects.create(team=team, user=founder, role=Membership.Role.OWNER)
+    AuditEntry.record(actor, "team.create", f"team:{team.slug}", team_id=team.pk, after=wanted)
+    return team
+
+
+TEAM_FIELDS: dict[str, Field] = {
+    "name": Field(
+        fields.text(200), kept=True, help="For people. A new team without one has its slug."
+    ),
+    "max_waiting_messages": settings.max_waiting_messages,
+    "max_waiting_bytes": settings.max_waiting_bytes,
+}
+"""What may be written; null limits mean the installation's. They hold for what its producers
+publish, on all channels together."""
+
+
+def put(
+    slug: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    condition: Precondition = ALWAYS,
+) -> WriteResult[Team]:
+    """Create the team or replace its settings; the same values twice change nothing.
+
+    Raises Invalid and Stale.
+    """
+    return _register(slug, values, actor, condition, partial=False)
+
+
+def patch(
+    slug: str,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    condition: Precondition = ALWAYS,
+) -> WriteResult[Team]:
+    """Change the given settings of an existing team. Raises Invalid, NotFound and Stale."""
+    return _register(slug, values, actor, condition, partial=True)
+
+
+def describe(team: Team) -> dict[str, Any]:
+    """The team's settings as they are written."""
+    return {name: getattr(team, name) for name in TEAM_FIELDS}
+
+
+def _register(
+    slug: str, values: Mapping[str, Any], actor: str, condition: Precondition, *, partial: bool
+) -> WriteResult[Team]:
+    if fault := names.slug(slug):
+        raise Invalid.of(InvalidValues([FieldError("team", fault)]))
+    try:
+        wanted = fields.clean(TEAM_FIELDS, values, partial=partial)
+    except InvalidValues as bad:
+        raise Invalid.of(bad) from None
+    return transactions.run(
+        lambda: _write(slug, wanted, actor, condition, create=not partial),
+        on_collision=lambda: None,
+    )
+
+
+def _write(
+    slug: str, wanted: dict[str, Any], actor: str, condition: Precondition, *, create: bool
+) -> WriteResult[Team]:
+    found = Team.objects.select_for_update().filter(slug=slug).first()
+    if found is None and not create:
+        raise NotFound("unknown_team", f"There is no team {slug}.")
+    if not condition.holds(found.version if found else None):
+        raise PreconditionFailed("stale_version", "The team has changed since; read it again.")
+    team = found or Team(slug=slug, name=slug)
+    before = describe(team) if found else None
+    for name, value in wanted.items():
+        setattr(team, name, value)
+    after = describe(team)
+    if before == after:
+        return WriteResult(team)
+    team.save()
+    AuditEntry.record(
+        actor,
+        "team.update" if found else "team.create",
+        f"team:{slug}",
+        team_id=team.pk,
+        before=before,
+        after=after,
+    )
+    return WriteResult(team, created=found is None, changed=True)
+
+
+MAX_OPEN = 100
+"""Invitations of one team that wait at one time."""
+MAX_OF_TEAM = 100
+MAX_OF_PERSON = 50
+"""Made within a day: each may send mail to an address that never asked for it."""
+
+
+def _address(value: str) -> str | None:
+    try:
+        if value:
+            validate_email(value)
+    except ValidationError:
+        return "This is no e-mail address."
+    return None
+
+
+def _days(value: object) -> int:
+    number = fields.whole_number(value)
+    if number not in invitations.DAYS:
+        raise ValueError(f"Choose from {', '.join(map(str, invitations.DAYS))} days.")
+    return number
+
+
+INVITATION_FIELDS: dict[str, Field] = {
+    "role": Field(fields.choice(*roles.ROLES), default="viewer"),
+    "email": Field(fields.text(254, check=_address), default=""),
+    "days": Field(_days, default=7),
+}
+
+
+def invite(
+    team: str, values: Mapping[str, Any], *, actor: str, inviter: str
+) -> WriteResult[Invitation]:
+    """Make an invitation; ``secrets`` holds what the link ends in, once.
+
+    Raises Invalid, and Refused when too many wait already or were made in the last day.
+    """
+    try:
+        wanted = fields.clean(INVITATION_FIELDS, values, partial=False)
+    except InvalidValues as bad:
+        raise Invalid.of(bad) from None
+    return transactions.run(lambda: _invite(team, wanted, actor, inviter))
+
+
+def revoke_invitation(team: str, invitation_id: int, *, actor: str) -> None:
+    """Make a waiting invitation useless. Raises Refused when it waits no more."""
+    transactions.run(lambda: _revoke_invitation(team, invitation_id, actor))
+
+
+def _invite(
+    team_slug: str, wanted: dict[str, Any], actor: str, inviter: str
+) -> WriteResult[Invitation]:
+    team = Team.objects.select_for_update().get(slug=team_slug)
+    now = clock.now()
+    waiting = team.invitations.filter(accepted_at=None, revoked_at=None, expires_at__gt=now)
+    if waiting.count() >= MAX_OPEN:
+        raise Refused(f"{MAX_OPEN} invitations wait already; take some back first.")
+    made = Invitation.objects.filter(created_at__gt=now - timedelta(days=1))
+    if made.filter(team=team).count() >= MAX_OF_TEAM:
+        raise Refused(f"{MAX_OF_TEAM} invitations were made within a day; go on tomorrow.")
+    if made.filter(invited_by=inviter).count() >= MAX_OF_PERSON:
+        raise Refused(f"You made {MAX_OF_PERSON} invitations within a day; go on tomorrow.")
+    token = invitations.generate()
+    invitation = Invitation.objects.create(
+        team=team,
+        role=wanted["role"],
+        email=wanted["email"],
+        digest=invitations.digest(token) or "",
+        invited_by=inviter,
+        created_at=now,
+        expires_at=now + timedelta(days=wanted["days"]),
+    )
+    after = {
+        "role": invitation.role,
+        "email": invitation.email,
+        "expires_at": times.text(invitation.expires_at),
+    }
+    target = f"invitation:{invitation}"
+    AuditEntry.record(actor, "invitation.create", target, team_id=team.pk, after=after)
+    return WriteResult(invitation, created=True, changed=True, secrets=(token,))
+
+
+def _revoke_invitation(team_slug: str, invitation_id: int, actor: str) -> None:
+    mine = Invitation.objects.select_for_update().filter(team__slug=team_slug, id=invitation_id)
+    invitation = mine.filter(accepted_at=None, revoked_at=None).first()
+    if invitation is None:
+        raise Refused("The invitation has been used or revoked already.")
+    invitation.revoked_at = clock.now()
+    invitation.save(update_fields=["revoked_at"])
+    target = f"invitation:{invitation}"
+    AuditEntry.record(actor, "invitation.revoke", target, team_id=invitation.team_id)
+
+
+USELESS = "This invitation has been used, has ended or was revoked. Ask for a new one."
+
+MAX_ACCOUNTS = 3
+"""That one link makes: it is for one person, who may begin anew."""
+SIGNED_UP = "invitation.sign_up"
+
+
+def waiting_invitation(token: str) -> Invitation | None:
+    """The invitation that a link leads to, as long as somebody may use it."""
+    digest = invitations.digest(token)
+    if digest is None:
+        return None
+    known = Invitation.objects.select_related("team").filter(digest=digest)
+    return known.filter(accepted_at=None, revoked_at=None, expires_at__gt=clock.now()).first()
+
+
+def accept_invitation(token: str, *, user: User, actor: str) -> Membership:
+    """Make the person a member. Raises Refused; a member's click uses nothing up."""
+    try:
+        return transactions.run(lambda: _accept_invitation(token, user, actor))
+    except IntegrityError:
+        # The same person by two links at once: the database decides, and the other link waits on.
+        raise Refused("You belong to this team already.") from None
+
+
+def lets_sign_up(token: str) -> bool:
+    """Whether who holds the link may make an account: one that leaks is no open door."""
+    invitation = waiting_invitation(token)
+    if invitation is None:
+        return False
+    made = AuditEntry.objects.filter(target=f"invitation:{invitation}", action=SIGNED_UP)
+    return made.count() < MAX_ACCOUNTS
+
+
+def note_sign_up(token: str, *, actor: str) -> None:
+    """Count an account that was made by way of the link, where the team's owners see it."""
+    invitation = waiting_invitation(token)
+    if invitation is not None:
+        target = f"invitation:{invitation}"
+        AuditEntry.record(actor, SIGNED_UP, target, team_id=invitation.team_id)
+
+
+def _accept_invitation(token: str, user: User, actor: str) -> Membership:
+    found = waiting_invitation(token)
+    # Whoever comes second waits here, and then finds it used.
+    locked = Invitation.objects.select_for_update().filter(pk=found.pk) if found else None
+    invitation = locked.filter(accepted_at=None, revoked_at=None).first() if locked else None
+    if invitation is None:
+        raise Refused(USELESS)
+    team = invitation.team
+    if Membership.objects.filter(team=team, user=user).exists():
+        raise Refused(f"You belong to {team.name} already.")
+    invitation.accepted_at = clock.now()
+    invitation.save(update_fields=["accepted_at"])
+    membership = Membership.objects.create(team=team, user=user, role=invitation.role)
+    AuditEntry.record(
+        actor,
+        "invitation.accept",
+        f"membership:{team.slug}/{user.get_username()}",
+        team_id=team.pk,
+        after={"role": membership.role, "invitation": invitation.pk, "by": invitation.invited_by},
+    )
+    return membership
+
+
+LAST = "The team would have no owner. Make somebody else an owner first."
+
+
+def set_role(team: str, membership_id: int, role: str, *, actor: str) -> Membership:
+    """Give a member another role. Raises Invalid and Refused."""
+    if role not in roles.ROLES:
+        raise Invalid.of(
+            InvalidValues([FieldError("role", f"Choose from {', '.join(roles.ROLES)}.")])
+        )
+    return transactions.run(lambda: _set_role(team, membership_id, role, actor))
+
+
+def end_membership(team: str, membership_id: int, *, actor: str) -> Membership:
+    """Take a member out, or let them leave: what they made stays the team's. Raises Refused."""
+    return transactions.run(lambda: _end_membership(team, membership_id, actor))
+
+
+def _set_role(team: str, membership_id: int, role: str, actor: str) -> Membership:
+    membership = _locked(team, membership_id)
+    before = membership.role
+    if role == before:
+        return membership
+    _check_owner_stays(membership)
+    membership.role = role
+    membership.save(update_fields=["role"])
+    AuditEntry.record(
+        actor,
+        "membership.change",
+        _target(membership),
+        team_id=membership.team_id,
+        before={"role": before},
+        after={"role": role},
+    )
+    if before == Membership.Role.OWNER:
+        _take_invitations_back(membership, actor)
+    return membership
+
+
+def _end_membership(team: str, membership_id: int, actor: str) -> Membership:
+    membership = _locked(team, membership_id)
+    _check_owner_stays(membership)
+    AuditEntry.record(
+        actor,
+        "membership.end",
+        _target(membership),
+        team_id=membership.team_id,
+        before={"role": membership.role},
+    )
+    _take_invitations_back(membership, actor)
+    membership.delete()
+    return membership
+
+
+def _locked(slug: str, membership_id: int) -> Membership:
+    # The team's row and not the member's: two owners who leave at once must see each other.
+    team = Team.objects.select_for_update().get(slug=slug)
+    found = team.memberships.select_related("user", "team").filter(pk=membership_id).first()
+    if found is None:
+        raise Refused("This person is no member any more.")
+    return found
+
+
+def _check_owner_stays(membership: Membership) -> None:
+    if membership.role != Membership.Role.OWNER:
+        return
+    owners = Membership.objects.filter(
+        team=membership.team_id, role=Membership.Role.OWNER, user__is_active=True
+    )
+    if not owners.exclude(pk=membership.pk).exists():
+        raise Refused(LAST)
+
+
+def _take_invitations_back(membership: Membership, actor: str) -> None:
+    # One that they made for themselves would bring them back, as owner.
+    now = clock.now()
+    waiting = Invitation.objects.select_for_update().filter(
+        team=membership.team_id,
+        invited_by=membership.user.get_username(),
+        accepted_at=None,
+        revoked_at=None,
+        expires_at__gt=now,
+    )
+    for invitation in waiting.select_related("team"):
+        invitation.revoked_at = now
+        invitation.save(update_fields=["revoked_at"])
+        target = f"invitation:{invitation}"
+        AuditEntry.record(actor, "invitation.revoke", target, team_id=membership.team_id)
+
+
+def _target(membership: Membership) -> str:
+    return f"membership:{membership.team.slug}/{membership.user.get_username()}"
