@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar
 
 import httpx
 
+from hookstation_client.addresses import Address, Addresses
 from hookstation_client.errors import ConnectionFailed, HookstationError, error_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ _NOTHING_DONE = frozenset({429, 503, 507})
 """Statuses with which the broker says that it did nothing."""
 _AMBIGUOUS = frozenset({408, 500, 502, 504})
 """Statuses after which the request may have had its effect."""
+_AWAY = frozenset({502, 503, 504})
+"""Statuses that, without ``Retry-After``, come from a proxy or a host that ends."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,51 @@ def wait_before_retry(
         return None
     backoff = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0**retry)
     return max(asked, backoff * 0.5) + random.uniform(0, backoff * 0.5)
+
+
+class Tries:
+    """The tries of one call: at which address, and after how long.
+
+    A round tries each address at most once, without a wait, while they are away; so many retries
+    mean so many rounds more.
+    """
+
+    def __init__(self, call: Call[Any], addresses: Addresses, retries: int) -> None:
+        self._call = call
+        self._addresses = addresses
+        self._retries = retries
+        self._retry = 0
+        self._tried: list[Address] = []
+        self._address: Address | None = None
+
+    def address(self) -> Address:
+        """Where to send it now."""
+        if self._address is None:
+            self._address = self._addresses.choose(self._tried)
+        assert self._address is not None  # wait_after begins a new round after the last one
+        return self._address
+
+    def wait_after(self, error: HookstationError) -> float | None:
+        """Seconds to wait before the next try, None when the error is final."""
+        if is_away(error):
+            address = self.address()
+            self._addresses.avoid(address)
+            self._address = None
+            self._tried.append(address)
+            if _may_repeat(self._call, error) and self._addresses.choose(self._tried) is not None:
+                return 0.0
+        wait = wait_before_retry(self._call, error, self._retry, self._retries)
+        if wait is not None:
+            self._retry += 1
+            self._tried.clear()
+        return wait
+
+
+def is_away(error: HookstationError) -> bool:
+    """Whether another address of the broker may answer."""
+    if isinstance(error, ConnectionFailed):
+        return not isinstance(error.__cause__, httpx.PoolTimeout)
+    return error.status in _AWAY and error.retry_after is None
 
 
 def connection_failed(call: Call[Any], cause: httpx.TransportError) -> ConnectionFailed:

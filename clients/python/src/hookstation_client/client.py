@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import (
@@ -15,17 +17,18 @@ from typing import (
 
 import httpx
 
+from hookstation_client.addresses import CONNECT_TIMEOUT_S, Address, Addresses, addresses_of
 from hookstation_client.buffer import AsyncBuffer, Buffer, Refused
 from hookstation_client.calls import (
     Call,
     Pages,
+    Tries,
     async_listing,
     awaiting,
     blocking,
     check,
     connection_failed,
     listing,
-    wait_before_retry,
 )
 from hookstation_client.errors import HookstationError, LeaseLost
 from hookstation_client.models import ReceivedMessage, Settled, received_fields
@@ -44,16 +47,16 @@ class _Common:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
+        looks_up: bool = True,
     ) -> None:
-        found = url or os.environ.get("HOOKSTATION_URL")
-        if not found:
-            raise ValueError("Pass the broker's address, or set HOOKSTATION_URL.")
-        self.url = found.rstrip("/")
+        urls = addresses_of(url)
+        self._addresses = Addresses(urls, looks_up=looks_up)
+        self.url = ",".join(urls)
         self.timeout = timeout
         self.retries = retries
         self.key = key or os.environ.get("HOOKSTATION_KEY") or ""
@@ -63,14 +66,19 @@ class _Common:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    def _request(self, http: Any, call: Call[Any]) -> httpx.Request:
+    def _tries(self, call: Call[Any]) -> Tries:
+        return Tries(call, self._addresses, self.retries)
+
+    def _request(self, http: Any, call: Call[Any], address: Address) -> httpx.Request:
+        connect = min(self.timeout, CONNECT_TIMEOUT_S) if len(self._addresses) > 1 else self.timeout
         request: httpx.Request = http.build_request(
             call.method,
-            self.url + call.path,
+            address.url + call.path,
             params=call.params or None,
-            headers={"Authorization": f"Bearer {self.key}", **call.headers},
+            headers={"Authorization": f"Bearer {self.key}", **address.headers, **call.headers},
             content=call.content,
-            timeout=httpx.Timeout(self.timeout, read=self.timeout + call.wait_s),
+            timeout=httpx.Timeout(self.timeout, connect=connect, read=self.timeout + call.wait_s),
+            extensions=address.extensions,
         )
         return request
 
@@ -78,23 +86,26 @@ class _Common:
 class Hookstation(_Common):
     """The blocking client. It may be used by several threads.
 
-    ``url`` and ``key`` come from ``HOOKSTATION_URL`` and ``HOOKSTATION_KEY`` unless given.
+    ``url`` and ``key`` come from ``HOOKSTATION_URL`` and ``HOOKSTATION_KEY`` unless given. ``url``
+    may be several addresses of one broker, and so is a host name with several DNS records: while
+    one is away, the next one is tried.
     ``timeout`` is seconds for connecting, sending and each read of a response; a long poll waits
-    longer by its own time. A failed request is repeated up to ``retries`` times where that is safe,
-    always with the same idempotency key. ``http`` is a client of httpx to be used instead of one
-    of our own, for certificates, proxies and the like.
+    longer by its own time. A failed request is repeated up to ``retries`` times, at each address,
+    where that is safe, always with the same idempotency key. ``http`` is a client of httpx to be
+    used instead of one of our own, for certificates, proxies and the like; it alone looks host
+    names up.
     """
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
         http: httpx.Client | None = None,
     ) -> None:
-        super().__init__(url, key=key, timeout=timeout, retries=retries)
+        super().__init__(url, key=key, timeout=timeout, retries=retries, looks_up=http is None)
         self._given_http = http
         self._http = http or self._new_http()
         self._pid = os.getpid()
@@ -226,23 +237,30 @@ class Hookstation(_Common):
         self.close()
 
     def _send(self, call: Call[T]) -> T:
-        retry = 0
+        tries = self._tries(call)
         while True:
+            self._look_up()
             try:
-                return call.parse(check(self._once(call)))
+                return call.parse(check(self._once(call, tries.address())))
             except HookstationError as error:
-                wait = wait_before_retry(call, error, retry, self.retries)
+                wait = tries.wait_after(error)
                 if wait is None:
                     raise
             time.sleep(wait)
-            retry += 1
 
-    def _once(self, call: Call[Any]) -> httpx.Response:
+    def _look_up(self) -> None:
+        for name in self._addresses.names():
+            # A failure is the connection's to report.
+            with contextlib.suppress(OSError):
+                found = socket.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
+                self._addresses.add_records(name.url, found)
+
+    def _once(self, call: Call[Any], address: Address) -> httpx.Response:
         if self._pid != os.getpid() and self._given_http is None:
             # After a fork the connections belong to the parent process.
             self._http, self._pid = self._new_http(), os.getpid()
         try:
-            return self._http.send(self._request(self._http, call))
+            return self._http.send(self._request(self._http, call, address))
         except httpx.TransportError as error:
             raise connection_failed(call, error) from error
 
@@ -264,14 +282,14 @@ class AsyncHookstation(_Common):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
         key: str | None = None,
         timeout: float = TIMEOUT_S,
         retries: int = RETRIES,
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        super().__init__(url, key=key, timeout=timeout, retries=retries)
+        super().__init__(url, key=key, timeout=timeout, retries=retries, looks_up=http is None)
         self._given_http = http
         self._http = http or httpx.AsyncClient(limits=_limits())
 
@@ -399,20 +417,28 @@ class AsyncHookstation(_Common):
         await self.close()
 
     async def _send(self, call: Call[T]) -> T:
-        retry = 0
+        tries = self._tries(call)
         while True:
+            await self._look_up()
             try:
-                return call.parse(check(await self._once(call)))
+                return call.parse(check(await self._once(call, tries.address())))
             except HookstationError as error:
-                wait = wait_before_retry(call, error, retry, self.retries)
+                wait = tries.wait_after(error)
                 if wait is None:
                     raise
             await asyncio.sleep(wait)
-            retry += 1
 
-    async def _once(self, call: Call[Any]) -> httpx.Response:
+    async def _look_up(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in self._addresses.names():
+            # A failure is the connection's to report.
+            with contextlib.suppress(OSError):
+                found = await loop.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
+                self._addresses.add_records(name.url, found)
+
+    async def _once(self, call: Call[Any], address: Address) -> httpx.Response:
         try:
-            return await self._http.send(self._request(self._http, call))
+            return await self._http.send(self._request(self._http, call, address))
         except httpx.TransportError as error:
             raise connection_failed(call, error) from error
 

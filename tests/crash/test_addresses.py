@@ -1,0 +1,144 @@
+"""Clients that know two hosts of one installation, which are killed in turn."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from tests.crash.failpoint import TIMEOUT_S
+from tests.support.broker import Broker, fresh_database, wait_until
+from tests.support.conformance import DRIVERS, Driver, Proxy
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mysql]
+CLIENTS = ["python", "python-asyncio"]
+"""The drivers of clients/conformance whose clients take several addresses."""
+SETTINGS = {"HOOKSTATION_WEB_WORKERS": "1", "HOOKSTATION_GRACE_S": "4"}
+BETWEEN = 20
+"""Messages that are stored before a host is killed, and after."""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Broker, Broker]]:
+    with django_db_blocker.unblock(), fresh_database(tmp_path) as url:
+        pair = []
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            pair.append(Broker(tmp_path / name, url, **SETTINGS))
+        one, other = pair
+        one.set_up()
+        other.http.headers.update(one.http.headers)
+        try:
+            one.start()
+            other.start()
+            yield one, other
+        finally:
+            one.end()
+            other.end()
+
+
+class Publisher(threading.Thread):
+    """Publishes through a driver until it is told to end."""
+
+    def __init__(self, driver: Driver, number: int) -> None:
+        super().__init__(daemon=True)
+        self._driver = driver
+        self._number = number
+        self.ending = threading.Event()
+        self.stored: dict[str, str] = {}
+        """The body by the id of each message that was acknowledged."""
+        self.errors: list[Any] = []
+
+    def run(self) -> None:
+        n = 0
+        while not self.ending.is_set():
+            body = json.dumps({"publisher": self._number, "n": n})
+            try:
+                answer = self._driver.ask("publish", channel="orders", body=body)
+            except AssertionError as error:
+                answer = {"error": str(error)}
+            if "error" in answer:
+                self.errors.append(answer["error"])
+                return
+            self.stored[answer["ok"]["id"]] = body
+            n += 1
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_no_error_reaches_a_caller_while_one_of_two_hosts_answers(
+    client: str, hosts: tuple[Broker, Broker]
+) -> None:
+    one, other = hosts
+    one.call("PUT", "/channels/orders", 201, json={"idempotency_window_s": 3600})
+    # Before it is killed, the first host stores messages whose answers are lost.
+    way = Proxy(one.port)
+    environment = {
+        **DRIVERS[client].get("environment", {}),
+        "HOOKSTATION_URL": f"{way.url},http://127.0.0.1:{other.port}",
+        "HOOKSTATION_KEY": str(one.http.headers["Authorization"]).removeprefix("Bearer "),
+    }
+    drivers = [Driver(DRIVERS[client]["command"], environment) for _ in range(4)]
+    publishers = [Publisher(driver, number) for number, driver in enumerate(drivers)]
+    try:
+        for publisher in publishers:
+            publisher.start()
+        _go_on(publishers)
+        way.drop_answers = 2  # the publishers behind them go on, the others meet the kill
+        wait_until(lambda: not way.drop_answers, TIMEOUT_S, "no answer was lost")
+        _kill(one)
+        _go_on(publishers)
+        one.start()
+        _kill(other)
+        _go_on(publishers)
+        for publisher in publishers:
+            publisher.ending.set()
+            publisher.join(TIMEOUT_S)
+        assert [publisher.errors for publisher in publishers] == [[]] * len(publishers)
+    finally:
+        for driver in drivers:
+            driver.kill()
+        way.close()
+
+    told = {id: body for publisher in publishers for id, body in publisher.stored.items()}
+    kept = _messages(one)
+    assert len(kept) == len(set(kept))
+    assert set(kept) == set(told)
+    assert len(set(told.values())) == len(told)
+
+
+def _go_on(publishers: list[Publisher]) -> None:
+    """Wait until each has stored some more messages, or failed."""
+    before = [len(publisher.stored) for publisher in publishers]
+
+    def done() -> bool:
+        return all(
+            publisher.errors or len(publisher.stored) >= count + BETWEEN
+            for publisher, count in zip(publishers, before, strict=True)
+        )
+
+    wait_until(done, TIMEOUT_S, "the publishers do not go on")
+
+
+def _kill(host: Broker) -> None:
+    """Kill all processes of a host while requests are on their way."""
+    assert host.process is not None
+    os.killpg(host.process.pid, signal.SIGKILL)
+    host.process.wait(TIMEOUT_S)
+
+
+def _messages(host: Broker) -> list[str]:
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = host.call(
+            "GET", "/channels/orders/messages", 200, params={"limit": 200, "cursor": cursor}
+        )
+        found += [item["id"] for item in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            return found
