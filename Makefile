@@ -200,7 +200,7 @@ format: $(VENV)/.lint ## Put the code into the house's form
 	$(BIN)/ruff format
 
 clean: ## Remove everything that make made; the data of a local broker stays
-	rm -rf $(VENV) .sdks mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .sdks .clients mutants staticfiles .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- Stamps: one for each set of packages that was installed from the present lock -----------------

@@ -321,6 +321,16 @@ def django_receiving(stage: Stage) -> Application:
     return _web_shop(stage, "django-receiving")
 
 
+def go_net_http(stage: Stage) -> Application:
+    """A shop on net/http, in Go."""
+    return _web_shop(stage, "go-net-http")
+
+
+def java_httpserver(stage: Stage) -> Application:
+    """A shop on the JDK's HTTP server."""
+    return _web_shop(stage, "java-httpserver")
+
+
 def django(stage: Stage) -> Application:
     """Orders in an outbox: stored when they are committed, worked off when they are published."""
     file = stage.folder / "shop.sqlite3"
@@ -367,7 +377,7 @@ def web_process(broker: Broker) -> int:
     "example",
     [
         *(boto3, celery_sqs, django_q2, celery, celery_in_fastapi, celery_in_flask),
-        *(celery_in_django, fastapi, flask, django_receiving, django),
+        *(celery_in_django, fastapi, flask, django_receiving, django, go_net_http, java_httpserver),
     ],
 )
 def test_kills_lose_no_acknowledged_message(

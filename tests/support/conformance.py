@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,11 +26,17 @@ from django.conf import settings
 from standardwebhooks import Webhook
 
 from channels_app.rules.secrets import new_secret
+from tests.support import toolchains
 from tests.support.broker import Broker
 
 ROOT = Path(settings.BASE_DIR)
 FOLDER = ROOT / "clients/conformance"
 DRIVERS: Mapping[str, Any] = json.loads((FOLDER / "drivers.json").read_text())
+BUILDERS: Mapping[str, Callable[[], object]] = {
+    "go": toolchains.build_go,
+    "java": toolchains.build_java,
+}
+"""By client: what makes its driver, where that is compiled. Raises `toolchains.Missing`."""
 SCENARIOS: Sequence[Any] = json.loads((FOLDER / "scenarios.json").read_text(encoding="utf-8"))
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 PYTHON = os.environ.get("HOOKSTATION_CLIENT_PYTHON", sys.executable)
@@ -151,6 +157,17 @@ def _answer(
     handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()
     handler.wfile.write(body)
+
+
+def build_drivers() -> Mapping[str, str]:
+    """Build the drivers that are compiled; of each that this machine cannot build, why not."""
+    lacking = {}
+    for client, build in BUILDERS.items():
+        try:
+            build()
+        except toolchains.Missing as missing:
+            lacking[client] = str(missing)
+    return lacking
 
 
 class Driver:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
+import pytest
 
-from tests.support import ports
+from tests.support import ports, toolchains
 from tests.support.broker import ROOT, wait_until
 from tests.support.door import Door
 
@@ -41,6 +42,21 @@ def sqs_environment(example: str, version: str, door: Door) -> dict[str, str]:
         assert said["AWS_ENDPOINT_URL_SQS"] == "http://127.0.0.1:8000"
         said |= door.environment
     return said
+
+
+COMPILED = ("go-net-http", "java-httpserver")
+
+
+def compiled(example: str, version: str, port: int) -> list[str]:
+    """The command of a compiled web application; builds it, or skips the test."""
+    try:
+        if example == "go-net-http":
+            return [str(toolchains.build_go_example() / version), f"127.0.0.1:{port}"]
+        classes = toolchains.build_java_example()
+    except toolchains.Missing as missing:
+        pytest.skip(str(missing))
+    path = f"{classes}:{toolchains.build_java() / 'classes'}"
+    return ["java", "-XX:TieredStopAtLevel=1", "-cp", path, version.capitalize(), str(port)]
 
 
 class Program:
@@ -120,12 +136,19 @@ class Program:
 
 
 class WebShop(Program):
-    """One of the web applications that receive orders: ``before`` or ``after``."""
+    """One of the web applications that receive orders: ``before`` or ``after``.
+
+    Those of Go and Java are compiled; a test is skipped where the machine cannot.
+    """
 
     def __init__(self, folder: Path, framework: str, version: str) -> None:
         self.port = ports.claim()
         self.url = f"http://127.0.0.1:{self.port}"
         port, environment = str(self.port), {"SHOP_DB": str(folder / "shop.sqlite3")}
+        if framework in COMPILED:
+            super().__init__(framework, folder / "shop.log", environment)
+            self._command = compiled(framework, version, self.port)
+            return
         command = {
             "fastapi": ["-m", "uvicorn", f"{version}:app", "--port", port],
             "flask": ["-m", "flask", "--app", version, "run", "--port", port],

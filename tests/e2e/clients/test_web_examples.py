@@ -1,4 +1,4 @@
-"""The shops of FastAPI, Flask and Django, before and after, as consumers of a real broker."""
+"""The shops of each web framework, before and after, as consumers of a real broker."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from hookstation_client import Hookstation, sign
 
 from tests.support.broker import wait_until
-from tests.support.examples import PATIENCE_S, WebShop
+from tests.support.examples import COMPILED, PATIENCE_S, WebShop
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
 
@@ -38,7 +38,7 @@ def opened(folder: Path, framework: str, version: str) -> Iterator[WebShop]:
 
 
 @pytest.mark.parametrize("version", ["before", "after"])
-@pytest.mark.parametrize("framework", ["fastapi", "flask", "django-receiving"])
+@pytest.mark.parametrize("framework", ["fastapi", "flask", "django-receiving", *COMPILED])
 def test_shop_takes_orders_once_and_rejects_for_good(
     framework: str, version: str, hooks: Hookstation, channel: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,3 @@
+module hookstation.dev/client
+
+go 1.23

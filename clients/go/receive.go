@@ -1,0 +1,292 @@
+package hookstation
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	maxLeases      = 100
+	maxErrorLength = 300
+	defaultWait    = 20 * time.Second
+)
+
+// ReceiveOptions are the options of Receive and ReceiveBatch.
+type ReceiveOptions struct {
+	// Max is how many messages one call returns at most: 1 to 100, 10 unless set.
+	Max int
+	// Wait is how long the broker waits when there is nothing: up to 20 seconds.
+	Wait time.Duration
+	// Lease is how long the messages are the caller's, in whole seconds; 30 seconds unless set.
+	Lease time.Duration
+	// WorkerID names the caller, for people and for Resume and Sticky.
+	WorkerID string
+	// Resume receives first what this WorkerID holds already: after a crash.
+	Resume bool
+	// Sticky has messages of an ordering key come to the same WorkerID.
+	Sticky bool
+	// AutoAck acknowledges before the messages arrive: at most once, without leases.
+	AutoAck bool
+}
+
+// Delivery is a message that a pull consumer has received. Ack, Nack, Extend and Release return
+// ErrLeaseLost where the lease has ended and the message may be with another worker.
+type Delivery struct {
+	// ID is the message's own id: the same each time it is received. Deduplicate by it.
+	ID         string
+	DeliveryID string
+	// Lease names this receipt in Client.Ack and the like. Empty with AutoAck.
+	Lease          string
+	LeaseExpiresAt time.Time
+	Attempt        int
+	MaxAttempts    int
+	EventType      string
+	Priority       int
+	OrderingKey    string
+	Replay         bool
+	AcceptedAt     time.Time
+	ContentType    string
+	Headers        map[string]string
+	Body           []byte
+
+	client *Client
+}
+
+// JSON stores the body, read as JSON, in a value.
+func (d *Delivery) JSON(into any) error { return json.Unmarshal(d.Body, into) }
+
+// Ack says that the message is handled.
+func (d *Delivery) Ack(ctx context.Context) error {
+	settled, err := d.client.Ack(ctx, d.Lease)
+	return d.check(settled, err)
+}
+
+// NackOptions says how an attempt failed.
+type NackOptions struct {
+	// Delay is when it comes again, in whole seconds; by the consumer's retry policy where it is nil.
+	Delay *time.Duration
+	// Error is for people; its first 300 characters are kept.
+	Error string
+	// Final makes it a dead letter at once.
+	Final bool
+}
+
+// Nack reports a failed attempt.
+func (d *Delivery) Nack(ctx context.Context, options NackOptions) error {
+	settled, err := d.client.Nack(ctx, options, d.Lease)
+	return d.check(settled, err)
+}
+
+// Extend lets the lease end so long from now, in whole seconds.
+func (d *Delivery) Extend(ctx context.Context, lease time.Duration) error {
+	settled, err := d.client.Extend(ctx, lease, d.Lease)
+	return d.check(settled, err)
+}
+
+// Release gives the message back, uncharged, to come again after the delay, in whole seconds.
+func (d *Delivery) Release(ctx context.Context, delay time.Duration) error {
+	settled, err := d.client.Release(ctx, delay, d.Lease)
+	return d.check(settled, err)
+}
+
+func (d *Delivery) check(settled Settled, err error) error {
+	if err != nil {
+		return err
+	}
+	if reason, isLost := settled.Failed[d.Lease]; isLost {
+		return leaseLost(d.Lease, reason)
+	}
+	return nil
+}
+
+// received is a message as the broker answers it.
+type received struct {
+	ID             string            `json:"id"`
+	DeliveryID     string            `json:"delivery_id"`
+	Lease          string            `json:"lease"`
+	LeaseExpiresAt time.Time         `json:"lease_expires_at"`
+	Attempt        int               `json:"attempt"`
+	MaxAttempts    int               `json:"max_attempts"`
+	EventType      string            `json:"event_type"`
+	Priority       int               `json:"priority"`
+	OrderingKey    string            `json:"ordering_key"`
+	Replay         bool              `json:"replay"`
+	AcceptedAt     time.Time         `json:"accepted_at"`
+	ContentType    string            `json:"content_type"`
+	Headers        map[string]string `json:"headers"`
+	Body           string            `json:"body"`
+	BodyBase64     []byte            `json:"body_base64"`
+	BodyURL        string            `json:"body_url"`
+}
+
+// ReceiveBatch receives up to options.Max messages of a pull consumer, in one call.
+func (c *Client) ReceiveBatch(
+	ctx context.Context, channel, consumer string, options ReceiveOptions,
+) ([]*Delivery, error) {
+	said := map[string]any{"wait_s": options.Wait.Seconds()}
+	if options.Max != 0 {
+		said["max"] = options.Max
+	}
+	if options.Lease != 0 {
+		said["lease_s"] = seconds(options.Lease)
+	}
+	setText(said, "worker_id", options.WorkerID)
+	if options.Resume {
+		said["resume"] = true
+	}
+	if options.Sticky {
+		said["keys"] = "sticky"
+	}
+	if options.AutoAck {
+		said["auto_ack"] = true
+	}
+	call, err := call{
+		method: http.MethodPost,
+		path:   path("channels", channel, "consumers", consumer, "receive"),
+		wait:   options.Wait,
+	}.withJSON(said)
+	if err != nil {
+		return nil, err
+	}
+	found, err := sendJSON[struct{ Messages []received }](ctx, c, call)
+	if err != nil {
+		return nil, err
+	}
+	deliveries := make([]*Delivery, len(found.Messages))
+	for i, message := range found.Messages {
+		if deliveries[i], err = c.delivery(ctx, message); err != nil {
+			return nil, err
+		}
+	}
+	return deliveries, nil
+}
+
+func (c *Client) delivery(ctx context.Context, message received) (*Delivery, error) {
+	body := message.BodyBase64
+	if message.BodyURL != "" {
+		// Too large to stand in the response beside the others.
+		fetched, err := c.Body(ctx, message.ID)
+		if err != nil {
+			return nil, err
+		}
+		body = fetched
+	} else if body == nil {
+		body = []byte(message.Body)
+	}
+	headers := message.Headers
+	if headers == nil {
+		headers = map[string]string{}
+	}
+	return &Delivery{
+		ID:             message.ID,
+		DeliveryID:     message.DeliveryID,
+		Lease:          message.Lease,
+		LeaseExpiresAt: message.LeaseExpiresAt,
+		Attempt:        message.Attempt,
+		MaxAttempts:    message.MaxAttempts,
+		EventType:      message.EventType,
+		Priority:       message.Priority,
+		OrderingKey:    message.OrderingKey,
+		Replay:         message.Replay,
+		AcceptedAt:     message.AcceptedAt,
+		ContentType:    message.ContentType,
+		Headers:        headers,
+		Body:           body,
+		client:         c,
+	}, nil
+}
+
+// Receive iterates over the messages of a pull consumer until the context ends. Each call waits for
+// options.Wait, 20 seconds unless set. Settle each message before the next one. After an error the
+// iteration ends.
+func (c *Client) Receive(
+	ctx context.Context, channel, consumer string, options ReceiveOptions,
+) iter.Seq2[*Delivery, error] {
+	return func(yield func(*Delivery, error) bool) {
+		if options.Wait == 0 {
+			options.Wait = defaultWait
+		}
+		options := options
+		for ctx.Err() == nil {
+			batch, err := c.ReceiveBatch(ctx, channel, consumer, options)
+			if err != nil {
+				if ctx.Err() == nil {
+					yield(nil, err)
+				}
+				return
+			}
+			for _, delivery := range batch {
+				if !yield(delivery, nil) {
+					return
+				}
+			}
+			options.Resume = false
+		}
+	}
+}
+
+// Ack acknowledges up to 100 messages by their leases.
+func (c *Client) Ack(ctx context.Context, leases ...string) (Settled, error) {
+	return c.settle(ctx, "ack", leases, map[string]any{})
+}
+
+// Nack reports failed attempts of up to 100 messages.
+func (c *Client) Nack(
+	ctx context.Context, options NackOptions, leases ...string,
+) (Settled, error) {
+	said := map[string]any{}
+	if options.Delay != nil {
+		said["delay_s"] = seconds(*options.Delay)
+	}
+	setText(said, "error", truncate(options.Error, maxErrorLength))
+	if options.Final {
+		said["final"] = true
+	}
+	return c.settle(ctx, "nack", leases, said)
+}
+
+// Extend lets up to 100 leases end so long from now, in whole seconds.
+func (c *Client) Extend(
+	ctx context.Context, lease time.Duration, leases ...string,
+) (Settled, error) {
+	return c.settle(ctx, "extend", leases, map[string]any{"lease_s": seconds(lease)})
+}
+
+// Release gives up to 100 messages back, to come again after the delay, in whole seconds.
+func (c *Client) Release(
+	ctx context.Context, delay time.Duration, leases ...string,
+) (Settled, error) {
+	said := map[string]any{}
+	if delay != 0 {
+		said["delay_s"] = seconds(delay)
+	}
+	return c.settle(ctx, "release", leases, said)
+}
+
+func (c *Client) settle(
+	ctx context.Context, verb string, leases []string, said map[string]any,
+) (Settled, error) {
+	if len(leases) > maxLeases {
+		return Settled{}, fmt.Errorf(
+			"hookstation: %d leases in one call; %d are allowed", len(leases), maxLeases,
+		)
+	}
+	said["leases"] = leases
+	call, err := call{method: http.MethodPost, path: path("leases", verb)}.withJSON(said)
+	if err != nil {
+		return Settled{}, err
+	}
+	return sendJSON[Settled](ctx, c, call)
+}
+
+func truncate(text string, length int) string {
+	if utf8.RuneCountInString(text) <= length {
+		return text
+	}
+	return string([]rune(text)[:length])
+}

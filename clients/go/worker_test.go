@@ -1,0 +1,328 @@
+package hookstation_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	hookstation "hookstation.dev/client"
+)
+
+const patience = 2 * time.Minute
+
+// broker returns a client of a running broker and a channel of the test's own.
+func broker(t *testing.T) (*hookstation.Client, string) {
+	t.Helper()
+	if os.Getenv("HOOKSTATION_KEY") == "" {
+		t.Skip("HOOKSTATION_URL and HOOKSTATION_KEY name no broker")
+	}
+	client, err := hookstation.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	channel := fmt.Sprintf("go-%s-%d", strings.ToLower(t.Name()), time.Now().UnixNano())
+	if _, err := client.CreateChannel(context.Background(), channel, nil); err != nil {
+		t.Fatal(err)
+	}
+	registration := hookstation.Registration{
+		Settings: map[string]any{"max_attempts": 3, "retry": []int{1}},
+	}
+	if _, err := client.Register(context.Background(), channel, "packing", registration); err != nil {
+		t.Fatal(err)
+	}
+	return client, channel
+}
+
+// work starts a worker; the function that it returns ends it, and waits until it has.
+func work(t *testing.T, worker *hookstation.Worker) func() {
+	t.Helper()
+	worker.Consumer = "packing"
+	worker.Wait = time.Second
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func send(t *testing.T, client *hookstation.Client, channel string, bodies ...string) []string {
+	t.Helper()
+	ids := make([]string, len(bodies))
+	for i, body := range bodies {
+		sent, err := client.Publish(context.Background(), channel, hookstation.Outgoing{Body: body})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[i] = sent.ID
+	}
+	return ids
+}
+
+func waitUntil(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !done(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what, "did not happen")
+		}
+	}
+}
+
+func finished(t *testing.T, client *hookstation.Client, id string) bool {
+	t.Helper()
+	message, err := client.Message(context.Background(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return message.String("state") == "Finished"
+}
+
+func TestWorkerSaysWhatItsHandlerSays(t *testing.T) {
+	client, channel := broker(t)
+	var mutex sync.Mutex
+	attempts := map[string][]time.Time{}
+	worker := &hookstation.Worker{
+		Client: client, Channel: channel,
+		Handler: func(_ context.Context, delivery *hookstation.Delivery) error {
+			body := string(delivery.Body)
+			mutex.Lock()
+			defer mutex.Unlock()
+			attempts[body] = append(attempts[body], time.Now())
+			switch {
+			case body == "reject":
+				return hookstation.Reject("no such order")
+			case body == "retry" && delivery.Attempt == 1:
+				return hookstation.Retry(2*time.Second, "not yet")
+			case body == "panic" && delivery.Attempt == 1:
+				panic("a bug")
+			case body == "fail":
+				return errors.New("no database")
+			}
+			return nil
+		},
+	}
+	ids := send(t, client, channel, "handle", "reject", "retry", "panic", "fail")
+	work(t, worker)
+
+	for i := range ids {
+		waitUntil(t, "the end of "+ids[i], func() bool { return finished(t, client, ids[i]) })
+	}
+
+	dead := map[string]string{}
+	for item, err := range client.DeadLetters(
+		context.Background(), channel, "packing", hookstation.DeliveryFilter{},
+	) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead[item.String("message_id")] = item.String("reason")
+	}
+	if len(dead) != 2 || dead[ids[4]] != "exhausted" || dead[ids[1]] == "exhausted" {
+		t.Error(dead, ids)
+	}
+	for body, count := range map[string]int{"handle": 1, "reject": 1, "retry": 2, "panic": 2, "fail": 3} {
+		if len(attempts[body]) != count {
+			t.Errorf("%s: %d attempts", body, len(attempts[body]))
+		}
+	}
+	if waited := attempts["retry"][1].Sub(attempts["retry"][0]); waited < 2*time.Second {
+		t.Error("a retry after", waited)
+	}
+}
+
+func TestLeaseOfALongHandlerIsExtended(t *testing.T) {
+	client, channel := broker(t)
+	var calls atomic.Int32
+	ids := send(t, client, channel, "slow")
+	work(t, &hookstation.Worker{
+		Client: client, Channel: channel, Lease: 2 * time.Second,
+		Handler: func(context.Context, *hookstation.Delivery) error {
+			calls.Add(1)
+			time.Sleep(6 * time.Second)
+			return nil
+		},
+	})
+
+	waitUntil(t, "its end", func() bool { return finished(t, client, ids[0]) })
+
+	if calls.Load() != 1 {
+		t.Error(calls.Load(), "calls")
+	}
+}
+
+func TestHandlerIsToldThatItsLeaseIsLost(t *testing.T) {
+	client, channel := broker(t)
+	send(t, client, channel, "stolen")
+	lost := make(chan error, 1)
+	work(t, &hookstation.Worker{
+		Client: client, Channel: channel, Lease: 3 * time.Second,
+		Handler: func(ctx context.Context, delivery *hookstation.Delivery) error {
+			// Settled by another process, as far as the worker knows.
+			if err := delivery.Ack(context.Background()); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			lost <- context.Cause(ctx)
+			return nil
+		},
+	})
+
+	select {
+	case cause := <-lost:
+		if !errors.Is(cause, hookstation.ErrLeaseLost) || !errors.Is(cause, hookstation.ErrConflict) {
+			t.Error(cause)
+		}
+	case <-time.After(patience):
+		t.Fatal("the handler was not told")
+	}
+}
+
+func TestNoMoreMessagesAreHeldThanTheWorkerMayHold(t *testing.T) {
+	client, channel := broker(t)
+	var running, most, handled atomic.Int32
+	send(t, client, channel, strings.Split("0123456789", "")...)
+	work(t, &hookstation.Worker{
+		Client: client, Channel: channel, Concurrency: 3,
+		Handler: func(context.Context, *hookstation.Delivery) error {
+			now := running.Add(1)
+			for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+			}
+			time.Sleep(300 * time.Millisecond)
+			running.Add(-1)
+			handled.Add(1)
+			return nil
+		},
+	})
+
+	waitUntil(t, "all", func() bool { return handled.Load() == 10 })
+
+	if most.Load() != 3 {
+		t.Error("at most", most.Load())
+	}
+}
+
+func TestStoppedWorkerFinishesWhatItHolds(t *testing.T) {
+	client, channel := broker(t)
+	began := make(chan struct{}, 10)
+	var taken atomic.Int32
+	stop := work(t, &hookstation.Worker{
+		Client: client, Channel: channel, Lease: 2 * time.Second,
+		Handler: func(context.Context, *hookstation.Delivery) error {
+			began <- struct{}{}
+			time.Sleep(5 * time.Second) // longer than the lease
+			others, err := client.ReceiveBatch(
+				context.Background(), channel, "packing", hookstation.ReceiveOptions{},
+			)
+			taken.Add(int32(len(others)))
+			return err
+		},
+	})
+	ids := send(t, client, channel, "held")
+	<-began
+
+	stop()
+
+	if !finished(t, client, ids[0]) {
+		t.Error("the message is not finished")
+	}
+	if taken.Load() != 0 {
+		t.Error("the lease was not extended until the end")
+	}
+	after := send(t, client, channel, "later")
+	time.Sleep(time.Second)
+	if finished(t, client, after[0]) {
+		t.Error("the worker goes on")
+	}
+}
+
+func TestHandlersThatDoNotEndAreLeftBehind(t *testing.T) {
+	client, channel := broker(t)
+	began := make(chan struct{}, 1)
+	stop := work(t, &hookstation.Worker{
+		Client: client, Channel: channel, ShutdownTimeout: 500 * time.Millisecond,
+		Handler: func(ctx context.Context, _ *hookstation.Delivery) error {
+			began <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	})
+	send(t, client, channel, "endless")
+	<-began
+	from := time.Now()
+
+	stop()
+
+	if took := time.Since(from); took > 10*time.Second {
+		t.Error("the end took", took)
+	}
+}
+
+func TestWorkerOfAnUnknownConsumerEndsWithTheError(t *testing.T) {
+	client, channel := broker(t)
+	worker := &hookstation.Worker{Client: client, Channel: channel, Consumer: "nobody"}
+
+	if err := worker.Run(context.Background()); !errors.Is(err, hookstation.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestReceiveIteratesUntilTheContextEnds(t *testing.T) {
+	client, channel := broker(t)
+	ids := send(t, client, channel, "one", "two")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var got []string
+
+	for delivery, err := range client.Receive(ctx, channel, "packing", hookstation.ReceiveOptions{Max: 1}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := delivery.Ack(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := delivery.Extend(ctx, time.Minute); !errors.Is(err, hookstation.ErrLeaseLost) {
+			t.Error("extended after the end:", err)
+		}
+		if got = append(got, delivery.ID); len(got) == 2 {
+			cancel()
+		}
+	}
+
+	if strings.Join(got, " ") != strings.Join(ids, " ") {
+		t.Error(got, ids)
+	}
+}
+
+func TestConditionalMoveNeedsTheVersion(t *testing.T) {
+	client, channel := broker(t)
+	ctx := context.Background()
+	sent, err := client.Publish(ctx, channel, hookstation.Outgoing{DeliverIn: time.Hour, Body: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := client.Message(ctx, sent.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := message.Int("version")
+
+	for _, expected := range []error{nil, hookstation.ErrConflict} {
+		_, err := client.Move(ctx, sent.ID, hookstation.MoveOptions{
+			DeliverIn: hookstation.Ptr(2 * time.Hour), Version: &version,
+		})
+		if !errors.Is(err, expected) {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package dev.hookstation.client;
+
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/**
+ * How an attempt failed: {@code Nack.because("no paper").after(Duration.ofSeconds(5))}.
+ *
+ * @param delay when it comes again, in whole seconds; by the consumer's retry policy where null
+ * @param error for people, or null; its first 300 characters are kept
+ * @param isFinal makes it a dead letter at once
+ */
+public record Nack(Duration delay, String error, boolean isFinal) {
+    private static final int MAX_ERROR_LENGTH = 300;
+
+    /**
+     * A failed attempt.
+     *
+     * @param error for people
+     * @return it
+     */
+    public static Nack because(String error) {
+        return new Nack(null, error, false);
+    }
+
+    /**
+     * The same with a time until the message comes again.
+     *
+     * @param value the time, in whole seconds
+     * @return it
+     */
+    public Nack after(Duration value) {
+        return new Nack(value, error, isFinal);
+    }
+
+    /**
+     * The same as a dead letter at once.
+     *
+     * @return it
+     */
+    public Nack asFinal() {
+        return new Nack(delay, error, true);
+    }
+
+    Map<String, Object> asFields() {
+        Map<String, Object> said = new LinkedHashMap<>();
+        if (delay != null) {
+            said.put("delay_s", Call.seconds(delay));
+        }
+        if (error != null && !error.isEmpty()) {
+            int length = error.codePointCount(0, error.length());
+            int end = error.offsetByCodePoints(0, Math.min(length, MAX_ERROR_LENGTH));
+            said.put("error", error.substring(0, end));
+        }
+        if (isFinal) {
+            said.put("final", true);
+        }
+        return said;
+    }
+}

@@ -1,0 +1,9 @@
+/**
+ * The Java client of Hookstation, the webhook broker that stores every message before it says yes.
+ *
+ * <p>{@link dev.hookstation.client.Hookstation} publishes, receives and manages channels, consumers
+ * and schedules; {@link dev.hookstation.client.Worker} handles the messages of a pull consumer;
+ * {@link dev.hookstation.client.WebhookHandler} receives signed webhooks;
+ * {@link dev.hookstation.client.Webhooks} signs and verifies them. It needs the JDK alone.
+ */
+package dev.hookstation.client;

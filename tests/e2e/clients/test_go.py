@@ -1,0 +1,30 @@
+"""The client for Go against a real broker: its own tests that need one."""
+
+import re
+
+import pytest
+
+from tests.support import toolchains
+from tests.support.broker import Broker
+from tests.support.toolchains import GO, GO_ENVIRONMENT
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+
+
+def test_workers_do_what_their_handlers_say(broker: Broker, key: str) -> None:
+    toolchains.need_or_skip("go")
+
+    said = toolchains.run(
+        ["go", "test", "-count=1", "-v", "-run", "Worker|Lease|Held|Handlers|Receive|Move", "."],
+        GO,
+        {
+            **GO_ENVIRONMENT,
+            # Nobody listens at the first address: every call goes on with the second one.
+            "HOOKSTATION_URL": f"http://127.0.0.1:1,http://127.0.0.1:{broker.port}",
+            "HOOKSTATION_KEY": key,
+        },
+    )
+
+    passed = re.findall(r"^--- PASS: (\w+)", said, re.MULTILINE)
+    assert "--- SKIP" not in said
+    assert len(passed) >= 9, said

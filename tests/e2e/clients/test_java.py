@@ -1,0 +1,59 @@
+"""The client for Java against a real broker: its own tests that need one."""
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+from hookstation_client import Hookstation
+
+from tests.support import toolchains
+from tests.support.broker import Broker
+from tests.support.toolchains import JAVA
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.e2e]
+
+TESTS = "dev.hookstation.client.BrokerTests"
+
+
+@pytest.fixture(scope="module")
+def java() -> list[str]:
+    """The command of the client's tests."""
+    toolchains.need_or_skip("java", "javac")
+    return ["java", "-cp", str(toolchains.build_java() / "classes"), TESTS]
+
+
+def environment(broker: Broker, key: str) -> dict[str, str]:
+    """Nobody listens at the first address: every call goes on with the second one."""
+    url = f"http://127.0.0.1:1,http://127.0.0.1:{broker.port}"
+    return {"HOOKSTATION_URL": url, "HOOKSTATION_KEY": key}
+
+
+def test_workers_do_what_their_handlers_say(broker: Broker, key: str, java: list[str]) -> None:
+    said = toolchains.run(java, JAVA, environment(broker, key))
+
+    assert "FAIL" not in said
+    assert said.count("PASS") >= 10
+
+
+def test_sigterm_ends_a_worker_when_its_handlers_have_ended(
+    broker: Broker, key: str, java: list[str], hooks: Hookstation, channel: str
+) -> None:
+    hooks.register(channel, "packing")
+    sent = hooks.publish(channel, b"x")
+    process: Any = subprocess.Popen(
+        [*java, channel],
+        env=os.environ | environment(broker, key),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=120)
+
+    assert first == f"began {sent.id}\n", errors
+    assert rest.splitlines()[0] == f"handled {sent.id}", errors
+    assert hooks.message(sent.id)["state"] == "Finished"

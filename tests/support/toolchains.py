@@ -1,0 +1,134 @@
+"""Builds the compiled clients and their programs into ``.clients``, once for each state of sources.
+
+Nothing is downloaded: the clients need no package but the standard library of their language.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+ROOT = Path(settings.BASE_DIR)
+BUILT = ROOT / ".clients"
+GO = ROOT / "clients/go"
+GO_ENVIRONMENT = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
+JAVA = ROOT / "clients/java"
+JAVAC = ("--release", "17", "-encoding", "UTF-8", "-Xlint:all", "-Werror")
+BUILD_S = 600.0
+
+
+class Missing(Exception):
+    """This machine has no toolchain for the language."""
+
+
+def need(*programs: str) -> None:
+    """Raise `Missing` unless all of these are on the path."""
+    absent = [program for program in programs if shutil.which(program) is None]
+    if absent:
+        raise Missing(f"this machine has no {' and no '.join(absent)}")
+
+
+def need_or_skip(*programs: str) -> None:
+    """Skip the test that calls this unless all of these are on the path."""
+    try:
+        need(*programs)
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+def run(command: Iterable[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Standard output of a command that must succeed; raises `AssertionError` with what it said."""
+    done = subprocess.run(
+        [*command],
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def once(name: str, sources: Iterable[Path], build: Callable[[Path], None]) -> Path:
+    """The folder that ``build`` fills; it is called again only when a source file has changed.
+
+    Processes of one test run take turns: the first one builds, the others find it done.
+    """
+    state = hashlib.sha256()
+    for path in sorted(sources):
+        state.update(f"{path}\n".encode() + path.read_bytes())
+    BUILT.mkdir(exist_ok=True)
+    folder, stamp = BUILT / name, BUILT / f"{name}.stamp"
+    with (BUILT / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != state.hexdigest():
+            stamp.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            build(folder)
+            stamp.write_text(state.hexdigest())
+    return folder
+
+
+def build_go() -> Path:
+    """The folder with ``driver``, the conformance driver of the client for Go."""
+    need("go")
+
+    def build(folder: Path) -> None:
+        run(["go", "build", "-o", str(folder), "./internal/driver"], GO, GO_ENVIRONMENT)
+
+    return once("go", [*GO.rglob("*.go"), GO / "go.mod"], build)
+
+
+def build_java() -> Path:
+    """The folder with ``classes``: the client for Java, its driver and its unit tests."""
+    need("java", "javac")
+    sources = sorted(path for path in (JAVA / "src").rglob("*.java") if "servlet" not in path.parts)
+
+    def build(folder: Path) -> None:
+        run(["javac", *JAVAC, "-d", str(folder / "classes"), *map(str, sources)], JAVA)
+
+    return once("java", sources, build)
+
+
+def build_go_example() -> Path:
+    """The folder with ``before`` and ``after``, the programs of the example for Go."""
+    need("go")
+    example = ROOT / "clients/examples/go-net-http"
+
+    def build(folder: Path) -> None:
+        run(["go", "build", "-o", str(folder), "./before", "./after"], example, GO_ENVIRONMENT)
+
+    sources = [*GO.rglob("*.go"), *example.rglob("*.go"), *example.glob("go.*")]
+    return once("go-example", sources, build)
+
+
+def build_java_example() -> Path:
+    """The folder with the classes ``Before`` and ``After`` of the example for Java."""
+    client = build_java() / "classes"
+    sources = sorted((ROOT / "clients/examples/java-httpserver").glob("*.java"))
+
+    def build(folder: Path) -> None:
+        run(["javac", *JAVAC, "-cp", str(client), "-d", str(folder), *map(str, sources)], JAVA)
+
+    return once("java-example", [*sources, *(JAVA / "src/main").rglob("*.java")], build)
+
+
+def spark_jars(*names: str) -> list[Path]:
+    """Jars that PySpark brings along, by the beginnings of their names; skips where it is not.
+
+    Among them are the API of servlets and Jetty, a container of them.
+    """
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        pytest.skip("this environment has no PySpark, whose jars hold the API of servlets")
+    folder = Path(found.origin).parent / "jars"
+    return [path for name in names for path in sorted(folder.glob(f"{name}*.jar"))]

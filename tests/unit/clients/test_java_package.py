@@ -1,0 +1,125 @@
+"""The client for Java as a package: its jars, its unit tests, what its guide names."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support import toolchains
+from tests.support.toolchains import JAVA, JAVAC, ROOT
+
+GUIDE = ROOT / "docs/clients/java.md"
+MAIN = JAVA / "src/main/java"
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    toolchains.need_or_skip("java", "javac", "jar", "javadoc")
+
+
+def version() -> str:
+    found = re.search(r"<version>(.+?)</version>", (JAVA / "pom.xml").read_text())
+    assert found
+    return found[1]
+
+
+@pytest.mark.slow("starts javac and a JVM")
+def test_unit_tests_pass() -> None:
+    built = toolchains.build_java()
+
+    said = toolchains.run(
+        ["java", "-cp", str(built / "classes"), "dev.hookstation.client.UnitTests"], JAVA
+    )
+
+    assert "FAIL" not in said
+    assert said.count("PASS") >= 30
+
+
+@pytest.mark.slow("builds jars and the API documentation")
+def test_jars_hold_the_package_its_sources_and_its_licence(tmp_path: Path) -> None:
+    (servlets,) = toolchains.spark_jars("jakarta.servlet-api")
+
+    toolchains.run(
+        ["./build", "javadoc"], JAVA, {"OUT": str(tmp_path), "SERVLET_API": str(servlets)}
+    )
+
+    name = f"hookstation-client-{version()}"
+    jar = zipfile.ZipFile(tmp_path / f"{name}.jar").namelist()
+    sources = zipfile.ZipFile(tmp_path / f"{name}-sources.jar").namelist()
+    pages = zipfile.ZipFile(tmp_path / f"{name}-javadoc.jar").namelist()
+    wanted = {path.relative_to(MAIN).as_posix() for path in MAIN.rglob("*.java")}
+    assert {entry for entry in sources if entry.endswith(".java")} == wanted
+    classes = {name.replace(".java", ".class") for name in wanted if "package-info" not in name}
+    assert classes <= set(jar)
+    assert all(entry.startswith(("dev/hookstation/", "META-INF/", "dev/")) for entry in jar)
+    assert "META-INF/LICENSE" in jar
+    assert "META-INF/LICENSE" in sources
+    assert "dev/hookstation/client/Hookstation.html" in pages
+
+
+@pytest.mark.slow("starts javac")
+def test_without_the_api_of_servlets_the_jar_has_no_servlet(tmp_path: Path) -> None:
+    toolchains.run(["./build"], JAVA, {"OUT": str(tmp_path), "SERVLET_API": ""})
+
+    jar = zipfile.ZipFile(tmp_path / f"hookstation-client-{version()}.jar").namelist()
+    assert "dev/hookstation/client/httpserver/WebhookHttpHandler.class" in jar
+    assert not [entry for entry in jar if "servlet" in entry]
+
+
+def test_version_is_everywhere_the_same_and_the_licence_is_there() -> None:
+    code = (MAIN / "dev/hookstation/client/Hookstation.java").read_text()
+
+    assert f'VERSION = "{version()}"' in code
+    assert f"{version()}, the first release" in (JAVA / "CHANGELOG.md").read_text()
+    assert (JAVA / "LICENSE").read_text() == (ROOT / "clients/python/LICENSE").read_text()
+
+
+def test_only_the_servlet_imports_what_the_jdk_does_not_have() -> None:
+    foreign = re.compile(
+        r"^import (?:static )?(?!java\.|javax\.(?:crypto|net)|dev\.hookstation)(.+);", re.M
+    )
+    found = {
+        path.parent.name: set(foreign.findall(path.read_text()))
+        for path in MAIN.rglob("*.java")
+        if foreign.search(path.read_text())
+    }
+
+    assert set(found) == {"httpserver", "servlet"}
+    assert all(name.startswith("com.sun.net.httpserver.") for name in found["httpserver"])
+    assert all(name.startswith("jakarta.servlet.") for name in found["servlet"])
+
+
+def test_guide_names_every_method() -> None:
+    code = (MAIN / "dev/hookstation/client/Hookstation.java").read_text()
+    methods = set(re.findall(r"^    public (?!static)[\w<>]+ (\w+)\(", code, re.MULTILINE))
+    named = set(re.findall(r"`(\w+)`", GUIDE.read_text()))
+
+    assert len(methods) > 15
+    assert methods - named == set()
+
+
+@pytest.mark.slow("starts javac")
+def test_blocks_of_guide_and_readme_compile(tmp_path: Path) -> None:
+    """Each is the body of a method, behind its imports; those of Spring are left out."""
+    built = toolchains.build_java()
+    blocks = [
+        block
+        for page in (GUIDE, JAVA / "README.md")
+        for block in re.findall(r"```java\n(.*?)```", page.read_text(), re.DOTALL)
+        if "springframework" not in block
+    ]
+    for number, block in enumerate(blocks):
+        lines = block.splitlines()
+        imports = [line for line in lines if line.startswith("import ")]
+        code = "\n".join(line for line in lines if not line.startswith("import "))
+        (tmp_path / f"Block{number}.java").write_text(
+            "\n".join(imports)
+            + f"\nclass Block{number} {{ static void run() throws Exception {{\n{code}\n}} }}\n"
+        )
+    files = [str(path) for path in tmp_path.glob("*.java")]
+    classes = ["-cp", str(built / "classes"), "-d", str(tmp_path)]
+
+    toolchains.run(["javac", *JAVAC, *classes, *files], tmp_path)
+
+    assert len(blocks) >= 4
