@@ -58,6 +58,25 @@ for number in range(int(sys.argv[1]), int(sys.argv[2])):
     print(number, flush=True)
     time.sleep(0.02)
 """
+NODE_PRODUCER = """
+import { setTimeout } from "node:timers/promises";
+import { Hookstation } from "hookstation-client";
+const [first, last, channel] = process.argv.slice(1);
+const hooks = new Hookstation();
+for (let id = Number(first); id < Number(last); id += 1) {
+  for (let isStored = false; !isStored; ) {
+    try {
+      await hooks.publish(channel, { id, article: "tea" }, { eventType: "order.created" });
+      isStored = true;
+    } catch (error) {
+      console.error(`${id} is sent again: ${error}`);
+      await setTimeout(200);
+    }
+  }
+  console.log(id);
+  await setTimeout(20);
+}
+"""
 
 
 @dataclass(slots=True)
@@ -290,12 +309,7 @@ def _web_shop(stage: Stage, framework: str) -> Application:
     made = stage.hooks.register(
         stage.name, "shop", url=f"{shop.url}/hooks", max_attempts=100, retry=[1]
     )
-    send = (
-        'hooks.publish(sys.argv[3], {"id": number, "article": "tea"}, event_type="order.created")'
-    )
-    begin = "from hookstation_client import Hookstation\nhooks = Hookstation()"
-    code = PRODUCER.format(begin=begin, send=send)
-    producer = stage.program(framework, "producer", "-c", code)
+    producer = stage.program(framework, "producer", *_order_producer(framework))
     return Application(
         producer,
         shop,
@@ -304,6 +318,16 @@ def _web_shop(stage: Stage, framework: str) -> Application:
         lambda: set(shop.orders()),
         (stage.name,),
     )
+
+
+def _order_producer(framework: str) -> tuple[str, ...]:
+    if framework in ("express", "hono"):
+        return "--input-type=module", "-e", NODE_PRODUCER
+    send = (
+        'hooks.publish(sys.argv[3], {"id": number, "article": "tea"}, event_type="order.created")'
+    )
+    begin = "from hookstation_client import Hookstation\nhooks = Hookstation()"
+    return "-c", PRODUCER.format(begin=begin, send=send)
 
 
 def fastapi(stage: Stage) -> Application:
@@ -329,6 +353,16 @@ def go_net_http(stage: Stage) -> Application:
 def java_httpserver(stage: Stage) -> Application:
     """A shop on the JDK's HTTP server."""
     return _web_shop(stage, "java-httpserver")
+
+
+def express(stage: Stage) -> Application:
+    """A shop on Express; the producer runs on Node.js, too."""
+    return _web_shop(stage, "express")
+
+
+def hono(stage: Stage) -> Application:
+    """The same on Hono."""
+    return _web_shop(stage, "hono")
 
 
 def django(stage: Stage) -> Application:
@@ -377,7 +411,8 @@ def web_process(broker: Broker) -> int:
     "example",
     [
         *(boto3, celery_sqs, django_q2, celery, celery_in_fastapi, celery_in_flask),
-        *(celery_in_django, fastapi, flask, django_receiving, django, go_net_http, java_httpserver),
+        *(celery_in_django, fastapi, flask, django_receiving, django),
+        *(express, hono, go_net_http, java_httpserver),
     ],
 )
 def test_kills_lose_no_acknowledged_message(

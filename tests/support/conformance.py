@@ -26,13 +26,14 @@ from django.conf import settings
 from standardwebhooks import Webhook
 
 from channels_app.rules.secrets import new_secret
-from tests.support import toolchains
+from tests.support import node, toolchains
 from tests.support.broker import Broker
 
 ROOT = Path(settings.BASE_DIR)
 FOLDER = ROOT / "clients/conformance"
 DRIVERS: Mapping[str, Any] = json.loads((FOLDER / "drivers.json").read_text())
 BUILDERS: Mapping[str, Callable[[], object]] = {
+    "node": node.build_client,
     "go": toolchains.build_go,
     "java": toolchains.build_java,
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support import ports, toolchains
+from tests.support import node, ports, toolchains
 from tests.support.broker import ROOT, wait_until
 from tests.support.door import Door
 
@@ -60,12 +60,17 @@ def compiled(example: str, version: str, port: int) -> list[str]:
 
 
 class Program:
-    """A command in the folder of an example; its processes are one group."""
+    """A command in the folder of an example; its processes are one group.
+
+    Of an example for Node.js the folder is a copy that has its packages; the test is skipped where
+    there cannot be one.
+    """
 
     def __init__(
         self, example: str, log: Path, environment: Mapping[str, str], *command: str
     ) -> None:
-        self._folder = EXAMPLES / example
+        is_node = (EXAMPLES / example / "package.json").exists()
+        self._folder = node.require(example) if is_node else EXAMPLES / example
         self._log, self._output = log, log.with_suffix(".out")
         self._environment = {
             "PATH": os.environ["PATH"],
@@ -75,7 +80,7 @@ class Program:
             "AWS_EC2_METADATA_DISABLED": "true",
             **environment,
         }
-        self._command = [sys.executable, *command]
+        self._command = ["node" if is_node else sys.executable, *command]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str, **environment: str) -> None:
@@ -144,7 +149,8 @@ class WebShop(Program):
     def __init__(self, folder: Path, framework: str, version: str) -> None:
         self.port = ports.claim()
         self.url = f"http://127.0.0.1:{self.port}"
-        port, environment = str(self.port), {"SHOP_DB": str(folder / "shop.sqlite3")}
+        port = str(self.port)
+        environment = {"SHOP_DB": str(folder / "shop.sqlite3"), "PORT": port}
         if framework in COMPILED:
             super().__init__(framework, folder / "shop.log", environment)
             self._command = compiled(framework, version, self.port)
@@ -153,6 +159,8 @@ class WebShop(Program):
             "fastapi": ["-m", "uvicorn", f"{version}:app", "--port", port],
             "flask": ["-m", "flask", "--app", version, "run", "--port", port],
             "django-receiving": ["manage.py", "runserver", "--noreload", port],
+            "express": [f"{version}.mjs"],
+            "hono": [f"{version}.mjs"],
         }
         if framework == "django-receiving":
             environment["SHOP_URLS"] = f"shop.{version}"

@@ -15,7 +15,7 @@ CODE = (*BROKER, "pipeline", "bench", "clients")
 CLIENT = ROOT / "clients" / "python"
 MAX_MODULE = 800
 MAX_FUNCTION = 60
-MADE_HERE = {"data", "mutants", "staticfiles", "__pycache__"}
+MADE_HERE = {"data", "mutants", "node_modules", "staticfiles", "__pycache__"}
 """Folders that hold nothing of the project, like all hidden ones but the next."""
 HIDDEN_SOURCES = {".ci", ".github"}
 

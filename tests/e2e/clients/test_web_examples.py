@@ -38,7 +38,9 @@ def opened(folder: Path, framework: str, version: str) -> Iterator[WebShop]:
 
 
 @pytest.mark.parametrize("version", ["before", "after"])
-@pytest.mark.parametrize("framework", ["fastapi", "flask", "django-receiving", *COMPILED])
+@pytest.mark.parametrize(
+    "framework", ["fastapi", "flask", "django-receiving", "express", "hono", *COMPILED]
+)
 def test_shop_takes_orders_once_and_rejects_for_good(
     framework: str, version: str, hooks: Hookstation, channel: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,161 @@
+"""The Node.js client, built with npm, and programs that have it installed."""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.toolchains import BUILD_S, ROOT, Missing, need, once
+
+SOURCE = ROOT / "clients/node"
+EXAMPLES = ROOT / "clients/examples"
+OLDEST = 18
+"""The first version of Node.js that the client runs on."""
+MADE_HERE = ("node_modules", "dist", "*.tgz")
+QUIET = ("--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error")
+AWAY = ("EAI_AGAIN", "ENOTFOUND", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ENETUNREACH")
+"""What npm says when it cannot reach its registry."""
+
+
+def build_client() -> Path:
+    """The folder of the client with ``dist``, ``node_modules`` and the packed ``.tgz``.
+
+    Raises `Missing` without Node.js, npm, or a registry.
+    """
+    _need_node()
+    return once("node", _sources(SOURCE), _build_client)
+
+
+def build_example(name: str) -> Path:
+    """A copy of an example's folder with its packages and the client installed."""
+    package = packed(build_client())
+
+    def build(folder: Path) -> None:
+        _copy(EXAMPLES / name, folder)
+        npm(folder, "ci")
+        npm(folder, "install", "--no-save", "--no-package-lock", str(package))
+
+    return once(f"node-{name}", [*_sources(EXAMPLES / name), *_sources(SOURCE)], build)
+
+
+def packed(client: Path) -> Path:
+    """The ``.tgz`` that ``npm pack`` made in the folder of a built client."""
+    (package,) = client.glob("*.tgz")
+    return package
+
+
+def require(example: str = "") -> Path:
+    """`build_client` or `build_example`; skips the test where it cannot be built."""
+    try:
+        return build_example(example) if example else build_client()
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+def run_tests(client: Path, folder: str, name: str = "*", **environment: str) -> None:
+    """Run files of ``test`` of a built client with the runner of Node.js; all of them must pass."""
+    files = sorted((client / "test" / folder).glob(f"{name}.test.mjs"))
+    done = subprocess.run(
+        [_program("node"), "--test", *map(str, files)],
+        cwd=client,
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+    )
+    assert files
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def install(client: Path, folder: Path) -> None:
+    """Unpack the packed client into ``node_modules`` of a folder, beside what it is tested with."""
+    modules = folder / "node_modules"
+    modules.mkdir()
+    for module in (client / "node_modules").iterdir():
+        (modules / module.name).symlink_to(module)
+    with tarfile.open(packed(client)) as archive:
+        archive.extractall(modules, filter="data")
+    (modules / "package").rename(modules / "hookstation-client")
+
+
+def compile_all(client: Path, folder: Path) -> None:
+    """Check the types of all files of a folder with the compiler that the client was built with."""
+    options = {
+        "strict": True,
+        "noEmit": True,
+        "skipLibCheck": True,
+        "target": "ES2022",
+        "lib": ["ES2022"],
+        "module": "NodeNext",
+        "types": ["node"],
+    }
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": options}))
+    done = subprocess.run(
+        [_program("node"), str(client / "node_modules/typescript/bin/tsc"), "-p", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    assert found is not None
+    return found
+
+
+def npm(folder: Path, *arguments: str) -> str:
+    """Standard output of npm; raises `Missing` where it does not reach its registry."""
+    done = subprocess.run(
+        [
+            shutil.which("npm") or "",
+            *arguments,
+            "--no-audit",
+            "--no-fund",
+            "--prefer-offline",
+            "--loglevel=error",
+        ],
+        cwd=folder,
+        env={**os.environ, "npm_config_update_notifier": "false"},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+    )
+    if done.returncode and any(f"code {code}" in done.stderr for code in AWAY):
+        raise Missing("npm does not reach its registry")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _need_node() -> None:
+    need("node", "npm")
+    version = subprocess.run(
+        [_program("node"), "--version"], capture_output=True, text=True, check=True
+    )
+    major = int(version.stdout.strip().removeprefix("v").partition(".")[0])
+    if major < OLDEST:
+        raise Missing(f"Node.js {OLDEST} or newer is needed, this machine has {major}")
+
+
+def _sources(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part in path.parts for part in ("node_modules", "dist"))
+    ]
+
+
+def _copy(source: Path, folder: Path) -> None:
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*MADE_HERE), dirs_exist_ok=True)
+
+
+def _build_client(folder: Path) -> None:
+    _copy(SOURCE, folder)
+    npm(folder, "ci")
+    npm(folder, "pack")  # builds before it packs
