@@ -225,7 +225,7 @@ def test_a_sensitive_body_is_read_with_a_scope_of_its_own(made: Made, scopes: li
     told = api.get(f"/messages/{made.message}").json()
     assert told["headers"] == ({"X-Name": HEADER} if may else None)
     (attempt,) = api.get(f"/deliveries/{made.dead}").json()["attempts"]
-    assert (attempt["answer"] is not None) is may
+    assert (attempt["response"] is not None) is may
     body = api.get(f"/messages/{made.message}/body")
     if may:
         assert body.content == SECRET.encode()
