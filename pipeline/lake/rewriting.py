@@ -125,7 +125,7 @@ def _without_subject(folder: Path, file: File, gone: pa.Array, run_id: int) -> F
         tmp = layout.aside(file.path, run_id, ASIDE)
         written = export.Written()
         # As the file has it: it may be older than a column of today's tables.
-        with export.writer(folder / tmp, old.schema_arrow) as new:
+        with export.open_writer(folder / tmp, old.schema_arrow) as new:
             for place in range(old.num_row_groups):
                 group = old.read_row_group(place)
                 group = group.filter(pc.invert(pc.is_in(group[column], gone))).combine_chunks()
@@ -182,7 +182,7 @@ def _without(folder: Path, file: File, left: pa.Array, run_id: int) -> File | No
     with (
         pq.ParquetFile(folder / file.path) as old,
         # As the file has it: it may be older than a column of today's tables.
-        export.writer(folder / tmp, old.schema_arrow) as new,
+        export.open_writer(folder / tmp, old.schema_arrow) as new,
     ):
         for group in _groups(old, OWN[file.table][1], left):
             new.write_table(group)

@@ -163,13 +163,13 @@ def test_acknowledgements_are_heard_while_publishing_is_refused(
         for request in receiver.requests("/called"):
             path = urlsplit(request.header("Hookstation-Ack-Url") or "").path
             answer = LeanClient().post(path, b"", "application/json")
-            assert answer.json()["heard"] == "on_time"
+            assert answer.json()["result"] == "on_time"
         address = urlsplit(inbound.address(called_back) or "").path
         for n in range(3):
             status = {"id": f"wamid.{n}", "status": "delivered"}
             told = {"entry": [{"changes": [{"value": {"statuses": [status]}}]}]}
             answer = LeanClient().post(address, json.dumps(told), "application/json")
-            assert answer.json()["heard"] == {"on_time": 1}
+            assert answer.json()["results"] == {"on_time": 1}
         first, second, third = (one["lease"] for one in worker.receive(max=3))
         said = {"extend": first, "nack": second, "release": third}
         for what, lease in said.items():

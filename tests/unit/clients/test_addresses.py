@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from hookstation_client import AsyncHookstation, ConnectionFailed, Hookstation, Unavailable
-from hookstation_client import addresses as module
 from hookstation_client.addresses import Addresses, addresses_of
 
 from tests.support import ports
@@ -136,7 +135,9 @@ def test_address_that_failed_is_avoided_for_some_seconds(monkeypatch: pytest.Mon
     assert found.choose() is c
     assert found.choose(tried=[c]) is a
     assert found.choose(tried=[a, b, c]) is None
-    monkeypatch.setattr(module.time, "monotonic", lambda: c.avoided_until + 1e9)
+    monkeypatch.setattr(
+        "hookstation_client.addresses.time.monotonic", lambda: c.avoided_until + 1e9
+    )
     assert found.choose() is a  # the last one that was chosen is kept
 
 
