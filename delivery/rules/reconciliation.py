@@ -84,7 +84,7 @@ EXPLANATIONS: dict[Check, Explanation] = {
         "counters",
         "says another number of deliveries than there are rows: figures shown to people are wrong, "
         "deliveries are not.",
-        "`manage.py repair_counters` counts the rows and mends the counters.",
+        "`manage.py repair_counters` recounts the rows and corrects the counters.",
     ),
     Check.LEASES: Explanation(
         "delivery",

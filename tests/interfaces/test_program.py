@@ -74,11 +74,11 @@ def test_hints_of_the_doctor(started: str) -> None:
     check(" ".join(out.getvalue().split()), started, "broker")
 
 
-def test_ways_out_of_what_an_audit_finds(started: str) -> None:
+def test_ways_out_of_what_a_reconciliation_finds(started: str) -> None:
     texts = [remedy(found, "", "") for found in Check]
     for text in texts:
         check(text, started)
-    check(remedy(Check.COUNTERS, "", ""), started, "recount")
+    check(remedy(Check.COUNTERS, "", ""), started, "repair_counters")
 
 
 def test_errors_of_commands_and_of_the_api(started: str) -> None:
