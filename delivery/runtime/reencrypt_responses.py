@@ -1,4 +1,4 @@
-"""Reseal answers: after a key rotation, seal with the key that seals now what older keys sealed."""
+"""Re-encrypt stored responses with the first key, after a key rotation."""
 
 from functools import partial
 
@@ -28,7 +28,8 @@ def _answers(after: int) -> Slice:
     old = [
         key
         for key, head in heads
-        if Keyring.is_encrypted(bytes(head)) and not bytes(head).endswith(primary)
+        # SQLite's SUBSTR of an empty excerpt is NULL.
+        if head and Keyring.is_encrypted(bytes(head)) and not bytes(head).endswith(primary)
     ]
     reencrypted, unreadable = 0, []
     for row in Attempt.objects.filter(id__in=old).order_by("id"):

@@ -137,14 +137,15 @@ def test_after_a_rotation_answers_and_forwarded_headers_need_the_new_key_alone(
         answer_excerpt=data_encryption.encrypt_response(delivery.id, 1, said),
     )
     AttemptFactory.create(delivery=delivery, number=2, answer_excerpt=b"plain", error="reset")
+    AttemptFactory.create(delivery=delivery, number=3, answer_excerpt=b"", error="refused")
     headers = json.loads(
         data_encryption.store_headers(delivery.message_id, {"X-Trace": "1"}, encrypt=True)
     )
     Message.objects.filter(id=delivery.message_id).update(headers=headers)
     install(NEW, OLD)
 
-    assert "2 answers: 1 sealed again" in rotate()
-    assert "2 answers: 0 sealed again" in rotate()
+    assert "3 answers: 1 sealed again" in rotate()
+    assert "3 answers: 0 sealed again" in rotate()
 
     install(NEW)
     sealed.refresh_from_db()

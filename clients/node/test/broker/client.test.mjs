@@ -148,6 +148,6 @@ test("the broker delivers to handlers of Hooks, and a test is answered without o
   await hooks.publish(channel, { id: 8 }, { eventType: "invoice.created" });
   await until(async () => `${await statesOf(channel)}` === "Dead,Delivered", "not settled");
 
-  assert.equal(tested.status, 204, JSON.stringify(tested));
+  assert.equal(tested.status_code, 204, JSON.stringify(tested));
   assert.deepEqual(calls, [[7, 1, channel]]);
 });
