@@ -16,10 +16,10 @@ from pipeline.execution import session
 COUNT = """
 import sys
 from pathlib import Path
-from pipeline.execution import java
+from pipeline.execution import session
 from pyspark.sql import SparkSession
 folder = Path(sys.argv[1])
-print(java.ensure(folder))
+print(session.ensure(folder))
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 rows = spark.range(1000).selectExpr("id % 7 AS k", "id").groupBy("k").count().orderBy("k").collect()
 print([row["count"] for row in rows])

@@ -114,7 +114,7 @@ def scraped(client: Client) -> dict[str, float]:
     return {
         line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
         for line in lines
-        if line.startswith(("hookstation_accounting", "hookstation_audit"))
+        if line.startswith("hookstation_reconciliation")
     }
 
 

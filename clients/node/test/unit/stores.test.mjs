@@ -38,11 +38,14 @@ for (const [name, storeOf] of Object.entries(STORES)) {
 
   test(`${name}: claims and memories end`, async () => {
     const store = storeOf({ claim: 0.05, keep: 0.05 });
+    const lasting = storeOf({});
 
     store.claim("claimed");
-    store.claim("handled");
-    store.done("handled");
-    assert.equal(store.claim("handled").state, "done");
+    for (const one of [store, lasting]) {
+      one.claim("handled");
+      one.done("handled");
+    }
+    assert.equal(lasting.claim("handled").state, "done");
     await new Promise((resolve) => setTimeout(resolve, 100));
     assert.equal(store.claim("claimed").state, "new");
     assert.equal(store.claim("handled").state, "new");
