@@ -1,4 +1,4 @@
-"""Rows: the body of a list, with everything that its rows have in common worked out once.
+"""Render the rows of a list, with everything that they have in common worked out once.
 
 Unfold makes the headers of a list anew for every row, one of them through a form widget.
 """

@@ -1,4 +1,4 @@
-"""Answering later: a request of granian's that waits for something holds no thread.
+"""Deferred responses: a waiting request to granian holds no thread.
 
 granian calls a WSGI application in a thread of a pool, with an object that takes the answer. That
 object takes it whenever and from whichever thread it comes; only granian's own wrapper of the

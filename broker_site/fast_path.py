@@ -1,4 +1,4 @@
-"""Lean: how programs' requests are answered, without what only people's pages need."""
+"""Fast path: serve programs' requests without the middleware that only people's pages need."""
 
 import re
 from collections.abc import Callable, Sequence

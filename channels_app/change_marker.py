@@ -1,4 +1,4 @@
-"""Announcement: a file that grows when configuration changed, so that this host looks at once.
+"""Change marker: a file that grows with each change of configuration; processes watch it.
 
 A look costs one ``stat``. Other hosts, and a folder that cannot be written, rely on asking the
 database (channels_app/config_cache.py).
@@ -29,7 +29,7 @@ class ChangeMarker:
             file.write(b".")
 
     def mark(self) -> tuple[int, int]:
-        """Something that differs after each announcement."""
+        """Something that differs after each change."""
         try:
             state = os.stat(self._path)
         except OSError:

@@ -1,4 +1,4 @@
-"""What every process knows of channels, consumers and keys: cached, and never stale for a second.
+"""Cached channels, consumers and keys of this process, at most a second old.
 
 One row (DirectoryVersion) moves with every configuration write. A process looks at it when a
 change was announced on this host, else every ``CHECK_S`` seconds, and forgets everything when it

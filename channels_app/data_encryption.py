@@ -1,4 +1,4 @@
-"""What is sealed at rest, and what each seal is tied to: copied to another row it does not open.
+"""Encrypt stored data; each ciphertext is bound to its row and cannot be decrypted in another one.
 
 Sealing raises errors.KeyUnavailable in a process without the installation's current key, opening
 in one without the key that sealed. It is a refusal, which forms and the API show, and Unreadable.

@@ -1,4 +1,4 @@
-"""Chance: what spreads in time that which would otherwise come all at once."""
+"""Random delays, which spread in time what would otherwise happen at once."""
 
 from random import random
 

@@ -1,4 +1,4 @@
-"""Held: what a step is about to change, locked until its transaction ends."""
+"""Lock rows of configuration that a step is about to change, until its transaction ends."""
 
 from collections.abc import Collection, Iterator, Sequence
 

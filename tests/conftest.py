@@ -11,7 +11,7 @@ from django.core.cache import caches
 from django.db import connection
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from channels_app import config_cache as directory_module
+from channels_app import config_cache as config_cache_module
 from channels_app import keystore, quotas, storage
 from channels_app.config_cache import config_cache
 from delivery.runtime import receiving
@@ -84,9 +84,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _fresh_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh_config_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins with empty caches, and sees its own uncommitted configuration at once."""
-    monkeypatch.setattr(directory_module, "CHECK_S", 0.0)
+    monkeypatch.setattr(config_cache_module, "CHECK_S", 0.0)
     config_cache.__init__()  # type: ignore[misc]  # begins anew
     quotas.forget()
     storage.forget()

@@ -1,4 +1,4 @@
-"""Giving: nobody gives what they do not have, and nobody takes over whoever has more.
+"""Granting: people give only what they have, and take over nobody who has more.
 
 A password, an e-mail address and a second factor are as good as the account that they open, so they
 are out of reach with it.

@@ -1,4 +1,4 @@
-"""Surroundings: what a page of the console shows around a row's fields, or over a list."""
+"""What a page of the console shows around a row's fields, or above a list."""
 
 from typing import Any
 

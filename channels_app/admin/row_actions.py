@@ -1,4 +1,4 @@
-"""Acting: buttons of a row's page that ask why, do one step and say what came of it."""
+"""Buttons of a row's page: ask for a reason, run one step, and show its result."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Places: few threads may wait for senders, and nobody takes the places of all others."""
+"""Limit how many threads wait for request bodies: of one sender, and of all."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Short: the frame of the requests that programs make most often, without REST framework's."""
+"""Fast path of the most frequent requests, without REST framework's request handling."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""In turn: numbered messages are stored in the order of their numbers, whoever brings them (S2-65).
+"""Store numbered messages in the order of their numbers, whichever request comes first (S2-65).
 
 Who comes early waits in its request, and nothing of it is stored. When its turn comes it is
 accepted like any other: so the order of acceptance is that of the numbers, and all that follows

@@ -1,4 +1,4 @@
-"""Payload: how a body is shown to people: as JSON, as a form, as text, byte by byte; never run."""
+"""Preview a body for people: as JSON, a form, text or bytes; never run it."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Condition: how a consumer is doing, in a word and a colour; the same on every page."""
+"""A consumer's status as one word and one colour, the same on every page."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Firings: what became of a schedule's last occurrences, as the few lines that its row keeps."""
+"""The last occurrences of a schedule and their results, as the few lines that its row keeps."""
 
 from collections.abc import Sequence
 from datetime import datetime

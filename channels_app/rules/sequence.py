@@ -1,4 +1,4 @@
-"""Turns: whether a numbered message goes now, waits for earlier ones, or came too late (S2-65)."""
+"""Decide whether a numbered message is stored, waits for earlier ones, or is too late (S2-65)."""
 
 from enum import Enum, auto
 from hashlib import blake2b

@@ -1,4 +1,4 @@
-"""What a registration did, as a value."""
+"""The result of writing a configured row, as a value."""
 
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar

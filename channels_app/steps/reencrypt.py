@@ -1,4 +1,4 @@
-"""Reseal: after a key rotation, let the primary key protect what older keys did."""
+"""Re-encrypt stored data with the first key, after a key rotation."""
 
 import json
 from collections.abc import Callable, Iterator

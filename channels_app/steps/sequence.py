@@ -1,4 +1,4 @@
-"""Turns: whose number it is, written down in the transaction that stores the message (S2-65).
+"""Record a producer's number in the transaction that stores the message (S2-65).
 
 The sequence's row is the lock: who holds it knows which number is expected, and stores that one or
 nothing. A sequence begins at 1, and is forgotten when nothing has come for a week.

@@ -1,4 +1,4 @@
-"""Admin pages of the audits that the broker makes by itself: reports, and the findings in them."""
+"""Admin pages of reconciliations that the broker runs by itself: reports and their findings."""
 
 from typing import Any
 

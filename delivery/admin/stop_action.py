@@ -1,4 +1,4 @@
-"""Stopping: the button of what goes on by itself, the same for replays, restores and runs."""
+"""The button that stops a running job: the same for replays, restores and pipeline runs."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime

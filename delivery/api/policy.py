@@ -1,4 +1,4 @@
-"""Which messages and deliveries exist for a caller; the rest is a 404, like what never was.
+"""Which messages and deliveries a caller may see; all others are a 404.
 
 A key sees the channels it was granted. On them, a team's key sees the deliveries of the team's
 consumers, and the messages that the team's producers published or that its consumers were sent; a

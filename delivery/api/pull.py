@@ -1,4 +1,4 @@
-"""Pulling: what becomes of a receipt and of an acknowledgement, whatever frame they come in.
+"""Receive and acknowledge over REST: the results, for the fast path and for REST framework.
 
 Both ways to an answer lead through here: REST framework's views (views/receive.py, views/leases.py)
 and the short one in front of them (broker_site/fast_path.py).

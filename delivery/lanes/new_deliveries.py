@@ -1,4 +1,4 @@
-"""Birth: the order in which new messages come into their lanes.
+"""The order in which new messages join their ordering keys.
 
 It is that of acceptance, however many pumps fan out side by side: who meets a message of which
 another pump holds an earlier one of the same key leaves it for later.

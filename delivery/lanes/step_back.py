@@ -1,4 +1,4 @@
-"""Stepping back: the head of a paused lane waits again, before all others of its key."""
+"""Step back: the head of a paused ordering key waits again, before all others of its key."""
 
 from collections.abc import Mapping
 from datetime import datetime

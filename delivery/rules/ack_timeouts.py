@@ -1,4 +1,4 @@
-"""Patience: how long to wait for an acknowledgement, after how long they took of late (S3-30)."""
+"""Derive an acknowledgement timeout from how long acknowledgements took (S3-30)."""
 
 import math
 from collections.abc import Sequence

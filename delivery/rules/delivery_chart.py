@@ -1,4 +1,4 @@
-"""Picture: how a consumer's deliveries fared, as bars and percentiles of equal spans of time."""
+"""Results of a consumer's deliveries as bars and percentiles of equal spans of time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

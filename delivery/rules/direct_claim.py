@@ -1,4 +1,4 @@
-"""Taker: a pump that takes what is due of a fan-out as it is made."""
+"""Direct claim: a pump claims deliveries as the fan-out makes them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

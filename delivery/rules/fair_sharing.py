@@ -1,4 +1,4 @@
-"""Turns: whose deliveries go next, of several consumers that have more due than can be taken."""
+"""Share a claim among several consumers that have more due than it can take."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Standing: whether a consumer counts as healthy, failing or disabled, and who has to be told."""
+"""Whether a consumer counts as healthy, failing or disabled, and whom to notify."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Notices in words: the subject and the text of an e-mail, and the body of an event."""
+"""Text of notifications: subject and body of an e-mail, and the body of an event."""
 
 from dataclasses import dataclass
 from datetime import datetime

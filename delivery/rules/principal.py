@@ -1,4 +1,4 @@
-"""On whose behalf something is repaired, for the books."""
+"""The person or key on whose behalf something is repaired, for the audit log."""
 
 from dataclasses import dataclass
 

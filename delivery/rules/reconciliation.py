@@ -1,4 +1,4 @@
-"""Accounting: what an audit of the books can find, what a finding means, and the running sums."""
+"""Findings of a reconciliation, what each means, and the running sums."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable

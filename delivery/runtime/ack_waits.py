@@ -1,4 +1,4 @@
-"""Waits: what a pump knows of how long its consumers take to acknowledge (S3-30)."""
+"""What a pump knows of how long its consumers take to acknowledge (S3-30)."""
 
 import time
 

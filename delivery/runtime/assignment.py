@@ -1,4 +1,4 @@
-"""Roster: the consumers that one pump serves, kept true as pumps and configuration come and go."""
+"""Assignment: the consumers that one pump serves, current as pumps and configuration change."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Hold: the bodies that a pump has on their way, bounded by their bytes and not only by number."""
+"""Body buffer: bodies of a pump's open requests, limited by bytes as well as by number."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence

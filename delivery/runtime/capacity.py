@@ -1,4 +1,4 @@
-"""Allotment: how much each consumer may take now of what its pump can still send."""
+"""Capacity planner: how many deliveries of each consumer a pump may claim now."""
 
 import logging
 import time

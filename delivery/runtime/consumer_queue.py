@@ -1,4 +1,4 @@
-"""Line: one consumer as its pump sees it: what it may take now, and what it has waiting."""
+"""One consumer as its pump sees it: what it may receive now, and what is due."""
 
 import enum
 from collections.abc import Mapping

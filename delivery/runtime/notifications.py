@@ -1,4 +1,4 @@
-"""Notices: what the watch noted is published as an event, and mailed to the consumer's owners."""
+"""Publish notifications as events, and mail them to the consumer's owners."""
 
 import json
 import logging

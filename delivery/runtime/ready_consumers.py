@@ -1,4 +1,4 @@
-"""Agenda: which lines are worth a look now, the most urgent first; the others cost nothing."""
+"""Ready consumers: those with something to claim now, most urgent first; others cost nothing."""
 
 import heapq
 from collections.abc import Callable, Mapping

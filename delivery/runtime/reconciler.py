@@ -1,4 +1,4 @@
-"""Auditor: the steps of an audit in order, each short, so that one may pause between them."""
+"""Reconciler: the steps of a reconciliation in order, each short, with pauses in between."""
 
 import time
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Audits: those that the broker makes by itself, of the last hours and, each day, of everything."""
+"""Reconciliations that the broker runs by itself: the last hours and, once a day, everything."""
 
 from collections.abc import Iterator
 from dataclasses import asdict

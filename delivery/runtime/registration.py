@@ -1,4 +1,4 @@
-"""Slots: who pumps right now, known to everyone through rows with a heartbeat."""
+"""Registration: pumps and other processes announce themselves in rows with a heartbeat."""
 
 import logging
 import os
@@ -180,7 +180,7 @@ class ChangeMarker:
     def start(self, wake_address: str) -> None:
         """In a thread of its own, for as long as the process lives; it is woken at the address."""
         self._wake_address = wake_address
-        threading.Thread(target=self._run, name="announcement", daemon=True).start()
+        threading.Thread(target=self._run, name="change-marker", daemon=True).start()
 
     def beat(self) -> None:
         """Once. Raises what the database raises."""

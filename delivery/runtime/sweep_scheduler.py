@@ -1,4 +1,4 @@
-"""Rounds: sweeps in the order in which they fall due, a long one in slices between the others."""
+"""Sweep scheduler: run sweeps in the order in which they fall due, long ones in slices."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Patience: how long a consumer's acknowledgements took of late, from the tables (S3-30)."""
+"""How long a consumer's latest acknowledgements took, from the tables (S3-30)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Recount: compare the counters with the rows they count, and mend what does not agree."""
+"""Compare the counters with the rows that they count, and correct those that differ."""
 
 from collections import Counter as Tally
 

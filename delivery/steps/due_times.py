@@ -1,4 +1,4 @@
-"""Horizon: each consumer's earliest due instant, read in index order and locking nothing.
+"""Each consumer's earliest due instant, read in index order without locks.
 
 Both databases jump from one (consumer, priority) to the next and read one index entry of each:
 3 to 10 microseconds per consumer on MariaDB, whatever waits and whatever has been finished. One

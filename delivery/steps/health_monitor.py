@@ -1,4 +1,4 @@
-"""Watch: find what changed with consumers' health, and note each change once for its owners.
+"""Health monitor: find changes of consumers' health, and record each once for its owners.
 
 Whoever moves a consumer's standing writes the notices in the same transaction: of several that
 look at once one wins.

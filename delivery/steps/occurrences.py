@@ -1,4 +1,4 @@
-"""Firing: which schedules are due, and what a round of them leaves in their rows (S4-06).
+"""Find due schedules, and write their next occurrence and result (S4-06).
 
 The row is the lock: whoever holds it fires, and moves ``next_at`` in the transaction that stores
 the message. A rival passes over it; who comes later finds another ``next_at`` and version.

@@ -1,4 +1,4 @@
-"""Parcels: read what claimed deliveries carry, once per message however many consumers."""
+"""Read the payloads of claimed deliveries, once per message however many consumers."""
 
 import json
 import logging

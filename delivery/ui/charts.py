@@ -1,4 +1,4 @@
-"""Picture: a webhook's last day or week, and its last deliveries, out of bounded reads."""
+"""Charts of a webhook: its last day or week, and its last deliveries, from bounded reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reach: the webhooks, deliveries and replays that exist for a team; anything else is a 404."""
+"""The webhooks, deliveries and replays that a team may see; all others are a 404."""
 
 from django.db.models import QuerySet
 from django.http import Http404

@@ -1,4 +1,4 @@
-"""Parties: channels and consumers as the broker's tables know them, and what may be gone by right.
+"""Channels and consumers as the broker's tables know them, and rows that may be gone by right.
 
 The same rules as the broker's own audit has: what a consumer wanted before its last change nobody
 knows, and what retention deletes lies below a mark.

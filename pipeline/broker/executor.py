@@ -1,4 +1,4 @@
-"""Worker: what runs on Spark's executors: rows out of the database as Arrow, and into files.
+"""On Spark's executors: read rows from the database as Arrow, and write files.
 
 Imports neither Spark nor Django, and nothing of the broker: executors get this package and the
 packages that it names, no more. The database's address comes by the name of a variable, never by

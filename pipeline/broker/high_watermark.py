@@ -1,4 +1,4 @@
-"""Fence: up to which key every row is either there to be read or never will be.
+"""High watermark: every row up to this key is either readable now or will never exist.
 
 Keys rise with the time at which a process made them; their rows are committed a little later, and
 not in their order. Whoever reads "all rows up to the highest key" skips those for ever that

@@ -1,4 +1,4 @@
-"""Private: options that say who somebody is. They are shown to nobody and end with their run."""
+"""Redact options that identify a person: no page shows them, and they end with their run."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Windows: rows of a report table, replaced all at once, so that nobody ever reads a part."""
+"""Replace the rows of a report table at once, so that no reader sees a part."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Arguments: what several jobs' options mean."""
+"""Meaning of the options that several jobs share."""
 
 import re
 from datetime import UTC, datetime, timedelta

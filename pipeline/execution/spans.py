@@ -1,4 +1,4 @@
-"""Spans: the stretch of time that a job's options ask for."""
+"""The span of time that a job's options ask for."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Frames: messages, deliveries and attempts as Spark sees them, wherever a row is.
+"""Messages, deliveries and attempts as Spark datasets, from lake or tables.
 
 A row is in the broker's tables or in the lake. While a segment is being deleted from the tables its
 files hold rows that are still there; these count once. Nothing is deleted there as long as a run is

@@ -1,4 +1,4 @@
-"""Ripe: which rows belong to a segment, as one condition that planning, export and checks share.
+"""Which rows belong to a segment: one condition that planning, export and checks share.
 
 The broker's pruning asks the same of the same columns in words of its own
 (delivery/steps/archived.py); the tests hold the two together.

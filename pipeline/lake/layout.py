@@ -1,4 +1,4 @@
-"""Places: where files are in the archive's folder, and how they come there whole or not at all.
+"""Layout of the archive's folder, and how files appear there whole or not at all.
 
     {lake}/{table}/day=2026-11-22/000000000017.parquet
 

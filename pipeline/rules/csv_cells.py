@@ -1,4 +1,4 @@
-"""Cells: values as they may stand in a CSV file that somebody opens in a spreadsheet."""
+"""CSV cells that a spreadsheet does not run as formulas."""
 
 RISKY = ("=", "+", "-", "@", "\t", "\r", "\n")
 

@@ -1,4 +1,4 @@
-"""Outlook: the load of an hour to come, from the same hour of the weeks before.
+"""Estimate the load of a coming hour from the same hour of earlier weeks.
 
 An hour of which nothing is known in the weeks before is looked for among the days before, and then
 is as busy as the hours that are known are on average.

@@ -1,4 +1,4 @@
-"""Beginning: what changed when dead letters of a kind began, told from facts in a few sentences."""
+"""Onset: what changed when dead letters of a kind began, in a few sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Beginnings: the facts about how each kind of dead letters began, collected for its story."""
+"""Collect the facts about how each kind of dead letters began."""
 
 import json
 from collections import defaultdict

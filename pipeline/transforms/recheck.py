@@ -1,4 +1,4 @@
-"""Second look: what an audit found to be off, asked of the tables again, each row in one instant.
+"""Recheck: ask the tables again about discrepancies, each row in one instant.
 
 An audit reads its tables one after the other while the broker goes on: what it finds may only have
 moved in between. This runs on Spark's workers, and imports neither Spark nor the broker.

@@ -1,4 +1,4 @@
-"""``manage.py estimate_ordering``: what order would cost, before it is switched on."""
+"""``manage.py estimate_ordering``: what ordered delivery would cost, before it is switched on."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""``manage.py repair_counters``: make the counters say what the rows say."""
+"""``manage.py repair_counters``: recount the rows and correct the counters."""
 
 from typing import Any
 

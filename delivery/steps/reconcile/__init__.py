@@ -1,4 +1,4 @@
-"""Audit: read the tables stretch by stretch and note what does not add up. Changes nothing.
+"""Reconcile: read the tables range by range and record discrepancies. Changes nothing.
 
 Not to be mixed up with the audit trail (AuditEntry), which says what people did.
 

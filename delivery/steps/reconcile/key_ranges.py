@@ -1,4 +1,4 @@
-"""Stretches: cut the keys of messages into pieces that one short look can take."""
+"""Cut the keys of messages into ranges that one short query can read."""
 
 from channels_app.models import Message, raw
 from delivery.models import Delivery

@@ -1,4 +1,4 @@
-"""Scope: which rows an audit looks at, and who wanted what, as one snapshot knows it."""
+"""Scope: the rows that a reconciliation reads, and who wanted what, in one snapshot."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Bring back: messages under their own keys, bodies as they were sealed, and deliveries."""
+"""Restore messages under their own keys, bodies as they were stored, and deliveries."""
 
 from collections import Counter as Tally
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from channels_app import clock as clock_module
-from channels_app import config_cache as directory_module
+from channels_app import config_cache as config_cache_module
 from channels_app.change_marker import change_marker
 from channels_app.clock import DatabaseClock
 from channels_app.config_cache import ConfigCache, config_cache
@@ -54,7 +54,7 @@ class Slow:
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Slow:
     """The directory's version numbers, slow to come."""
     slow = Slow(1)
-    monkeypatch.setattr(directory_module, "CHECK_S", 0.4)
+    monkeypatch.setattr(config_cache_module, "CHECK_S", 0.4)
     monkeypatch.setattr(DirectoryVersion, "current", slow)
     return slow
 
@@ -103,7 +103,7 @@ def test_consumers_are_put_together_once_for_all_who_ask_until_something_changes
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> ConfigCache:
     """What a process on another host knows: nobody tells it of changes."""
-    monkeypatch.setattr(directory_module, "CHECK_S", 60.0)
+    monkeypatch.setattr(config_cache_module, "CHECK_S", 60.0)
     monkeypatch.setattr(change_marker, "mark", lambda: (0, 0))
     other = ConfigCache()
     assert not list(other.channels())
@@ -138,7 +138,7 @@ def test_names_that_are_made_up_cost_a_question_now_and_then(
     began = time.monotonic()
     for number in range(20):
         assert elsewhere.channel(f"made-up-{number}") is None
-    assert time.monotonic() - began >= 19 * directory_module.RETRY_INTERVAL_S
+    assert time.monotonic() - began >= 19 * config_cache_module.RETRY_INTERVAL_S
     assert len(asked) == 20
 
 

@@ -11,7 +11,7 @@ from django.db import transaction
 from standardwebhooks import Webhook
 
 from channels_app import clock
-from channels_app import config_cache as directory_module
+from channels_app import config_cache as config_cache_module
 from channels_app.change_marker import change_marker
 from channels_app.models import Channel, Consumer, DirectoryVersion
 from channels_app.steps import register_channel, register_consumer, signing_secrets, switch_consumer
@@ -68,7 +68,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pump]:
     """A pump on another host that stands still, and a fence that does not take long."""
     monkeypatch.setattr(confirmation, "FENCE_S", 0.1)
     monkeypatch.setattr(membership, "FENCE_S", 0.1)
-    monkeypatch.setattr(directory_module, "CHECK_S", 60.0)
+    monkeypatch.setattr(config_cache_module, "CHECK_S", 60.0)
     monkeypatch.setattr(change_marker, "mark", lambda: (0, 0))
     with pumping.pumping() as made:
         yield made
