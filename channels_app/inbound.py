@@ -64,7 +64,7 @@ def called(token: str) -> Consumer:
     return found
 
 
-def encrypt(consumer: Consumer, known: Opened | None) -> bool:
+def store(consumer: Consumer, known: Opened | None) -> bool:
     """Keep what was just set: an address for who needs one, no secret in the clear.
 
     ``known`` is what was sealed before. Returns whether anything has changed. Raises Invalid for a

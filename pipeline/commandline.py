@@ -123,7 +123,7 @@ def work(job: Job, chosen: settings.Settings, wanted: argparse.Namespace, run: r
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
-            run.retry_until_done()
+            run.cancel_again()
         _end(run, outcome)
     finally:
         for number, handler in before.items():

@@ -12,7 +12,7 @@ from typing import Any
 from django.core.management import call_command
 
 from bench.flow import Tell
-from bench.inside.piles import DeadLetterGroup, Standing, fill
+from bench.inside.batches import Batch, RowState, fill
 from channels_app import clock, data_encryption
 from channels_app.models import Channel, Consumer
 from delivery.models import ConsumerHealth, Counter
@@ -75,12 +75,12 @@ class History:
 
     def finish(self, total: int, tell: Tell) -> None:
         """Have ``total`` finished messages: delivered to ``steady``, dead at ``lost``."""
-        standings = (
-            Standing(self.steady.id, _S.DELIVERED, Reason.DELIVERED, Outcome.DELIVERED, 200),
-            Standing(self.lost.id, _S.DEAD, Reason.EXHAUSTED, Outcome.SERVER_ERROR, 500),
+        row_states = (
+            RowState(self.steady.id, _S.DELIVERED, Reason.DELIVERED, Outcome.DELIVERED, 200),
+            RowState(self.lost.id, _S.DEAD, Reason.EXHAUSTED, Outcome.SERVER_ERROR, 500),
         )
         done = Counter.read([self.lost.id])[self.lost.id][_S.DEAD]  # nothing else lets it die
-        fill(self._pile(1, FINISHED_FOR, self.most, standings), done, total, tell)
+        fill(self._batch(1, FINISHED_FOR, self.most, row_states), done, total, tell)
 
     def wait(self, total: int, tell: Tell) -> None:
         """Have ``total`` due messages wait for ``steady``, which takes few of them from now on."""
@@ -88,8 +88,8 @@ class History:
             return
         self.steady.rate_per_second = PACE
         self.steady.save()
-        standing = Standing(self.steady.id, _S.QUEUED, Reason.ACCEPTED)
-        fill(self._pile(2, WAITING_FOR, total, (standing,)), 0, total, tell)
+        row_state = RowState(self.steady.id, _S.QUEUED, Reason.ACCEPTED)
+        fill(self._batch(2, WAITING_FOR, total, (row_state,)), 0, total, tell)
 
     def fail(self, total: int, tell: Tell) -> None:
         """Have ``total`` overdue retries wait for ``broken``, whose circuit is open."""
@@ -106,30 +106,30 @@ class History:
             last_failure_at=now,
             last_outcome=Outcome.CONNECTION_REFUSED.value,
         )
-        standing = Standing(self.broken.id, _S.QUEUED, Reason.RETRY, Outcome.CONNECTION_REFUSED)
-        fill(self._pile(3, FAILING_FOR, total, (standing,)), 0, total, tell)
+        row_state = RowState(self.broken.id, _S.QUEUED, Reason.RETRY, Outcome.CONNECTION_REFUSED)
+        fill(self._batch(3, FAILING_FOR, total, (row_state,)), 0, total, tell)
 
     def schedule(self, total: int, tell: Tell) -> None:
         """Have ``total`` messages for ``steady`` whose time comes tomorrow."""
-        standing = Standing(self.steady.id, _S.QUEUED, Reason.ACCEPTED)
-        fill(self._pile(4, SCHEDULED_FOR, total, (standing,), DELAY), 0, total, tell)
+        row_state = RowState(self.steady.id, _S.QUEUED, Reason.ACCEPTED)
+        fill(self._batch(4, SCHEDULED_FOR, total, (row_state,), DELAY), 0, total, tell)
 
     def _waits(self, consumer: Consumer) -> bool:
         """Whether a pile is there already."""
         return Counter.read([consumer.id])[consumer.id][_S.QUEUED] > 0
 
-    def _pile(
+    def _batch(
         self,
         slot: int,
         span: timedelta,
         most: int,
-        standings: tuple[Standing, ...],
+        row_states: tuple[RowState, ...],
         delay: timedelta = timedelta(0),
-    ) -> DeadLetterGroup:
+    ) -> Batch:
         step_ms = max(1, span // timedelta(milliseconds=most))
         start_ms = self.made_ms - step_ms * (most + 1)
         delay_ms = delay // timedelta(milliseconds=1)
-        return DeadLetterGroup(slot, self.channel_id, start_ms, step_ms, standings, delay_ms)
+        return Batch(slot, self.channel_id, start_ms, step_ms, row_states, delay_ms)
 
 
 _S = DeliveryState

@@ -13,7 +13,7 @@ from django.core.management import call_command
 
 from bench.bodies import body
 from bench.flow import Tell
-from bench.inside import piles, sql
+from bench.inside import batches, sql
 from channels_app import clock, data_encryption
 from channels_app.conf import keyring
 from channels_app.models import Channel, Consumer, Message, MessageBody, Producer
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
     most, done, total = map(int, arguments)
     call_command("migrate", verbosity=0)
     month = Month.of(most)
-    piles.in_chunks(month.make, done, total, tell)
+    batches.in_chunks(month.make, done, total, tell)
     return {"gap": counter_repair.gap()}
 
 
@@ -161,7 +161,7 @@ def _attempt(at_ms: str, took: str, number: int, failed: str | None) -> dict[str
         "outcome": "'delivered'",
         "status_code": "200",
         "error": "''",
-        "answer_headers": f"'{piles.ANSWER_HEADERS}'",
+        "answer_headers": f"'{batches.ANSWER_HEADERS}'",
         "answer_excerpt": "''",
         "total_ms": took,
         "worker": "'month'",

@@ -16,7 +16,7 @@ from django.db import connection
 from bench import cpu
 from bench.figures import percentile
 from bench.flow import Tell
-from bench.inside.piles import ANSWER_HEADERS, DeadLetterGroup, Standing, fill
+from bench.inside.batches import ANSWER_HEADERS, Batch, RowState, fill
 from channels_app import clock
 from channels_app.models import Channel, Consumer, Message, MessageBody, new_id, raw
 from delivery.models import Attempt, Counter, Delivery
@@ -27,7 +27,7 @@ NAME = "floor"
 BODY_BYTES = 1_061
 """1 KiB, sealed."""
 MESSAGES = 8_000
-PILE = 4
+BATCH_SLOT = 4
 """The slot of its keys."""
 BATCH = 100
 TABLE = Delivery._meta.db_table
@@ -55,9 +55,9 @@ def main(arguments: Sequence[str], tell: Tell) -> dict[str, float]:
     """
     group, paced, rate, *pids = map(int, arguments)
     channel, consumer = _place()
-    standing = Standing(consumer.id, DeliveryState.QUEUED, Reason.ACCEPTED)
+    row_state = RowState(consumer.id, DeliveryState.QUEUED, Reason.ACCEPTED)
     start_ms = int(clock.now().timestamp() * 1000) - 2 * MESSAGES
-    fill(DeadLetterGroup(PILE, channel.id, start_ms, 1, (standing,)), 0, MESSAGES, tell)
+    fill(Batch(BATCH_SLOT, channel.id, start_ms, 1, (row_state,)), 0, MESSAGES, tell)
     connection.ensure_connection()
     bare = Bare([os.getpid(), *pids])
     alone = [_new(bare, channel.id, 1) for _ in range(MESSAGES // 4)]

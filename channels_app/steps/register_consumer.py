@@ -348,7 +348,7 @@ def _change(order: _Order, known: _Known) -> Consumer | _Written:
     if stored is None and MASK in order.values.get("headers", {}).values():
         _opened_headers(consumer)  # says which key is missing: what is masked must be known
     _set(consumer, order, known)
-    moved = "ack" in order.values and inbound.encrypt(consumer, address)
+    moved = "ack" in order.values and inbound.store(consumer, address)
     if "headers" in order.values:
         given = _unmask(order.values["headers"], stored or {})
     after = _settings(consumer) | {"headers": _masked(given)}

@@ -35,12 +35,12 @@ from delivery.rules.principal import Principal
 from delivery.runtime import wakeups
 from delivery.steps import cancel, release, replay, reschedule
 
-MAY = "channels_app.change_message"
+MAY_CHANGE_MESSAGE = "channels_app.change_message"
 
 
-def move(request: HttpRequest, object_id: int) -> HttpResponse:
+def move_message(request: HttpRequest, object_id: int) -> HttpResponse:
     """Send it from another instant on; what cannot be read stands in the field again."""
-    base.require(request.user.has_perm(MAY))
+    base.require(request.user.has_perm(MAY_CHANGE_MESSAGE))
     page, typed, now = (
         _page(request, object_id),
         request.POST.get("due_at", "").strip(),
@@ -61,9 +61,9 @@ def move(request: HttpRequest, object_id: int) -> HttpResponse:
     return redirect(page)
 
 
-def take_back(request: HttpRequest, object_id: int) -> HttpResponse:
+def cancel_message(request: HttpRequest, object_id: int) -> HttpResponse:
     """Send it to nobody any more who does not have it yet."""
-    base.require(request.user.has_perm(MAY))
+    base.require(request.user.has_perm(MAY_CHANGE_MESSAGE))
     with base.telling(request, "What waited of it is cancelled."):
         cancel.cancel_message(object_id, _principal(request), now=clock.now())
     return redirect(_page(request, object_id))
@@ -88,7 +88,7 @@ ASKS = ' data-asks="This was delivered. Replay it?"'
 """Read by console.js: a key that is pressed by mistake sends nothing twice."""
 
 
-def button(delivery: Delivery) -> str:
+def replay_button(delivery: Delivery) -> str:
     """The list's own form proves who asks. Nothing for what is on its way."""
     if DeliveryState(delivery.state) not in FINISHED:
         return ""
@@ -234,11 +234,11 @@ class DeliveryAdmin(WithPageContext, base.BigList):
         ]
         of_messages = [
             path(
-                f"message/<int:object_id>/{view.__name__}",
+                f"message/<int:object_id>/{name}",
                 self.admin_site.admin_view(require_POST(view)),
-                name=f"delivery_delivery_{view.__name__}",
+                name=f"delivery_message_{name}",
             )
-            for view in (move, take_back)
+            for name, view in (("move", move_message), ("cancel", cancel_message))
         ]
         return [*pages, *of_messages, *own, *super().get_urls()]
 
@@ -343,7 +343,7 @@ class DeliveryAdmin(WithPageContext, base.BigList):
     @display(description="Replay")
     def again(self, delivery: Delivery) -> str:
         """A button that replays it at once."""
-        return button(delivery)
+        return replay_button(delivery)
 
     @display(description="Finished")
     def finished(self, delivery: Delivery) -> str:

@@ -63,7 +63,7 @@ def receive(
     is_back = asked.get("resume", False)
     if (is_sticky or is_back) and not asked.get("worker_id"):
         raise Invalid("invalid_fields", NAMELESS, field="worker_id")
-    wish = ReceiveRequest(
+    receive_request = ReceiveRequest(
         most=asked.get("max", MAX_MESSAGES),
         lease_ms=int(asked.get("lease_s", LEASE_S) * 1000),
         worker=asked.get("worker_id") or caller.key.key_id,
@@ -73,29 +73,32 @@ def receive(
     )
     received_message = receiving.receive_ignoring_outage(
         view,
-        wish,
+        receive_request,
         asked.get("wait_s", 0.0),
         owner=caller.owner,
-        defer=_deferring(meta, view, wish),
+        defer=_deferring(meta, view, receive_request),
     )
     if received_message is None:
         raise ApiProblem(503, "too_many_polls", NO_PLACE, retry_after_s=RETRY_AFTER_S)
-    return _received(received_message, view, wish)
+    return _received(received_message, view, receive_request)
 
 
 def _received(
-    received_message: Sequence[ReceivedMessage], view: ConsumerConfig, wish: ReceiveRequest
+    received_message: Sequence[ReceivedMessage],
+    view: ConsumerConfig,
+    receive_request: ReceiveRequest,
 ) -> dict[str, Any]:
     return {
         "messages": [
-            shapes.received_message(one, view, settled=wish.settled) for one in received_message
+            shapes.received_message(one, view, settled=receive_request.settled)
+            for one in received_message
         ],
         "now": times.text(clock.now()),
     }
 
 
 def _deferring(
-    meta: Mapping[str, Any], view: ConsumerConfig, wish: ReceiveRequest
+    meta: Mapping[str, Any], view: ConsumerConfig, receive_request: ReceiveRequest
 ) -> Callable[[], Deliver] | None:
     """Postpones the answer to the request with the environment ``meta``, if its server can."""
     defer: fast_path.Defer | None = meta.get(fast_path.DEFER_RESPONSE)
@@ -108,7 +111,9 @@ def _deferring(
         def deliver(
             received_message: Sequence[ReceivedMessage], confirm: Callable[[], object]
         ) -> bool:
-            done = Response(200, fast_path.to_json(_received(received_message, view, wish)))
+            done = Response(
+                200, fast_path.to_json(_received(received_message, view, receive_request))
+            )
             return answer_later(done, confirm)
 
         return deliver

@@ -55,8 +55,8 @@ def from_token(text: str, key: bytes) -> Lease | None:
         raw = base64.urlsafe_b64decode(digits + "=" * (-len(digits) % 4))
     except ValueError:
         return None
-    body, encrypt = raw[:-_SIGNATURE_BYTES], raw[-_SIGNATURE_BYTES:]
-    if len(body) < _FIELDS.size or not hmac.compare_digest(encrypt, _sign_token(body, key)):
+    body, mac = raw[:-_SIGNATURE_BYTES], raw[-_SIGNATURE_BYTES:]
+    if len(body) < _FIELDS.size or not hmac.compare_digest(mac, _sign_token(body, key)):
         return None
     *numbers, accepted_us, taken_us = _FIELDS.unpack_from(body)
     worker, _, ordering_key = body[_FIELDS.size :].decode().partition("\0")

@@ -12,7 +12,7 @@ DRIFT = "hookstation.clock.drifting"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notification:
     """What a notice is about."""
 
     kind: Kind
@@ -39,18 +39,22 @@ def event_type(kind: Kind) -> str:
     )
 
 
-def event(told: Told) -> dict[str, Any]:
+def event(notification: Notification) -> dict[str, Any]:
     """The body of the event, in the form that Standard Webhooks recommends."""
-    scope, _, name = told.limit.partition(" ")
+    scope, _, name = notification.limit.partition(" ")
     about: dict[str, Any] = (
         {"limit": scope, "name": name}
-        if told.limit
-        else {"channel": told.channel, "consumer": told.client_id, "team": told.team or None}
+        if notification.limit
+        else {
+            "channel": notification.channel,
+            "consumer": notification.client_id,
+            "team": notification.team or None,
+        }
     )
     return {
-        "type": event_type(told.kind),
-        "timestamp": _instant(told.at),
-        "data": about | {"reason": told.reason, "url": told.page or None},
+        "type": event_type(notification.kind),
+        "timestamp": _instant(notification.at),
+        "data": about | {"reason": notification.reason, "url": notification.page or None},
     }
 
 
@@ -67,21 +71,23 @@ def _instant(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def subject(told: Told) -> str:
+def subject(notification: Notification) -> str:
     """Of the e-mail: one line."""
-    about = told.limit or f"{told.channel}/{told.client_id}"
-    return f"{about} {_SAYS[told.kind]}"
+    about = notification.limit or f"{notification.channel}/{notification.client_id}"
+    return f"{about} {_SAYS[notification.kind]}"
 
 
-def text(told: Told) -> str:
+def text(notification: Notification) -> str:
     """The e-mail: what happened, what the broker does about it, what to do."""
-    at = told.at.strftime("%Y-%m-%d %H:%M UTC")
-    about = f"Your webhook {told.client_id} on the channel {told.channel}"
+    at = notification.at.strftime("%Y-%m-%d %H:%M UTC")
+    subject = f"Your webhook {notification.client_id} on the channel {notification.channel}"
+    if notification.limit:
+        subject = f"Your {notification.limit}"
     parts = [
-        f"{'Your ' + told.limit if told.limit else about} {_SAYS[told.kind]} ({at}).",
-        told.reason,
-        _NEXT[told.kind],
-        f"Look at it: {told.page}" if told.page else "",
+        f"{subject} {_SAYS[notification.kind]} ({at}).",
+        notification.reason,
+        _NEXT[notification.kind],
+        f"Look at it: {notification.page}" if notification.page else "",
         "Owners and editors of the team get this once for each change, not for each failure.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

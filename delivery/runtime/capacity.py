@@ -104,7 +104,7 @@ class CapacityPlanner:
             for queue, limit, more in shares(picks, free, self.batch)
         ]
 
-    def taker(
+    def claimer(
         self, owner: int, now: datetime, free: Callable[[], int], least: int = 0
     ) -> DirectClaim:
         """Who takes what a fan-out makes, within the room that there is then.
@@ -130,10 +130,10 @@ class CapacityPlanner:
         for queue in mine:
             if queue.top_due(now) >= least or not isinstance(self.signer(queue), Signer):
                 continue
-            standing = queue.standing(ticks)
-            room = min(queue.capacity(now), self._admits(standing, queue.in_flight))
+            status = queue.status(ticks)
+            room = min(queue.capacity(now), self._admits(status, queue.in_flight))
             if room > 0:
-                picks.append(Pick(queue, 0, room, standing))
+                picks.append(Pick(queue, 0, room, status))
         others = self._roster.ready_consumers.waiting_count
         return {
             queue.view.id: ClaimAllowance(limit, _lease_ms(queue))
@@ -169,11 +169,11 @@ class CapacityPlanner:
     def _is_mixed(self) -> bool:
         return time.monotonic() < self._mixed_until
 
-    def _admits(self, standing: QueueStatus, in_flight: int) -> int:
-        return admits(standing, in_flight, self._free)
+    def _admits(self, status: QueueStatus, in_flight: int) -> int:
+        return admits(status, in_flight, self._free)
 
 
-def admits(standing: QueueStatus, in_flight: int, free: int) -> int:
+def admits(status: QueueStatus, in_flight: int, free: int) -> int:
     """How many more requests a consumer may open, of ``free`` ones that the pump has left.
 
     Who does not answer promptly has no more open than it leaves to others in the common part: the
@@ -181,11 +181,11 @@ def admits(standing: QueueStatus, in_flight: int, free: int) -> int:
     """
     all_of_it = conf().pump_in_flight
     common = free - all_of_it // RESERVED
-    if standing is QueueStatus.PROMPT:
+    if status is QueueStatus.PROMPT:
         more = (free - all_of_it // LAST) // RESERVED - in_flight
         return max(common, more, int(free > 0 and not in_flight))
     fair = (common - in_flight + 1) // 2
-    if standing is QueueStatus.UNTRIED:
+    if status is QueueStatus.UNTRIED:
         return max(fair, int(free > all_of_it // UNTRIED_RESERVED))
     return fair
 
@@ -208,8 +208,8 @@ def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list
     most = min(free, most)
     alike = Tally(pick.level for pick in picks)
     shared = []
-    for queue, level, room, standing in picks:
-        room = min(room, admits(standing, queue.in_flight, free))
+    for queue, level, room, status in picks:
+        room = min(room, admits(status, queue.in_flight, free))
         limit = min(room, max(1, most // (alike[level] + others)))
         if limit > 0:
             free -= limit

@@ -98,9 +98,9 @@ class ConsumerQueue:
     def place(self, now: datetime, ticks: float) -> tuple[int, QueueStatus] | None:
         """The highest priority of what is due and how the consumer answers; None: nothing is."""
         level = self.top_due(now)
-        return None if level < 0 else (level, self.standing(ticks))
+        return None if level < 0 else (level, self.status(ticks))
 
-    def standing(self, ticks: float) -> QueueStatus:
+    def status(self, ticks: float) -> QueueStatus:
         """How the consumer answers at ``ticks`` (`time.monotonic`)."""
         if self.answer_s is None:
             return QueueStatus.OTHER if self.in_flight else QueueStatus.UNTRIED

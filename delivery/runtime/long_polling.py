@@ -51,7 +51,7 @@ class Cause(StrEnum):
     """Why a receiver was resumed."""
 
     ACCEPTED = "accepted"
-    """Messages were stored that nobody has fanned out yet (`WaitingReceiver.told`)."""
+    """Messages were stored that nobody has fanned out yet (`WaitingReceiver.wakeup`)."""
     WAKEUP = "wakeup"
     """A datagram came."""
     TIMER = "timer"
@@ -64,7 +64,7 @@ class Cause(StrEnum):
     """Its time is over, or its consumer or this process is."""
 
 
-class Told(NamedTuple):
+class Wakeup(NamedTuple):
     """New messages of one channel."""
 
     channel_id: int
@@ -90,7 +90,7 @@ class WaitingReceiver:
     """
     cause: Cause | None = None
     """Why it was resumed last."""
-    told: Told | None = None
+    wakeup: Wakeup | None = None
     """Those that it was resumed for, until it has looked."""
     number: int = field(default_factory=itertools.count().__next__)
     """Its place among all: first come, first served."""
@@ -229,26 +229,26 @@ class LongPolls:
                     queue.is_woken = True
         _resume(resumed)
 
-    def give(self, told: Told) -> bool:
+    def give(self, wakeup: Wakeup) -> bool:
         """Let the first who waits for the channel's messages take these; False if nobody does."""
         with self._lock:
-            consumer_id = self._taking.get(told.channel_id)
+            consumer_id = self._taking.get(wakeup.channel_id)
             queue = self._queues.get(consumer_id) if consumer_id is not None else None
             if consumer_id is None or queue is None or not queue.waiting:
                 return False
-            if queue.waiting[0].channel_id != told.channel_id:
+            if queue.waiting[0].channel_id != wakeup.channel_id:
                 return False
             resumed = self._popped(consumer_id, [0], Cause.ACCEPTED)
-            resumed[0].told = told
+            resumed[0].wakeup = wakeup
         _resume(resumed)
         return True
 
-    def give_elsewhere(self, told: Told) -> bool:
+    def give_elsewhere(self, wakeup: Wakeup) -> bool:
         """The same where receivers of another web process wait."""
-        if len(told.message_ids) > MAX_TOLD:
+        if len(wakeup.message_ids) > MAX_TOLD:
             return False
-        for address in self._elsewhere.of([told.channel_id]):
-            wakeup_sender.take(address, told.channel_id, told.priority, told.message_ids)
+        for address in self._elsewhere.of([wakeup.channel_id]):
+            wakeup_sender.take(address, wakeup.channel_id, wakeup.priority, wakeup.message_ids)
             return True
         return False
 
@@ -294,8 +294,8 @@ class LongPolls:
         hints = listener.hear()
         self.wake(hints.consumer_ids)
         for channel_id, priority, message_ids in hints.take:
-            if not self.give(told := Told(channel_id, priority, message_ids)):
-                wakeup_sender.accepted(*told)
+            if not self.give(wakeup := Wakeup(channel_id, priority, message_ids)):
+                wakeup_sender.accepted(*wakeup)
         own = listener.socket.getsockname()[:2]
         self._elsewhere.note({at: ids for at, ids in hints.taking.items() if at != own})
         ticks = time.monotonic()
@@ -406,10 +406,10 @@ def on_message_accepted(
     """Receiver of channels_app.signals.message_accepted."""
     if not conf().wake:
         return
-    told = Told(channel_id, priority, message_ids)
+    wakeup = Wakeup(channel_id, priority, message_ids)
     try:
-        if not (long_polls.give(told) or long_polls.give_elsewhere(told)):
-            wakeup_sender.accepted(*told)
+        if not (long_polls.give(wakeup) or long_polls.give_elsewhere(wakeup)):
+            wakeup_sender.accepted(*wakeup)
     except DatabaseFailure:
         return  # the message is stored; a hint is not worth an error to its producer
 

@@ -16,7 +16,7 @@ from channels_app.steps.accept import Publication
 from delivery.models import Notice
 from delivery.rules import notifications
 from delivery.rules.health_status import Kind
-from delivery.rules.notifications import Told
+from delivery.rules.notifications import Notification
 from delivery.runtime import registration, task_queue
 from delivery.steps import health_monitor, outbox
 
@@ -107,25 +107,27 @@ def _published(notice_id: int) -> int:
     notice = outbox.take(notice_id)
     if notice is None:
         return 0
-    told = _told(notice)
-    channel = _channel(told)
+    notification = _told(notice)
+    channel = _channel(notification)
     if channel is not None:
-        body = json.dumps(notifications.event(told), ensure_ascii=False).encode()
+        body = json.dumps(notifications.event(notification), ensure_ascii=False).encode()
         publication = Publication(
-            body, content_type="application/json", event_type=notifications.event_type(told.kind)
+            body,
+            content_type="application/json",
+            event_type=notifications.event_type(notification.kind),
         )
         (accepted,) = accept.accept(channel, None, [publication], within_quota=False)
         outbox.became(notice, accepted.message_id)
     return 1
 
 
-def _channel(told: Told) -> ChannelConfig | None:
+def _channel(notification: Notification) -> ChannelConfig | None:
     """Where events go; None while there is no such channel.
 
     It is everybody's, so that no team may register there; and what happens to its own consumers is
     not published to them.
     """
-    return None if told.channel == CHANNEL else _operators()
+    return None if notification.channel == CHANNEL else _operators()
 
 
 def _operators() -> ChannelConfig | None:
@@ -140,8 +142,10 @@ def _mail(notice: Notice) -> int:
     if not addresses:
         outbox.sent(notice, [])
         return 0
-    told = _told(notice)
-    message = EmailMessage(notifications.subject(told), notifications.text(told), to=addresses)
+    notification = _told(notice)
+    message = EmailMessage(
+        notifications.subject(notification), notifications.text(notification), to=addresses
+    )
     try:
         message.connection = get_connection(timeout=MAIL_TIMEOUT_S)
         message.send()
@@ -156,10 +160,10 @@ def _mail(notice: Notice) -> int:
     return 1
 
 
-def _told(notice: Notice) -> Told:
+def _told(notice: Notice) -> Notification:
     consumer = notice.consumer
     if consumer is None:
-        return Told(
+        return Notification(
             kind=Kind(notice.kind),
             at=notice.at,
             channel="",
@@ -172,7 +176,7 @@ def _told(notice: Notice) -> Told:
     team = consumer.team.slug if consumer.team else ""
     channel, name = consumer.channel.slug, consumer.client_id
     path = f"/portal/{team}/webhooks/{channel}/{name}/" if team else ""
-    return Told(
+    return Notification(
         kind=Kind(notice.kind),
         at=notice.at,
         channel=channel,

@@ -233,12 +233,12 @@ class Pump:
             return 0
         hinted, self.accepted_hint = self.accepted_hint, False
         notified, self.notified = self.notified, {}
-        taker = self.capacity_planner.taker(self.held.generation, now, self._free)
+        claimer = self.capacity_planner.claimer(self.held.generation, now, self._free)
         self.fan_outs += 1
         made = fanout.fan_out(
             limit,
             self.held.ordinal,
-            taker,
+            claimer,
             notified,
             payloads.select_payloads,
             oldest_first=self.fan_outs % FAN_OUT_GUARD == 0,
@@ -290,9 +290,11 @@ class Pump:
         for key in urgent:
             del self.notified[key]
         now = clock.now()
-        taker = self.capacity_planner.taker(self.held.generation, now, self._free, self.least + 1)
+        claimer = self.capacity_planner.claimer(
+            self.held.generation, now, self._free, self.least + 1
+        )
         made = fanout.fan_out(
-            URGENT_AT_ONCE, self.held.ordinal, taker, urgent, payloads.select_payloads
+            URGENT_AT_ONCE, self.held.ordinal, claimer, urgent, payloads.select_payloads
         )
         self._made(made, now)
         self._send_claimed()

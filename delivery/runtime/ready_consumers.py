@@ -26,7 +26,7 @@ class Pick(NamedTuple):
     """The highest priority of what it has due."""
     room: int
     """How many deliveries it may take."""
-    standing: QueueStatus
+    status: QueueStatus
 
 
 class ReadyConsumers:
@@ -40,7 +40,7 @@ class ReadyConsumers:
         self._noted: dict[int, ConsumerQueue] = {}
         """Something happened to them since the last look."""
         self._waiting: dict[tuple[int, QueueStatus], dict[int, ConsumerQueue]] = {
-            (level, standing): {} for level in LEVELS for standing in QUEUE_STATUSES
+            (level, status): {} for level in LEVELS for status in QUEUE_STATUSES
         }
         self._places: dict[int, tuple[int, QueueStatus]] = {}
         self._asleep: list[tuple[float, int]] = []
@@ -88,7 +88,7 @@ class ReadyConsumers:
         for level in LEVELS:
             self._gather(level, now, ticks, admits, most, picks, known)
         self._more = self._more and bool(picks)
-        return sorted(picks, key=lambda pick: (-pick.level, pick.standing)) if known else picks
+        return sorted(picks, key=lambda pick: (-pick.level, pick.status)) if known else picks
 
     def wake_at(self) -> float | None:
         """When to look again, Unix seconds; None when only an event can change anything."""
@@ -106,9 +106,9 @@ class ReadyConsumers:
         picks: list[Pick],
         known: frozenset[int] | set[int] = frozenset(),
     ) -> None:
-        for standing in QUEUE_STATUSES:
-            place = self._waiting[level, standing]
-            if not place or not admits(standing, 0):
+        for status in QUEUE_STATUSES:
+            place = self._waiting[level, status]
+            if not place or not admits(status, 0):
                 continue
             for queue in list(islice(place.values(), SCAN)):
                 if len(picks) >= most:
@@ -117,17 +117,17 @@ class ReadyConsumers:
                 consumer_id = queue.view.id
                 if consumer_id in known:
                     continue
-                if queue.place(now, ticks) != (level, standing):
+                if queue.place(now, ticks) != (level, status):
                     self._noted[consumer_id] = queue  # it began to hang: the next look knows
                     self._leave(consumer_id)
                     continue
                 if (capacity := queue.capacity(now)) <= 0:
                     self._sleep(queue, queue.wake_at())
                     continue
-                room = min(capacity, admits(standing, queue.in_flight))
+                room = min(capacity, admits(status, queue.in_flight))
                 place[consumer_id] = place.pop(consumer_id)  # behind those that still wait
                 if room > 0:
-                    picks.append(Pick(queue, level, room, standing))
+                    picks.append(Pick(queue, level, room, status))
             self._more = self._more or len(place) > SCAN
 
     def _wake(self, now: datetime, ticks: float) -> None:

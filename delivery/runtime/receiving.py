@@ -30,7 +30,7 @@ from delivery.rules.lifecycle import Reason
 from delivery.rules.outcome import Outcome
 from delivery.runtime import leasing, registration
 from delivery.runtime.consumer_queue import GUARD_EVERY
-from delivery.runtime.long_polling import Told, WaitingReceiver, long_polls
+from delivery.runtime.long_polling import WaitingReceiver, Wakeup, long_polls
 from delivery.runtime.wakeups import notify_pumps, wakeup_sender
 from delivery.steps import claim, fanout, payloads, release, sharing
 from delivery.steps import leases as steps
@@ -186,17 +186,17 @@ Deliver: TypeAlias = Callable[[Sequence[ReceivedMessage], Callable[[], object]],
 out, and returns False, without having called it, where nobody is there any more."""
 
 
-def receive(view: ConsumerConfig, wish: ReceiveRequest) -> list[ReceivedMessage]:
+def receive(view: ConsumerConfig, receive_request: ReceiveRequest) -> list[ReceivedMessage]:
     """What is due now, best first, leased to the worker; nothing while the consumer is halted.
 
     Raises rules.encryption.KeyMissing, before anything is taken, where no lease can be signed.
     """
-    return _receive(view, wish)[0]
+    return _receive(view, receive_request)[0]
 
 
 def receive_ignoring_outage(
     view: ConsumerConfig,
-    wish: ReceiveRequest,
+    receive_request: ReceiveRequest,
     wait_s: float,
     *,
     owner: Hashable,
@@ -209,12 +209,12 @@ def receive_ignoring_outage(
     waits.
     """
     if wait_s <= 0:
-        return receive(view, wish)
+        return receive(view, receive_request)
     deadline = time.monotonic() + wait_s
     long_polls.enter(view.id)
     is_waiting, is_more = False, False
     try:
-        received_message, is_more = _receive(view, wish)
+        received_message, is_more = _receive(view, receive_request)
         is_waiting = not received_message and polls.take(owner, waits=False)
     finally:
         if not is_waiting:
@@ -224,11 +224,11 @@ def receive_ignoring_outage(
     if not is_waiting:
         metrics.POLLS_REFUSED.inc()
         return None
-    wish = wish._replace(resume=False)
-    channel_id = view.channel_id if _takes_new(view, wish) else None
+    receive_request = receive_request._replace(resume=False)
+    channel_id = view.channel_id if _takes_new(view, receive_request) else None
     if defer is None:
-        return _wait(view.id, deadline, channel_id, wish, owner)
-    _Deferred(view.id, deadline, channel_id, wish, owner, defer()).wait()
+        return _wait(view.id, deadline, channel_id, receive_request, owner)
+    _Deferred(view.id, deadline, channel_id, receive_request, owner, defer()).wait()
     return []
 
 
@@ -242,12 +242,12 @@ class _Deferred:
         consumer_id: int,
         deadline: float,
         channel_id: int | None,
-        wish: ReceiveRequest,
+        receive_request: ReceiveRequest,
         owner: Hashable,
         deliver: Deliver,
     ) -> None:
         self._receiver = WaitingReceiver(consumer_id, deadline, self._resume, channel_id)
-        self._wish, self._owner, self._deliver = wish, owner, deliver
+        self._wish, self._owner, self._deliver = receive_request, owner, deliver
 
     def wait(self) -> None:
         """Until it is resumed; answers at once if something came meanwhile."""
@@ -301,32 +301,38 @@ class _Deferred:
         notify_pumps([consumer_id])
 
 
-def _takes_new(view: ConsumerConfig, wish: ReceiveRequest) -> bool:
+def _takes_new(view: ConsumerConfig, receive_request: ReceiveRequest) -> bool:
     """Whether a receiver can fan a new message out by itself, as nobody else gets it."""
-    if wish.sticky or view.ordering or view.halted:
+    if receive_request.sticky or view.ordering or view.halted:
         return False
     channel = config_cache.channel(view.channel_slug, look=False)
     return channel is not None and len(channel.consumers) == 1
 
 
 def _wait(
-    consumer_id: int, deadline: float, channel_id: int | None, wish: ReceiveRequest, owner: Hashable
+    consumer_id: int,
+    deadline: float,
+    channel_id: int | None,
+    receive_request: ReceiveRequest,
+    owner: Hashable,
 ) -> list[ReceivedMessage]:
     """In this thread."""
     resumed = threading.Event()
     receiver = WaitingReceiver(consumer_id, deadline, resumed.set, channel_id)
     try:
-        received_message = None if long_polls.wait(receiver) else _scan(receiver, wish)
+        received_message = None if long_polls.wait(receiver) else _scan(receiver, receive_request)
         while received_message is None:
             resumed.wait()
             resumed.clear()
-            received_message = _scan(receiver, wish)
+            received_message = _scan(receiver, receive_request)
     finally:
         polls.give_back(owner)
     return received_message
 
 
-def _scan(receiver: WaitingReceiver, wish: ReceiveRequest) -> list[ReceivedMessage] | None:
+def _scan(
+    receiver: WaitingReceiver, receive_request: ReceiveRequest
+) -> list[ReceivedMessage] | None:
     """What it gets in the end, which may be nothing; None if it waits again."""
     is_waiting, is_more = False, False
     received_message: list[ReceivedMessage] = []
@@ -335,13 +341,13 @@ def _scan(receiver: WaitingReceiver, wish: ReceiveRequest) -> list[ReceivedMessa
             view = config_cache.consumers().get(receiver.consumer_id)
             if view is None or view.mode != "pull":
                 break
-            told, receiver.told = receiver.told, None
-            received_message, is_more = _receive(view, wish, told)
+            wakeup, receiver.wakeup = receiver.wakeup, None
+            received_message, is_more = _receive(view, receive_request, wakeup)
             if received_message:
                 if receiver.cause is not None:
                     metrics.RESUMED.labels(receiver.cause.value).inc()
                 break
-            if wish.sticky:
+            if receive_request.sticky:
                 long_polls.pass_on(receiver)  # what is due may be of another one's keys
             if not is_more and long_polls.wait(receiver):
                 is_waiting = True
@@ -349,35 +355,35 @@ def _scan(receiver: WaitingReceiver, wish: ReceiveRequest) -> list[ReceivedMessa
     finally:
         if not is_waiting:
             long_polls.leave(receiver.consumer_id, is_more=is_more)
-            if receiver.told is not None:
-                wakeup_sender.accepted(*receiver.told)
+            if receiver.wakeup is not None:
+                wakeup_sender.accepted(*receiver.wakeup)
     return received_message
 
 
 def _receive(
-    view: ConsumerConfig, wish: ReceiveRequest, told: Told | None = None
+    view: ConsumerConfig, receive_request: ReceiveRequest, wakeup: Wakeup | None = None
 ) -> tuple[list[ReceivedMessage], bool]:
-    """As `receive`, and whether more may be due; first of new messages that it was ``told`` of."""
+    """As `receive`, and whether more may be due; first the new messages that ``wakeup`` names."""
     if view.halted or view.mode != "pull":
         return [], False
     keystore.signing_key(leasing.PURPOSE)
-    owner = leases.owner_of(view.id, wish.worker)
-    share = _new(view, wish, owner, told) if told else NOTHING
+    owner = leases.owner_of(view.id, receive_request.worker)
+    share = _new(view, receive_request, owner, wakeup) if wakeup else NOTHING
     if not share.rows:
-        share = (_resumed if wish.resume else _claimed)(view, wish, owner)
-    _note(owner, view.id, wish.worker)
+        share = (_resumed if receive_request.resume else _claimed)(view, receive_request, owner)
+    _note(owner, view.id, receive_request.worker)
     rows = share.rows
     if not rows:
         return [], False
     contents = _contents(share)
     rows = _opened(rows, contents, owner)
-    held = {row.id: _lease(row, wish.worker) for row in rows}
+    held = {row.id: _lease(row, receive_request.worker) for row in rows}
     broken = [row for row in rows if contents[row.message_id].error]
     for row in broken:
         payload = contents[row.message_id]
         leasing.end([held[row.id]], payload.outcome, error=payload.error)
     whole = [row for row in rows if row not in broken]
-    if wish.settled:
+    if receive_request.settled:
         leasing.end([held[row.id] for row in whole], Outcome.DELIVERED)
     failpoints.reach("before_handout")
     metrics.RECEIVED.inc(len(whole))
@@ -392,72 +398,80 @@ _turns = itertools.count(1)
 _noted: dict[int, float] = {}
 
 
-def _new(view: ConsumerConfig, wish: ReceiveRequest, owner: int, told: Told) -> Share:
-    """New messages, fanned out and claimed in one transaction; what is left is told to others."""
-    taker = DirectClaim(
+def _new(
+    view: ConsumerConfig, receive_request: ReceiveRequest, owner: int, wakeup: Wakeup
+) -> Share:
+    """New messages, fanned out and claimed in one transaction; others are notified of the rest."""
+    claimer = DirectClaim(
         owner,
         clock.now(),
         lambda counts: {
-            key: ClaimAllowance(wish.most, wish.lease_ms) for key in counts if key == view.id
+            key: ClaimAllowance(receive_request.most, receive_request.lease_ms)
+            for key in counts
+            if key == view.id
         },
     )
     made = fanout.fan_out_for_receiver(
-        told.message_ids, os.getpid(), taker, payloads.select_payloads
+        wakeup.message_ids, os.getpid(), claimer, payloads.select_payloads
     )
-    if made.message_count < len(told.message_ids):
-        wakeup_sender.accepted(*told)
+    if made.message_count < len(wakeup.message_ids):
+        wakeup_sender.accepted(*wakeup)
     if others := made.due.keys() - {view.id}:
         notify_pumps(others)
     due = made.due.get(view.id, {}).values()
-    return share(made.claimed, made.along, is_more=any(at <= taker.now for at in due))
+    return share(made.claimed, made.along, is_more=any(at <= claimer.now for at in due))
 
 
-def _claimed(view: ConsumerConfig, wish: ReceiveRequest, owner: int) -> Share:
+def _claimed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
     """What is due, and where that is too little what is accepted and not fanned out yet.
 
     So who receives after the answer to a publish finds the message.
     """
-    share = _due(view, wish, owner)
-    if len(share.rows) == wish.most:
+    share = _due(view, receive_request, owner)
+    if len(share.rows) == receive_request.most:
         return share
     for made in fanout.fan_out_channel(view.channel_id, os.getpid()):
         if made.due:
             notify_pumps(made.due)
     # Also where nothing was found waiting: a pump may have fanned it out since the first look.
-    more = _due(view, wish._replace(most=wish.most - len(share.rows)), owner)
+    more = _due(view, receive_request._replace(most=receive_request.most - len(share.rows)), owner)
     return more._replace(rows=share.rows + more.rows, payloads=share.payloads | more.payloads)
 
 
-def _due(view: ConsumerConfig, wish: ReceiveRequest, owner: int) -> Share:
+def _due(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
     for _ in range(EMPTY_TRIES):
         want = ClaimRequest(
             view.id,
-            wish.most,
-            wish.lease_ms,
+            receive_request.most,
+            receive_request.lease_ms,
             owner,
             oldest_first=next(_turns) % GUARD_EVERY == 0,
-            spare=wish.most,
+            spare=receive_request.most,
         )
-        share = _own(want, wish, owner) if wish.sticky else take(want)
+        share = _own(want, receive_request, owner) if receive_request.sticky else take(want)
         if share.rows or not share.has_expired:
             break
     return share
 
 
-def _resumed(view: ConsumerConfig, wish: ReceiveRequest, owner: int) -> Share:
+def _resumed(view: ConsumerConfig, receive_request: ReceiveRequest, owner: int) -> Share:
     """First what the worker holds, as attempts of its own: its former self settles none of it."""
-    mine = steps.held(view.id, owner, wish.most, clock.now())
-    want = ClaimRequest(view.id, wish.most, wish.lease_ms, owner)
+    mine = steps.held(view.id, owner, receive_request.most, clock.now())
+    want = ClaimRequest(view.id, receive_request.most, receive_request.lease_ms, owner)
     held = take_chosen(mine, want, anew=True)
-    if len(held.rows) == wish.most:
+    if len(held.rows) == receive_request.most:
         return held
-    more = _claimed(view, wish._replace(most=wish.most - len(held.rows)), owner)
+    more = _claimed(
+        view, receive_request._replace(most=receive_request.most - len(held.rows)), owner
+    )
     return more._replace(rows=held.rows + more.rows, payloads=held.payloads | more.payloads)
 
 
-def _own(want: ClaimRequest, wish: ReceiveRequest, owner: int) -> Share:
+def _own(want: ClaimRequest, receive_request: ReceiveRequest, owner: int) -> Share:
     """Of keys that are the worker's, and without one; joins the others by asking."""
-    workers = circles.around(owner, want.consumer_id, wish.worker, wish.lease_ms)
+    workers = circles.around(
+        owner, want.consumer_id, receive_request.worker, receive_request.lease_ms
+    )
     chosen = sharing.choose(
         want.consumer_id, want.limit, owner, workers, clock.now(), oldest_first=want.oldest_first
     )

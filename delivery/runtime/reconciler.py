@@ -56,7 +56,7 @@ Still = Mapping[int, tuple[datetime, dict[str, int]]]
 
 
 class Reconciler:
-    """One run. ``steps`` does the work; then ``books`` and ``findings`` hold what came out."""
+    """One run. ``steps`` does the work; then ``result`` and ``findings`` hold what came out."""
 
     def __init__(self, wanted: Wanted, *, now: datetime, most_ids: int) -> None:
         self.wanted = wanted
@@ -64,7 +64,7 @@ class Reconciler:
         self._grace = conf().reconcile_grace if wanted.grace is None else wanted.grace
         self.parties = reconcile.Parties(self._grace)
         """Names of channels and consumers, as the last step knew them."""
-        self.books = Reconciliation(most_ids)
+        self.result = Reconciliation(most_ids)
         newest = reconcile.newest()
         self.scope = reconcile.Scope(
             first=_id_at(wanted.since) if wanted.since else 0,
@@ -88,11 +88,11 @@ class Reconciler:
         if self.wanted.counters:
             yield from self._counters()
         if self._is_served():
-            reconcile.late.messages(self.books, self.scope)
+            reconcile.late.messages(self.result, self.scope)
             # Leases of pull consumers are as long as they like, and lapse until somebody receives.
             pushed = [key for key in self._meant() if self.parties.by_id[key].is_pushed]
             reconcile.late.leases(
-                self.books, pushed, before=self.scope.before, latest=self._latest()
+                self.result, pushed, before=self.scope.before, latest=self._latest()
             )
             yield 1.0
             while still and time.monotonic() < second_look:
@@ -105,7 +105,7 @@ class Reconciler:
         """What is off, in the order of the checks, with names for ids."""
         found = [
             Finding(check, place, *self._names(place), off.count, tuple(off.ids))
-            for (check, place), off in self.books.off.items()
+            for (check, place), off in self.result.off.items()
         ]
         order = list(Check)
         return sorted(found, key=lambda it: (order.index(it.check), it.channel, it.consumer))
@@ -116,10 +116,10 @@ class Reconciler:
         while first <= last:
             with reconcile.snapshot():
                 self.parties.refresh()
-                stretch = reconcile.next_key_range(self.scope, first)
-                reconcile.look(self.books, self.scope, stretch, self.parties)
-            first = stretch.last + 1
-            begins = begins or stretch.first
+                key_range = reconcile.next_key_range(self.scope, first)
+                reconcile.look(self.result, self.scope, key_range, self.parties)
+            first = key_range.last + 1
+            begins = begins or key_range.first
             yield (first - begins) / (last - begins + 1)
 
     def _orphans(self) -> Iterator[float]:
@@ -128,7 +128,7 @@ class Reconciler:
             first = self.scope.first
             while first <= last:
                 with reconcile.snapshot():
-                    first = reconcile.orphans.walk(self.books, table, first, last)
+                    first = reconcile.orphans.walk(self.result, table, first, last)
                 yield 1.0
 
     def _lost(self) -> Iterator[float]:
@@ -137,7 +137,7 @@ class Reconciler:
         for after, last in reconcile.lost.spans(self.parties, wanted.since, until, self._grace):
             while after < last:
                 with reconcile.snapshot():
-                    after = reconcile.lost.walk(self.books, after, last, keys)
+                    after = reconcile.lost.walk(self.result, after, last, keys)
                 yield 1.0
 
     @property
@@ -153,7 +153,7 @@ class Reconciler:
                 continue
             wrong = counter_repair.difference(consumer_id)
             names = [f"{state} {number:+,}" for (_, state), number in sorted(wrong.items())]
-            self.books.note(Check.COUNTERS, party.place, names)
+            self.result.note(Check.COUNTERS, party.place, names)
             yield 1.0
 
     def _is_too_large(self, consumer_id: int) -> bool:
@@ -194,7 +194,7 @@ class Reconciler:
         for consumer_id, known in self._still().items() if first else ():
             if first.get(consumer_id) == known:
                 place = self.parties.by_id[consumer_id].place
-                reconcile.late.due(self.books, place, self.scope.before)
+                reconcile.late.due(self.result, place, self.scope.before)
 
     def _latest(self) -> datetime:
         """After which no lease ends that was given until now, long after this audit began."""

@@ -37,9 +37,9 @@ def everything() -> Iterator[int]:
 
 def keep(reconciler: Reconciler, span: Span, began: datetime) -> AccountingReport:
     """Store what an audit came to."""
-    books = reconciler.books
+    result = reconciler.result
     states: dict[str, int] = {}
-    for account in books.accounts.values():
+    for account in result.accounts.values():
         for state, number in account.states.items():
             states[state] = states.get(state, 0) + number
     return AccountingReport.objects.create(
@@ -48,11 +48,11 @@ def keep(reconciler: Reconciler, span: Span, began: datetime) -> AccountingRepor
         until=began,
         started_at=began,
         finished_at=clock.now(),
-        message_count=books.looked["messages"],
-        delivery_count=books.looked["deliveries"],
+        message_count=result.looked["messages"],
+        delivery_count=result.looked["deliveries"],
         states=states,
-        gap=books.gap,
-        checks={check.value: number for check, number in books.by_check().items() if number},
+        gap=result.gap,
+        checks={check.value: number for check, number in result.by_check().items() if number},
         findings=[
             asdict(finding) | {"sentence": finding.sentence}
             for finding in reconciler.findings()[:MAX_FINDINGS]

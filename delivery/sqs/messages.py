@@ -84,7 +84,7 @@ def receive(context: Context, parameters: Parameters) -> Result:
     attempt = parameters.get("ReceiveRequestAttemptId")
     if attempt is not None and not queue.is_fifo:
         raise SqsError("InvalidParameterValue", _NOT_HERE)
-    wish = ReceiveRequest(
+    receive_request = ReceiveRequest(
         most=limit,
         lease_ms=lease_s * 1000,
         worker=_worker(context, attempt),
@@ -107,7 +107,7 @@ def receive(context: Context, parameters: Parameters) -> Result:
             ]
         }
 
-    return show(_wait(context, queue, wish, float(wait_s), show))
+    return show(_wait(context, queue, receive_request, float(wait_s), show))
 
 
 def delete(context: Context, parameters: Parameters) -> Result:
@@ -264,7 +264,7 @@ def _store(context: Context, queue: QueueView, messages: Sequence[_Prepared]) ->
 def _wait(
     context: Context,
     queue: QueueView,
-    wish: ReceiveRequest,
+    receive_request: ReceiveRequest,
     wait_s: float,
     show: Callable[[Sequence[ReceivedMessage]], Result],
 ) -> list[ReceivedMessage]:
@@ -280,7 +280,7 @@ def _wait(
 
     received_message = receiving.receive_ignoring_outage(
         queue.consumer,
-        wish,
+        receive_request,
         wait_s,
         owner=context.caller.owner,
         defer=begin if defer else None,

@@ -52,8 +52,8 @@ def opened(text: str) -> int:
 
 
 def _signature(name: str, key: bytes) -> str:
-    encrypt = hmac.digest(key, name.encode("utf-8", "replace"), "sha256")
-    return base64.urlsafe_b64encode(encrypt).decode().rstrip("=")
+    mac = hmac.digest(key, name.encode("utf-8", "replace"), "sha256")
+    return base64.urlsafe_b64encode(mac).decode().rstrip("=")
 
 
 def acknowledge(delivery_id: int, *, ok: bool, now: datetime, slot: int = 0) -> Answered:

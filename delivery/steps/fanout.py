@@ -252,7 +252,7 @@ class _NewDelivery(NamedTuple):
 def fan_out(
     limit: int,
     slot: int,
-    taker: DirectClaim | None = None,
+    claimer: DirectClaim | None = None,
     notified: Collection[int] = (),
     select_payloads: SelectPayloads | None = None,
     *,
@@ -268,21 +268,21 @@ def fan_out(
     """
     look = MessageScan(limit)
     if notified:
-        made = _make(partial(_fan_out_notified, notified, look, slot, taker, select_payloads))
+        made = _make(partial(_fan_out_notified, notified, look, slot, claimer, select_payloads))
         if made.message_count or not made.more:
             return made
-    return _run(look, slot, taker, oldest_first=oldest_first)
+    return _run(look, slot, claimer, oldest_first=oldest_first)
 
 
 def fan_out_for_receiver(
-    message_ids: Collection[int], slot: int, taker: DirectClaim, select_payloads: SelectPayloads
+    message_ids: Collection[int], slot: int, claimer: DirectClaim, select_payloads: SelectPayloads
 ) -> FanoutResult:
     """Fan out these and no others, for a receiver that waits for one of them.
 
     Nothing where somebody else has them, or a consumer of theirs keeps the order of keys: that asks
     for a look at all that wait, which is the pumps'.
     """
-    return _make(partial(_fan_out_alone, message_ids, slot, taker, select_payloads))
+    return _make(partial(_fan_out_alone, message_ids, slot, claimer, select_payloads))
 
 
 def fan_out_late(limit: int, slot: int, *, accepted_before: datetime) -> FanoutResult:
@@ -316,7 +316,7 @@ def fan_out_channel(channel_id: int, slot: int) -> Iterator[FanoutResult]:
 
 
 def _run(
-    look: MessageScan, slot: int, taker: DirectClaim | None, *, oldest_first: bool
+    look: MessageScan, slot: int, claimer: DirectClaim | None, *, oldest_first: bool
 ) -> FanoutResult:
     # A look without a lock first: an idle broker opens no transaction to find nothing, and a look
     # that locks would stop at each entry that earlier messages have left in the index and nobody
@@ -324,18 +324,18 @@ def _run(
     ids, is_all = look.first()
     if is_all:
         return (
-            _make(partial(_fan_out_messages, ids, len(ids), look, slot, taker))
+            _make(partial(_fan_out_messages, ids, len(ids), look, slot, claimer))
             if ids
             else FanoutResult()
         )
     if ids:
-        made = _make(partial(_fan_out_messages, ids, len(ids), look, slot, taker))
+        made = _make(partial(_fan_out_messages, ids, len(ids), look, slot, claimer))
         if made.message_count:
             return made
     elif not oldest_first:
         ids, is_alike = look.ranked(0, oldest_first=False)
         if not is_alike:
-            made = _make(partial(_fan_out_urgent, ids, slot, taker))
+            made = _make(partial(_fan_out_urgent, ids, slot, claimer))
             if made.message_count:
                 return made
     passed, more = list[int](), False
@@ -343,7 +343,7 @@ def _run(
         if len(passed) >= MAX_PASSED:
             return FanoutResult(more=True)
         passed += ids
-        made = _make(partial(_fan_out_messages, passed, len(ids), look, slot, taker))
+        made = _make(partial(_fan_out_messages, passed, len(ids), look, slot, claimer))
         if made.message_count or len(ids) < look.limit:
             return made
         # All of these are somebody else's just now: there may be more behind them.
@@ -358,7 +358,7 @@ def _make(work: Callable[[], FanoutResult]) -> FanoutResult:
 
 
 def _fan_out_messages(
-    passed: list[int], found: int, look: MessageScan, slot: int, taker: DirectClaim | None
+    passed: list[int], found: int, look: MessageScan, slot: int, claimer: DirectClaim | None
 ) -> FanoutResult:
     locked = lock(passed[-found:])
     if not locked:
@@ -366,7 +366,7 @@ def _fan_out_messages(
     # Asked after the messages were locked: whoever registered before one of them was accepted
     # is in the answer, and a half-read list of consumers cannot exist.
     config_cache.refresh(now=True)
-    made = _fan_out(lanes.in_turn(locked, passed), slot, taker)
+    made = _fan_out(lanes.in_turn(locked, passed), slot, claimer)
     return replace(made, more=found == look.limit or made.message_count < len(locked))
 
 
@@ -383,7 +383,7 @@ def _free(locked: list[Accepted]) -> list[Accepted]:
     return [it for it in locked if not (it.ordering_key and it.channel_id in channels)]
 
 
-def _fan_out_urgent(ids: list[int], slot: int, taker: DirectClaim | None) -> FanoutResult:
+def _fan_out_urgent(ids: list[int], slot: int, claimer: DirectClaim | None) -> FanoutResult:
     """Of a backlog what may overtake, of one priority: what is less urgent does not hold it up.
 
     A key keeps the order of acceptance: its messages wait for a fan-out by age, which is at once
@@ -396,36 +396,36 @@ def _fan_out_urgent(ids: list[int], slot: int, taker: DirectClaim | None) -> Fan
     free = _free(locked)
     if 2 * len(free) < len(locked):
         return FanoutResult(more=True)
-    return replace(_fan_out(free, slot, taker), more=True)
+    return replace(_fan_out(free, slot, claimer), more=True)
 
 
 def _fan_out_notified(
     notified: Collection[int],
     look: MessageScan,
     slot: int,
-    taker: DirectClaim | None,
+    claimer: DirectClaim | None,
     select_payloads: SelectPayloads | None,
 ) -> FanoutResult:
     waiting, is_all, locked, number, along = look.with_notified(notified, select_payloads)
     if not locked:
         return FanoutResult(more=bool(waiting) or not is_all)
     config_cache.refresh(number=number)
-    made = _fan_out(lanes.in_turn(locked, waiting), slot, taker)
+    made = _fan_out(lanes.in_turn(locked, waiting), slot, claimer)
     return replace(made, more=not is_all or made.message_count < len(waiting), along=along)
 
 
 def _fan_out_alone(
-    message_ids: Collection[int], slot: int, taker: DirectClaim, select_payloads: SelectPayloads
+    message_ids: Collection[int], slot: int, claimer: DirectClaim, select_payloads: SelectPayloads
 ) -> FanoutResult:
     locked, number, along = lock_alone(message_ids, select_payloads)
     config_cache.refresh(number=number)
     channels = {view.channel_id for view in config_cache.ordered().values()}
     if not locked or any(it.channel_id in channels for it in locked):
         return FanoutResult()
-    return replace(_fan_out(locked, slot, taker), along=along)
+    return replace(_fan_out(locked, slot, claimer), along=along)
 
 
-def _fan_out(turned: list[Accepted], slot: int, taker: DirectClaim | None) -> FanoutResult:
+def _fan_out(turned: list[Accepted], slot: int, claimer: DirectClaim | None) -> FanoutResult:
     """Make the deliveries of messages that are locked."""
     messages, rows = _deliveries(turned)
     if not messages:
@@ -433,9 +433,9 @@ def _fan_out(turned: list[Accepted], slot: int, taker: DirectClaim | None) -> Fa
     entered = lanes.new_deliveries(rows)
     if entered.behind:
         rows = [_behind(row) if row.id in entered.behind else row for row in rows]
-    chosen = _chosen(rows, taker)
+    chosen = _chosen(rows, claimer)
     queued = [row for row in rows if row.id not in chosen] if chosen else rows
-    claimed = _claimed(chosen.values(), taker)
+    claimed = _claimed(chosen.values(), claimer)
     due: dict[tuple[int, int], str] = {}
     for _, message, consumer_id in queued:
         if message.due_at == NEVER:
@@ -458,7 +458,7 @@ def _fan_out(turned: list[Accepted], slot: int, taker: DirectClaim | None) -> Fa
             *QUEUED.statements(
                 (_numbers(row), _values(row.message, row.message.due_at)) for row in queued
             ),
-            *_making(chosen.values(), taker),
+            *_making(chosen.values(), claimer),
             *_marking(messages, rows),
             *Counter.adding(_tally(queued, claimed), slot),
         ]
@@ -486,18 +486,18 @@ def _away(consumer_ids: Collection[int]) -> set[int]:
 
 
 def _chosen(
-    rows: list[_NewDelivery], taker: DirectClaim | None
+    rows: list[_NewDelivery], claimer: DirectClaim | None
 ) -> dict[int, tuple[_NewDelivery, int]]:
     """What the taker takes, by id, with the length of its lease; best first."""
-    if taker is None:
+    if claimer is None:
         return {}
-    now = raw.text(taker.now)
+    now = raw.text(claimer.now)
     due: dict[int, list[_NewDelivery]] = {}
     for row in rows:
-        if row.message.priority >= taker.least and row.message.is_due(now):
+        if row.message.priority >= claimer.least and row.message.is_due(now):
             due.setdefault(row.consumer_id, []).append(row)
     chosen: dict[int, tuple[_NewDelivery, int]] = {}
-    leaves = taker.leave({consumer_id: len(some) for consumer_id, some in due.items()})
+    leaves = claimer.leave({consumer_id: len(some) for consumer_id, some in due.items()})
     for consumer_id, (limit, lease_ms) in leaves.items():
         best = sorted(due[consumer_id], key=_urgency)
         chosen |= {row.id: (row, lease_ms) for row in best[:limit]}
@@ -524,28 +524,28 @@ def _values(message: Accepted, due_at: str) -> tuple[str | None, ...]:
 
 
 def _making(
-    chosen: Iterable[tuple[_NewDelivery, int]], taker: DirectClaim | None
+    chosen: Iterable[tuple[_NewDelivery, int]], claimer: DirectClaim | None
 ) -> Iterable[raw.Statement]:
-    if taker is None:
+    if claimer is None:
         return ()
-    ends = {lease_ms: raw.text(taker.end(lease_ms)) for _, lease_ms in chosen}
+    ends = {lease_ms: raw.text(claimer.end(lease_ms)) for _, lease_ms in chosen}
     return CLAIMED.statements(
-        ((*_numbers(row), taker.owner), _values(row.message, ends[lease_ms]))
+        ((*_numbers(row), claimer.owner), _values(row.message, ends[lease_ms]))
         for row, lease_ms in chosen
     )
 
 
 def _claimed(
-    chosen: Iterable[tuple[_NewDelivery, int]], taker: DirectClaim | None
+    chosen: Iterable[tuple[_NewDelivery, int]], claimer: DirectClaim | None
 ) -> list[ClaimedDelivery]:
-    if taker is None:
+    if claimer is None:
         return []
     ends: dict[int, datetime] = {}
     instants: dict[str, datetime] = {}
     claimed: list[ClaimedDelivery] = []
     for (delivery_id, message, consumer_id), lease_ms in chosen:
         if lease_ms not in ends:
-            ends[lease_ms] = taker.end(lease_ms)
+            ends[lease_ms] = claimer.end(lease_ms)
         for text in (message.due_at, message.accepted_at):
             if text not in instants:
                 instants[text] = raw.instant(text)

@@ -124,7 +124,7 @@ class Run:
             self._stop = why
             self.on_cancel()
 
-    def retry_until_done(self) -> None:
+    def cancel_again(self) -> None:
         """Stop what the job began after it was told to, before it looked: to be said repeatedly."""
         if self._stop is not None:
             with suppress(Exception):  # it may be ending at this moment

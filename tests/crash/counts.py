@@ -1,4 +1,4 @@
-"""The broker's books, read straight from its tables while it runs."""
+"""The broker's counts, read straight from its tables while it runs."""
 
 import sqlite3
 from collections.abc import Sequence

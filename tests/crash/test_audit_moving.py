@@ -115,9 +115,9 @@ def test_what_is_written_during_a_look_belongs_to_the_next() -> None:
         reconciler.parties.refresh()
         meanwhile(come_late)
         stretch = reconcile.next_key_range(reconciler.scope, 0)
-        reconcile.look(reconciler.books, reconciler.scope, stretch, reconciler.parties)
-    assert reconciler.books.looked["deliveries"] == 3
-    assert reconciler.books.off == {}
+        reconcile.look(reconciler.result, reconciler.scope, stretch, reconciler.parties)
+    assert reconciler.result.looked["deliveries"] == 3
+    assert reconciler.result.off == {}
     assert Delivery.objects.count() == 6
 
 
@@ -176,7 +176,7 @@ def test_what_moves_between_two_looks_does_not_stand_still(
     next(steps)  # the first look
     between(waiting)
     assert [share for share in steps][-1] == 1.0
-    assert reconciler.books.by_check()[Check.LATE] == reconciler.books.gap == number
+    assert reconciler.result.by_check()[Check.LATE] == reconciler.result.gap == number
 
 
 def test_what_was_not_due_at_the_first_look_is_not_late_at_the_second(waiting: Delivery) -> None:
@@ -187,7 +187,7 @@ def test_what_was_not_due_at_the_first_look_is_not_late_at_the_second(waiting: D
     next(steps)
     rows.update(due_at=waiting.due_at)
     assert list(steps)
-    assert reconciler.books.off == {}
+    assert reconciler.result.off == {}
 
 
 def test_a_lease_that_began_during_a_long_audit_is_not_too_long(
@@ -200,4 +200,4 @@ def test_a_lease_that_began_during_a_long_audit_is_not_too_long(
     monkeypatch.setattr(clock, "now", lambda: later)
     is_taken(waiting)
     assert list(steps)
-    assert reconciler.books.off == {}
+    assert reconciler.result.off == {}

@@ -88,8 +88,8 @@ def test_steps_of_the_clock_lose_nothing_and_send_nothing_early(
                 if has_own_clock:
                     with delayed(broker, receiver, "steps", 1.0):
                         traffic.wait_for_more(10)
-        books = Counts(broker)
-        wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
+        counts = Counts(broker)
+        wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
         heard = {it.header("webhook-id") for it in receiver.requests("/ok")}
         assert heard >= traffic.acknowledged
-        books.check()
+        counts.check()

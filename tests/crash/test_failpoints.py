@@ -90,10 +90,10 @@ class Place:
         return Counter(key for one in path for key in heard_ids(self.receiver, one))
 
     def settle(self) -> None:
-        """Wait until nothing is on its way, and check the books."""
-        books = Counts(self.broker)
-        wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", self.broker.log)
-        books.check()
+        """Wait until nothing is on its way, and check the counts."""
+        counts = Counts(self.broker)
+        wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", self.broker.log)
+        counts.check()
 
 
 @pytest.fixture(scope="module")
@@ -283,8 +283,8 @@ def test_a_death_is_published_on_the_dead_letter_channel_once(
         message_id = place.publish("key")
 
     def is_published() -> bool:
-        books = Counts(place.broker)
-        return not books.open_count() and books.message_count(dead.channel) == 1
+        counts = Counts(place.broker)
+        return not counts.open_count() and counts.message_count(dead.channel) == 1
 
     wait_until(is_published, TIMEOUT_S, "the dead letter is not published", place.broker.log)
     (delivery,) = retry_until_done(place.broker, "GET", f"/messages/{message_id}")[0]["deliveries"]

@@ -71,8 +71,8 @@ def test_two_frozen_pumps_are_replaced_within_seconds(
         register(broker, receiver.url("/ok"))
         wait_until(lambda: len(pumps(broker)) == 2, TIMEOUT_S, "no two pumps", broker.log)
         first = publish(broker)
-        books = Counts(broker)
-        wait_until(lambda: not books.open_count(), TIMEOUT_S, "nothing is sent", broker.log)
+        counts = Counts(broker)
+        wait_until(lambda: not counts.open_count(), TIMEOUT_S, "nothing is sent", broker.log)
         frozen = pumps(broker)
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
@@ -87,8 +87,8 @@ def test_two_frozen_pumps_are_replaced_within_seconds(
 
         assert time.monotonic() - began < TAKEOVER_S
         wait_until(lambda: not any(map(lives, frozen)), TIMEOUT_S, "a frozen pump lives on")
-        wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
-        books.check()
+        wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
+        counts.check()
         assert heard_ids(receiver, "/ok") == [first, second]
 
 
@@ -123,9 +123,9 @@ def test_a_pump_that_wakes_up_sends_nothing_that_others_took_over(
             )
             os.kill(frozen, signal.SIGCONT)
             wait_until(lambda: not lives(frozen), TIMEOUT_S, "it goes on", broker.log)
-            books = Counts(broker)
-            wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", other.log)
-            books.check()
+            counts = Counts(broker)
+            wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", other.log)
+            counts.check()
             assert heard_ids(receiver, "/ok") == [message]
         finally:
             for pid in others:

@@ -58,9 +58,9 @@ def channel(broker: Broker, receiver: Receiver) -> str:
 
 def check(broker: Broker, receiver: Receiver, acknowledged: set[str]) -> int:
     """All of it came, the books are in order; how many came more than once."""
-    books = Counts(broker)
-    wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
-    books.check()
+    counts = Counts(broker)
+    wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
+    counts.check()
     heard = Counter(heard_ids(receiver, "/slow"))
     assert acknowledged <= heard.keys()
     return sum(number > 1 for number in heard.values())
@@ -131,7 +131,7 @@ def test_a_second_broker_takes_over_where_a_killed_one_left(
 def test_a_stop_under_load_gives_everything_back_in_time(
     broker: Broker, receiver: Receiver, channel: str
 ) -> None:
-    books = Counts(broker)
+    counts = Counts(broker)
     with flowing(channel, broker) as traffic:
         # Whom it kills while it waits for its next turn must not be waited for.
         os.kill(victim(broker, "maintenance"), signal.SIGKILL)
@@ -140,9 +140,9 @@ def test_a_stop_under_load_gives_everything_back_in_time(
         assert broker.stop(seconds=GRACE_S + 10) == 0
         assert time.monotonic() - began < GRACE_S
         held = "SELECT COUNT(*) FROM delivery_delivery WHERE state = 'in_flight'"
-        assert books.number(held) == 0
+        assert counts.number(held) == 0
         # The place of the killed maintenance process may be free still, until its heartbeat is old.
-        assert books.number("SELECT COUNT(*) FROM delivery_pumpslot WHERE kind = 'pump'") == 0
+        assert counts.number("SELECT COUNT(*) FROM delivery_pumpslot WHERE kind = 'pump'") == 0
         broker.start()
         traffic.wait_for_more(10)
     assert check(broker, receiver, traffic.acknowledged) == 0

@@ -52,17 +52,17 @@ def played(broker: Broker, receiver: Receiver) -> list[str]:
     )
     wanted = {"cron": "*/1 * * * * *", "limit": SECONDS, "body": "tick"}
     retry_until_done(broker, "PUT", SCHEDULE, json=wanted)
-    books, chance = Counts(broker), random.Random(7)
+    counts, chance = Counts(broker), random.Random(7)
     end = time.monotonic() + TIMEOUT_S
     while retry_until_done(broker, "GET", SCHEDULE)[0]["state"] == "active":
         assert time.monotonic() < end, broker.log()[-3000:]
         time.sleep(chance.uniform(0.5, 2.0))
-        living = [int(pid) for (pid,) in books.read(MAINTENANCE_PROCESSES) if _lives(int(pid))]
+        living = [int(pid) for (pid,) in counts.read(MAINTENANCE_PROCESSES) if _lives(int(pid))]
         if living:
             os.kill(chance.choice(living), signal.SIGKILL)
-    wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
+    wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
     heard = Counter(heard_ids(receiver, "/ok"))
-    rows = books.read(KEYS)
+    rows = counts.read(KEYS)
     assert len(heard) == len(rows) == SECONDS
     return [str(key) for key, _ in rows]
 

@@ -122,9 +122,9 @@ def _knows(broker: Broker) -> bool:
 
 def _all_came(broker: Broker, receiver: Receiver, count: int) -> None:
     """Each message, to each consumer, with its first attempt."""
-    books = Counts(broker)
-    wait_until(lambda: not books.open_count(), TIMEOUT_S, "rows stay open", broker.log)
-    books.check()
+    counts = Counts(broker)
+    wait_until(lambda: not counts.open_count(), TIMEOUT_S, "rows stay open", broker.log)
+    counts.check()
     for number in range(CONSUMERS):
         heard = heard_ids(receiver, f"/{number}")
         assert len(heard) == len(set(heard)) == count

@@ -1,4 +1,4 @@
-"""Keys for the tests of ordered delivery: who stands where, and whether the books agree."""
+"""Keys for the tests of ordered delivery: who stands where, and whether the counts agree."""
 
 from collections.abc import Iterable
 from datetime import datetime

@@ -84,7 +84,7 @@ class Command(BaseCommand):
         reconciler = Reconciler(wanted, now=now, most_ids=max(0, limit_ids))
         progress = Progress(self.stdout, 0 if json else 1, "messages and deliveries")
         for share in reconciler.steps():
-            progress.show(reconciler.books.looked.total(), share)
+            progress.show(reconciler.result.looked.total(), share)
         progress.close()
         if keep:
             reconciliations.keep(reconciler, Span.EVERYTHING, now)
@@ -92,7 +92,7 @@ class Command(BaseCommand):
             self._print_json(reconciler)
         else:
             self._print(reconciler)
-        if reconciler.books.gap:
+        if reconciler.result.gap:
             raise SystemExit(1)
 
     def _print_json(self, reconciler: Reconciler) -> None:
@@ -108,7 +108,7 @@ class Command(BaseCommand):
         for finding in findings:
             self._print_finding(finding)
         if findings:
-            text = f"{counted(reconciler.books.gap, 'row')} off in {looked}."
+            text = f"{counted(reconciler.result.gap, 'row')} off in {looked}."
             self.stdout.write("\n" + self.style.ERROR(text))
         else:
             text = f"All is accounted for: {looked}."
@@ -129,9 +129,9 @@ class Command(BaseCommand):
 
 
 def _document(reconciler: Reconciler) -> dict[str, Any]:
-    books, parties = reconciler.books, reconciler.parties
+    result, parties = reconciler.result, reconciler.parties
     consumers = []
-    for consumer_id, account in sorted(books.accounts.items()):
+    for consumer_id, account in sorted(result.accounts.items()):
         party = parties.by_id.get(consumer_id)
         consumers.append(
             {
@@ -143,9 +143,9 @@ def _document(reconciler: Reconciler) -> dict[str, Any]:
             }
         )
     return {
-        "gap": books.gap,
-        "messages": books.looked["messages"],
-        "deliveries": books.looked["deliveries"],
+        "gap": result.gap,
+        "messages": result.looked["messages"],
+        "deliveries": result.looked["deliveries"],
         "channels": [
             {
                 "channel": parties.slug(channel_id),
@@ -153,7 +153,7 @@ def _document(reconciler: Reconciler) -> dict[str, Any]:
                 **dict(inflow.states),
                 "fanned_out": inflow.recorded,
             }
-            for channel_id, inflow in sorted(books.inflow.items())
+            for channel_id, inflow in sorted(result.inflow.items())
         ],
         "consumers": consumers,
         "findings": [

@@ -2,7 +2,7 @@
 
 Not to be mixed up with the audit trail (AuditEntry), which says what people did.
 
-books, parties = Books(most_ids=20), audit.Parties(grace)
+result, parties = Reconciliation(most_ids=20), reconcile.Parties(grace)
 while first <= scope.last:
     with audit.snapshot():
         parties.refresh()
@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 
-def look(books: Reconciliation, scope: Scope, stretch: KeyRange, parties: Parties) -> None:
+def look(result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties) -> None:
     """Everything that is asked of one stretch of messages. Inside a snapshot."""
-    sums = fan_out.look(books, scope, stretch, parties)
-    orphans.look(books, scope, stretch, parties, sums)
-    attempts.look(books, scope, stretch)
+    sums = fan_out.look(result, scope, key_range, parties)
+    orphans.look(result, scope, key_range, parties, sums)
+    attempts.look(result, scope, key_range)

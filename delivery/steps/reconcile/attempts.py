@@ -23,12 +23,12 @@ OFF = f"""
 """
 
 
-def look(books: Reconciliation, scope: Scope, stretch: KeyRange) -> None:
+def look(result: Reconciliation, scope: Scope, key_range: KeyRange) -> None:
     """Note the deliveries of one stretch whose history does not fit. Inside a snapshot."""
     rows = raw.read(
         OFF.format(narrowed=scope.narrowed("d")),
-        [stretch.first, stretch.last],
+        [key_range.first, key_range.last],
     )
     for delivery_id, channel_id, consumer_id in rows:
         place = Place(channel_id, consumer_id)
-        books.note(Check.ATTEMPTS, place, [ids.to_public(ids.DELIVERY, delivery_id)])
+        result.note(Check.ATTEMPTS, place, [ids.to_public(ids.DELIVERY, delivery_id)])

@@ -64,16 +64,16 @@ class Sums:
         return self.recorded == self.made and not self.off
 
 
-def look(books: Reconciliation, scope: Scope, stretch: KeyRange, parties: Parties) -> Sums:
+def look(result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties) -> Sums:
     """Add up one stretch and note what is off. Inside a snapshot."""
-    ends = [stretch.first, stretch.last]
+    ends = [key_range.first, key_range.last]
     of_channels = scope.narrowed("m", to_consumers=False)
     sums = Sums()
     sent: Tally[tuple[int, str]] = Tally()
     for channel_id, event_type, state, number, recorded in raw.read(
         SENT.format(narrowed=of_channels), [*ends, NO_END]
     ):
-        books.count_messages(channel_id, state, number, int(recorded))
+        result.count_messages(channel_id, state, number, int(recorded))
         sums.channel_ids.add(channel_id)
         sums.recorded += int(recorded)
         sums.sendable |= state == Message.State.ACCEPTED
@@ -83,30 +83,30 @@ def look(books: Reconciliation, scope: Scope, stretch: KeyRange, parties: Partie
     for consumer_id, event_type, state, number in raw.read(
         MADE.format(narrowed=scope.narrowed("d")), [*ends, NO_END]
     ):
-        books.count_deliveries(consumer_id, state, number)
+        result.count_deliveries(consumer_id, state, number)
         sums.consumer_ids.add(consumer_id)
         sums.made += number
         sums.sendable |= state in SENDABLE
         made[consumer_id, event_type] += number
     for message_id, channel_id in raw.read(OFF.format(narrowed=of_channels), ends):
-        books.note(Check.FAN_OUT, Place(channel_id), [_public(message_id)])
+        result.note(Check.FAN_OUT, Place(channel_id), [_public(message_id)])
         sums.off += 1
     for party in parties.by_id.values():
         if scope.has(party.id) and not party.is_retired:
-            _compare(books, stretch, party, parties, sent, made)
+            _compare(result, key_range, party, parties, sent, made)
     return sums
 
 
 def _compare(
-    books: Reconciliation,
-    stretch: KeyRange,
+    result: Reconciliation,
+    key_range: KeyRange,
     party: Party,
     parties: Parties,
     sent: Tally[tuple[int, str]],
     made: Tally[tuple[int, str]],
 ) -> None:
     lane = parties.lanes.get(party.channel_id)
-    if party.since > stretch.last or (lane is not None and lane.is_queue):
+    if party.since > key_range.last or (lane is not None and lane.is_queue):
         return
     wanted = [
         event_type
@@ -114,19 +114,19 @@ def _compare(
         if channel_id == party.channel_id and party.wants(event_type)
     ]
     # Where the whole stretch counts, sums say that all are there, and no row has to be looked at.
-    if party.since <= stretch.first:
+    if party.since <= key_range.first:
         wanted = [it for it in wanted if made[party.id, it] < sent[party.channel_id, it]]
     if wanted:
-        lacking = list(_lacking(stretch, party, wanted))
+        lacking = list(_lacking(key_range, party, wanted))
         if lacking:
-            books.miss(party.place, lacking)
+            result.miss(party.place, lacking)
 
 
-def _lacking(stretch: KeyRange, party: Party, event_types: list[str]) -> Iterable[str]:
+def _lacking(key_range: KeyRange, party: Party, event_types: list[str]) -> Iterable[str]:
     rows = raw.read(
         LACKING.format(holes=", ".join(["%s"] * len(event_types))),
         [
-            *(max(stretch.first, party.since), stretch.last, party.channel_id),
+            *(max(key_range.first, party.since), key_range.last, party.channel_id),
             *(*event_types, party.id),
         ],
     )

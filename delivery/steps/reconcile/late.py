@@ -34,7 +34,7 @@ DUE = f"""
 """
 
 
-def messages(books: Reconciliation, scope: Scope) -> None:
+def messages(result: Reconciliation, scope: Scope) -> None:
     """Messages that nobody has fanned out."""
     rows = raw.read(
         ACCEPTED.format(
@@ -44,11 +44,11 @@ def messages(books: Reconciliation, scope: Scope) -> None:
     )
     for message_id, channel_id in rows:
         name = ids.to_public(ids.MESSAGE, message_id)
-        books.note(Check.UNDISPATCHED, Place(channel_id), [name])
+        result.note(Check.UNDISPATCHED, Place(channel_id), [name])
 
 
 def leases(
-    books: Reconciliation, consumer_ids: Collection[int], *, before: datetime, latest: datetime
+    result: Reconciliation, consumer_ids: Collection[int], *, before: datetime, latest: datetime
 ) -> None:
     """Deliveries that are held although their lease ended ``before``, or ends after ``latest``."""
     by_list = through("delivery_list")
@@ -59,7 +59,7 @@ def leases(
         )
         for delivery_id, channel_id, consumer_id in rows:
             name = ids.to_public(ids.DELIVERY, delivery_id)
-            books.note(Check.LEASES, Place(channel_id, consumer_id), [name])
+            result.note(Check.LEASES, Place(channel_id, consumer_id), [name])
 
 
 def free(consumer_ids: Collection[int], now: datetime) -> list[int]:
@@ -73,11 +73,11 @@ def free(consumer_ids: Collection[int], now: datetime) -> list[int]:
     return [consumer_id for consumer_id in consumer_ids if consumer_id not in held]
 
 
-def due(books: Reconciliation, place: Place, before: datetime) -> None:
+def due(result: Reconciliation, place: Place, before: datetime) -> None:
     """What is due since before that instant and stands still."""
     sql = DUE.format(by_claim=through("delivery_claim"))
     rows = raw.read(sql, [place.consumer_id, raw.text(before), MAX_ROWS])
-    books.note(Check.LATE, place, (ids.to_public(ids.DELIVERY, row[0]) for row in rows))
+    result.note(Check.LATE, place, (ids.to_public(ids.DELIVERY, row[0]) for row in rows))
 
 
 def _groups(consumer_ids: Collection[int]) -> Iterator[list[int]]:

@@ -51,7 +51,7 @@ def spans(
         seen = last
 
 
-def walk(books: Reconciliation, after: str, last: str, message_ids: tuple[int, int]) -> str:
+def walk(result: Reconciliation, after: str, last: str, message_ids: tuple[int, int]) -> str:
     """Look at the next SLICE records that expire later than ``after``; returns where to go on.
 
     ``last`` when that was all. Records that expire at one instant are looked at together: they are
@@ -63,5 +63,5 @@ def walk(books: Reconciliation, after: str, last: str, message_ids: tuple[int, i
         return last
     rows = raw.read(LOST.format(by_expiry=by_expiry), [after, end, *message_ids])
     names = (ids.to_public(ids.MESSAGE, message_id) for (message_id,) in rows)
-    books.note(Check.LOST, Place(), names)
+    result.note(Check.LOST, Place(), names)
     return str(end) if number == key_ranges.SLICE else last

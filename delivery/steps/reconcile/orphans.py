@@ -56,26 +56,26 @@ TABLES = (
 
 
 def look(
-    books: Reconciliation, scope: Scope, stretch: KeyRange, parties: Parties, sums: Sums
+    result: Reconciliation, scope: Scope, key_range: KeyRange, parties: Parties, sums: Sums
 ) -> None:
     """Note what lacks its parent or its body in one stretch. Inside a snapshot."""
-    ends = [stretch.first, stretch.last]
+    ends = [key_range.first, key_range.last]
     if sums.sendable:
         sql = BODILESS.format(narrowed=scope.narrowed("m", to_consumers=False))
         for message_id, channel_id in raw.read(sql, ends):
-            books.note(Check.BODIES, Place(channel_id), [ids.to_public(ids.MESSAGE, message_id)])
+            result.note(Check.BODIES, Place(channel_id), [ids.to_public(ids.MESSAGE, message_id)])
     if not sums.agree:
         rows = raw.read(MESSAGELESS.format(narrowed=scope.narrowed("d")), ends)
-        _note(books, ids.DELIVERY, rows)
+        _note(result, ids.DELIVERY, rows)
     if unknown := sums.channel_ids - parties.lanes.keys():
         sql = CHANNELLESS.format(unknown=raw.listed(unknown))
-        _note(books, ids.MESSAGE, raw.read(sql, ends))
+        _note(result, ids.MESSAGE, raw.read(sql, ends))
     if unknown := sums.consumer_ids - parties.by_id.keys():
         sql = CONSUMERLESS.format(unknown=raw.listed(unknown))
-        _note(books, ids.DELIVERY, raw.read(sql, ends))
+        _note(result, ids.DELIVERY, raw.read(sql, ends))
 
 
-def walk(books: Reconciliation, table: Table, first: int, last: int) -> int:
+def walk(result: Reconciliation, table: Table, first: int, last: int) -> int:
     """Look at the next SLICE rows from ``first`` on; returns the key at which to go on.
 
     Beyond ``last`` when that was all. Inside a snapshot.
@@ -90,10 +90,10 @@ def walk(books: Reconciliation, table: Table, first: int, last: int) -> int:
         f"SELECT {key} FROM {name} WHERE {key} BETWEEN %s AND %s AND NOT EXISTS "
         f"(SELECT 1 FROM {parents} AS p WHERE p.id = {name}.{parent})"
     )
-    _note(books, public, raw.read(sql, [first, end]))
+    _note(result, public, raw.read(sql, [first, end]))
     return int(end) + 1 if number == key_ranges.SLICE else last + 1
 
 
-def _note(books: Reconciliation, public: str, rows: Iterable[tuple[int, ...]]) -> None:
+def _note(result: Reconciliation, public: str, rows: Iterable[tuple[int, ...]]) -> None:
     for (number,) in rows:
-        books.note(Check.ORPHANS, Place(), [ids.to_public(public, number)])
+        result.note(Check.ORPHANS, Place(), [ids.to_public(public, number)])

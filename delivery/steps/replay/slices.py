@@ -82,7 +82,7 @@ class _Slice:
         upper, left = self.replay.upper_id, self.room - self.count
         if self.wanted.kind == "missing":
             condition = self.wanted.message_condition(consumer.event_types, self.now)
-            stretch = windows.messages(
+            key_range = windows.messages(
                 consumer.channel_id,
                 condition & missing.unknown_to(consumer),
                 after=after,
@@ -90,15 +90,15 @@ class _Slice:
                 limit=left,
             )
             self.count += missing.make(
-                stretch.ids,
+                key_range.ids,
                 consumer,
                 condition,
                 pace=self.pace,
                 first_place=self.count,
                 slot=self.slot,
             )
-            return stretch
-        stretch = windows.deliveries(
+            return key_range
+        key_range = windows.deliveries(
             consumer.id,
             self.wanted.states,
             self.wanted.condition(self.now),
@@ -107,14 +107,14 @@ class _Slice:
             limit=left,
         )
         self.count += requeue(
-            stretch.ids,
+            key_range.ids,
             states=self.wanted.states,
             replay_id=self.replay.id,
             pace=self.pace,
             first_place=self.count,
             slot=self.slot,
         )
-        return stretch
+        return key_range
 
 
 def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
@@ -134,9 +134,9 @@ def _run(replay_id: int, now: datetime, budget: int, slot: int) -> int:
     effort, last = 0, len(replay.consumer_ids)
     while part.count < room and effort < MAX_SLICES and replay.consumer_index < last:
         consumer = _consumer(replay.consumer_ids[replay.consumer_index])
-        stretch = part.next_key_range(consumer) if consumer else None
-        if stretch and not stretch.done:
-            replay.cursor, effort = stretch.end, effort + 5
+        key_range = part.next_key_range(consumer) if consumer else None
+        if key_range and not key_range.done:
+            replay.cursor, effort = key_range.end, effort + 5
         else:
             replay.cursor, replay.consumer_index, effort = 0, replay.consumer_index + 1, effort + 1
     _keep(replay, part.count, pace, now)

@@ -133,10 +133,10 @@ def settled(hosts: Hosts, channel: str) -> None:
     """
 
     def more() -> str:
-        books = Counts(hosts.one)
+        counts = Counts(hosts.one)
         columns = "consumer.client_id, consumer.state, delivery.due_at, delivery.lease_owner"
-        held = books.read(f"SELECT {columns} {under_way} LIMIT 10")
-        pumps = books.read("SELECT generation, pid, heartbeat_at, followed FROM delivery_pumpslot")
+        held = counts.read(f"SELECT {columns} {under_way} LIMIT 10")
+        pumps = counts.read("SELECT generation, pid, heartbeat_at, followed FROM delivery_pumpslot")
         logs = [broker.log()[-1000:] for broker in (hosts.one, hosts.other)]
         return "\n".join([str(datetime.now(UTC)), str(held), str(pumps), *logs])
 

@@ -6,7 +6,7 @@ import pytest
 from django.db.models import Count, F
 
 from bench.bodies import number_in
-from bench.inside import claims, piles, statements
+from bench.inside import batches, claims, statements
 from bench.inside.history import History
 from channels_app import clock, data_encryption
 from channels_app.models import Message, MessageBody
@@ -26,7 +26,7 @@ def quietly(done: int, of: int) -> None:
 
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch) -> History:
-    monkeypatch.setattr(piles, "CHUNK", 7)
+    monkeypatch.setattr(batches, "CHUNK", 7)
     return History(URL, most=60)
 
 

@@ -7,7 +7,7 @@ from django.db import connection
 from django.db.models import Count, F
 
 from bench.adapters import BenchError
-from bench.inside import piles
+from bench.inside import batches
 from bench.inside.month import Month
 from bench.machine import Machine
 from bench.pipeline import page
@@ -29,10 +29,10 @@ def quietly(done: int, of: int) -> None:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif("connection.vendor != 'mysql'", reason="the month is made by MariaDB")
 def test_the_month_is_what_the_broker_would_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(piles, "CHUNK", 70)
+    monkeypatch.setattr(batches, "CHUNK", 70)
     month = Month.of(400)
-    piles.in_chunks(month.make, 0, 100, quietly)
-    piles.in_chunks(Month.of(400).make, 100, 400, quietly)
+    batches.in_chunks(month.make, 0, 100, quietly)
+    batches.in_chunks(Month.of(400).make, 100, 400, quietly)
 
     assert Message.objects.count() == MessageBody.objects.count() == 400
     assert (Delivery.objects.count(), Attempt.objects.count()) == (800, 1000)

@@ -42,7 +42,7 @@ def consumer() -> Consumer:
     return make_consumer(make_channel(), NOWHERE)
 
 
-def taker(limit: int = 100, *, only: int | None = None, **values: Any) -> DirectClaim:
+def claimer(limit: int = 100, *, only: int | None = None, **values: Any) -> DirectClaim:
     """One that takes so many of each consumer, or of one alone."""
 
     def leave(counts: Mapping[int, int]) -> dict[int, ClaimAllowance]:
@@ -71,7 +71,7 @@ def test_what_is_taken_at_birth_looks_as_if_it_had_been_queued_and_then_claimed(
             want = ClaimRequest(consumer.id, 10, LEASE_MS, owner=7)
             claims += claim.claim([want], now=later, slot=0).rows
         else:
-            claims += fanout.fan_out(10, 0, taker(now=later)).claimed
+            claims += fanout.fan_out(10, 0, claimer(now=later)).claimed
         row = dict(Delivery.objects.filter(consumer=consumer).values().get())
         assert row["due_at"] == later + timedelta(milliseconds=LEASE_MS)
         assert claims[-1].lease_until == row["due_at"]
@@ -92,7 +92,7 @@ def test_what_is_taken_at_birth_looks_as_if_it_had_been_queued_and_then_claimed(
 def test_the_most_urgent_are_taken_and_the_others_queued(consumer: Consumer) -> None:
     for priority in (1, 9, 4, 9):
         publish(consumer.channel, b"x", priority=priority)
-    made = fanout.fan_out(10, 0, taker(limit=3))
+    made = fanout.fan_out(10, 0, claimer(limit=3))
     assert [row.priority for row in made.claimed] == [9, 9, 4]
     assert made.claimed[0].id < made.claimed[1].id
     assert list(Delivery.objects.filter(state="queued").values_list("priority", flat=True)) == [1]
@@ -104,7 +104,7 @@ def test_what_is_not_due_or_has_passed_its_last_instant_is_only_queued(consumer:
     now = clock.now()
     publish(consumer.channel, b"later", due_at=now + timedelta(minutes=1))
     publish(consumer.channel, b"old", expires_at=now - timedelta(seconds=1))
-    made = fanout.fan_out(10, 0, taker())
+    made = fanout.fan_out(10, 0, claimer())
     assert made.claimed == []
     assert Counter.totals()["queued"] == 2
 
@@ -112,14 +112,14 @@ def test_what_is_not_due_or_has_passed_its_last_instant_is_only_queued(consumer:
 def test_a_message_is_due_when_it_is_accepted_whatever_our_clock_says(consumer: Consumer) -> None:
     publish(consumer.channel, b"x")
     behind = clock.now() - timedelta(seconds=5)
-    assert len(fanout.fan_out(10, 0, taker(now=behind)).claimed) == 1
+    assert len(fanout.fan_out(10, 0, claimer(now=behind)).claimed) == 1
 
 
 def test_only_what_the_taker_may_have_is_taken() -> None:
     channel = make_channel()
     mine, other = make_consumer(channel, NOWHERE), make_consumer(channel, NOWHERE)
     publish(channel, b"1", b"2")
-    made = fanout.fan_out(10, 0, taker(only=mine.id))
+    made = fanout.fan_out(10, 0, claimer(only=mine.id))
     assert {row.consumer_id for row in made.claimed} == {mine.id}
     assert set(made.due) == {other.id}
     assert set(other.deliveries.values_list("state", "lease_owner")) == {("queued", None)}
@@ -130,14 +130,14 @@ def test_of_whom_nobody_told_waits_no_longer_than_of_whom_somebody_did(
     consumer: Consumer,
 ) -> None:
     ids = publish(consumer.channel, *[b"x"] * 5)
-    made = fanout.fan_out(10, 0, taker(), notified=ids[3:])
+    made = fanout.fan_out(10, 0, claimer(), notified=ids[3:])
     assert [row.message_id for row in made.claimed] == ids
     assert not made.more
 
 
 def test_the_oldest_go_first_whoever_was_told_of(consumer: Consumer) -> None:
     ids = publish(consumer.channel, *[b"x"] * 5)
-    made = fanout.fan_out(2, 0, taker(), notified=[ids[4], ids[1]])
+    made = fanout.fan_out(2, 0, claimer(), notified=[ids[4], ids[1]])
     assert [row.message_id for row in made.claimed] == ids[:2]
     assert made.more
 
@@ -145,7 +145,7 @@ def test_the_oldest_go_first_whoever_was_told_of(consumer: Consumer) -> None:
 def test_what_was_told_of_and_is_done_is_no_reason_to_look_again(consumer: Consumer) -> None:
     done, later = publish(consumer.channel, b"1", b"2")
     fanout.fan_out(1, 0)
-    made = fanout.fan_out(10, 0, taker(), notified=[done, later])
+    made = fanout.fan_out(10, 0, claimer(), notified=[done, later])
     assert [row.message_id for row in made.claimed] == [later]
     assert not made.more
     assert fanout.fan_out(10, 0, notified=[done, later, 77]) == fanout.FanoutResult()
@@ -163,7 +163,7 @@ def test_who_registered_before_a_message_gets_it_whatever_a_pump_knew(
     monkeypatch.setattr(DirectoryVersion, "current", lambda: pytest.fail("asked once more"))
     second = make_consumer(consumer.channel, NOWHERE)
     notified = [it.message_id for it in accept.accept(view, None, [Publication(b"2")])]
-    made = fanout.fan_out(10, 0, taker(), notified=notified)
+    made = fanout.fan_out(10, 0, claimer(), notified=notified)
     assert {row.consumer_id for row in made.claimed} == {consumer.id, second.id}
 
 
@@ -175,16 +175,16 @@ def test_what_was_told_of_is_locked_found_and_counted_in_one_round_trip(
     fanout.fan_out(10, 0)
     notified = publish(consumer.channel, b"2")
     with django_assert_num_queries(3):  # BEGIN is told of, too; COMMIT comes with the last
-        made = fanout.fan_out(10, 0, taker(), notified, payloads.select_payloads)
+        made = fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads)
     assert [row[0] for row in made.along] == notified
     assert len(made.claimed) == 1
 
 
 def test_of_few_messages_something_is_asked_along(consumer: Consumer) -> None:
     notified = publish(consumer.channel, *[b"x"] * (FEW + 1))
-    assert not fanout.fan_out(10, 0, taker(), notified, payloads.select_payloads).along
+    assert not fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads).along
     notified = publish(consumer.channel, *[b"x"] * FEW)
-    made = fanout.fan_out(10, 0, taker(), notified, payloads.select_payloads)
+    made = fanout.fan_out(10, 0, claimer(), notified, payloads.select_payloads)
     assert {row[0] for row in made.along} == set(notified)
 
 

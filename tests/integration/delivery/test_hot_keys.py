@@ -16,7 +16,7 @@ from channels_app.steps import switch_consumer
 from delivery.conf import conf
 from delivery.models import Delivery, Lane, Notice, Standing
 from delivery.rules.health_status import Kind
-from delivery.rules.notifications import Told, text
+from delivery.rules.notifications import Notification, text
 from delivery.rules.principal import Principal
 from delivery.steps import fanout, hot_keys, lanes
 from tests.support import console
@@ -221,7 +221,7 @@ def test_owners_read_what_to_do(consumer: Consumer, now: datetime) -> None:
     crowd(consumer, "A0 " * 9)
     look(now)
     reason = Notice.objects.get().reason
-    told = text(Told(Kind.HOT_KEY, now, "rooms", "sender", "shop", reason, ""))
+    told = text(Notification(Kind.HOT_KEY, now, "rooms", "sender", "shop", reason, ""))
     assert "Your webhook sender on the channel rooms has a hot key" in told
     assert reason in told
     assert "keys of their own" in told

@@ -211,12 +211,12 @@ def test_the_event_is_published_on_the_operators_channel(consumer: Consumer) -> 
     assert message.event_type == "hookstation.consumer.disabled"
     body = payloads.load([message.id])[message.id].body
     assert body is not None
-    told = json.loads(body)
-    assert told["type"] == "hookstation.consumer.disabled"
-    assert told["data"]["consumer"] == consumer.client_id
-    assert told["data"]["team"] == "shop"
-    assert told["data"]["reason"] == "It answered 410 Gone."
-    assert f"/portal/shop/webhooks/{consumer.channel}/{consumer}/" in told["data"]["url"]
+    notification = json.loads(body)
+    assert notification["type"] == "hookstation.consumer.disabled"
+    assert notification["data"]["consumer"] == consumer.client_id
+    assert notification["data"]["team"] == "shop"
+    assert notification["data"]["reason"] == "It answered 410 Gone."
+    assert f"/portal/shop/webhooks/{consumer.channel}/{consumer}/" in notification["data"]["url"]
 
 
 @pytest.mark.parametrize("exposure", ["external", None])

@@ -43,10 +43,10 @@ def test_each_delivery_waits_as_long_as_it_may_be_asked_to(wishes: list[str]) ->
     channel = make_channel()
     with Receiver() as receiver, pumping() as pump:
         asked: dict[int, str] = {}
-        for place, wish in enumerate(wishes):
-            receiver.script(f"/{place}", [Reply(503, headers=(("Retry-After", wish),))])
+        for place, receive_request in enumerate(wishes):
+            receiver.script(f"/{place}", [Reply(503, headers=(("Retry-After", receive_request),))])
             consumer = make_consumer(channel, receiver.url(f"/{place}"), retry=[PLAIN_S])
-            asked[consumer.id] = wish
+            asked[consumer.id] = receive_request
         publish(channel, b"x")
         begin = clock.now()
         rows = Delivery.objects.filter(channel=channel)

@@ -31,11 +31,11 @@ def test_every_statement_of_an_audit(large: World, monkeypatch: pytest.MonkeyPat
             reconciler = Reconciler(wanted, now=clock.now(), most_ids=5)
             for _ in reconciler.steps():
                 pass
-            assert reconciler.books.looked["deliveries"]
+            assert reconciler.result.looked["deliveries"]
         judge.where = "what nobody takes"
         Delivery.objects.filter(state="queued").update(due_at=clock.now())
         place = Place(large.consumer.channel_id, large.consumer.id)
-        reconcile.late.due(reconciler.books, place, clock.now())
+        reconcile.late.due(reconciler.result, place, clock.now())
     # A history is read whole, in its index, however many attempts it has.
     judge.faults = [
         fault for fault in judge.faults if ": read " not in fault or "one_attempt" not in fault
@@ -67,7 +67,7 @@ def test_what_is_fetched_does_not_grow_with_the_tables(
     reconciler = Reconciler(Wanted(counters=False), now=clock.now(), most_ids=3)
     for _ in reconciler.steps():
         pass
-    assert reconciler.books.looked["messages"] > 20 * SLICE
+    assert reconciler.result.looked["messages"] > 20 * SLICE
     # Sums are few; of rows that are off no more than a stretch has are in hand at once.
     assert max(fetched) <= max(2 * SLICE, 1000)
-    assert all(len(off.ids) <= 3 for off in reconciler.books.off.values())
+    assert all(len(off.ids) <= 3 for off in reconciler.result.off.values())

@@ -110,7 +110,7 @@ class Deliveries(RuleBasedStateMachine):
         taker = DirectClaim(
             owner, self.now, lambda counts: {key: leaves[key] for key in leaves if key in counts}
         )
-        claimed = fanout.fan_out(1000, slot=1, taker=taker).claimed
+        claimed = fanout.fan_out(1000, slot=1, claimer=taker).claimed
         mine = [row for row in claimed if row.consumer_id in self.states]
         assert all(count <= limit for count in Tally(row.consumer_id for row in mine).values())
         self._learn(mine, owner)

@@ -470,7 +470,7 @@ def test_what_people_send_again_is_told_to_its_pump(
     operator.post(reverse("admin:delivery_delivery_replay", args=[delivery.pk]))
     assert told == [delivery.consumer_id]
     operator.post(
-        reverse("admin:delivery_delivery_move", args=[delivery.message_id]), {"now": "now"}
+        reverse("admin:delivery_message_move", args=[delivery.message_id]), {"now": "now"}
     )
     assert told == 2 * [delivery.consumer_id]
 

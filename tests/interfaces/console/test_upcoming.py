@@ -83,13 +83,13 @@ def test_a_message_is_moved_and_cancelled_from_there(operator: Client) -> None:
     back = "?span=week"
 
     answer = operator.post(
-        reverse("admin:delivery_delivery_move", args=[moved.pk]),
+        reverse("admin:delivery_message_move", args=[moved.pk]),
         {"due_at": times.text(at), "reason": "later", "back": back},
     )
     assert answer.headers["Location"] == PAGE + back
     assert Message.objects.get(pk=moved.pk).due_at == at
     answer = operator.post(
-        reverse("admin:delivery_delivery_take_back", args=[cancelled.pk]),
+        reverse("admin:delivery_message_cancel", args=[cancelled.pk]),
         {"reason": "no more", "back": "https://example.org/"},
     )
     assert answer.headers["Location"] == console.page_url(cancelled)

@@ -21,11 +21,11 @@ def operator() -> Client:
 
 
 def move(message: Message) -> str:
-    return reverse("admin:delivery_delivery_move", args=[message.pk])
+    return reverse("admin:delivery_message_move", args=[message.pk])
 
 
 def take_back(message: Message) -> str:
-    return reverse("admin:delivery_delivery_take_back", args=[message.pk])
+    return reverse("admin:delivery_message_cancel", args=[message.pk])
 
 
 def test_what_is_scheduled_stands_in_a_list_with_its_instant(operator: Client) -> None:

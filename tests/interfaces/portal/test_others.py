@@ -32,8 +32,8 @@ def belongings(team: Team) -> dict[str, str]:
     queued = DeliveryFactory.create(consumer=made.consumer)
     people.person("somebody", team, "viewer")
     membership = Membership.objects.get(team=team)
-    wish = {"email": "new@example.com", "role": "viewer"}
-    invited = teams.invite(team.slug, wish, actor="test", inviter="somebody")
+    receive_request = {"email": "new@example.com", "role": "viewer"}
+    invited = teams.invite(team.slug, receive_request, actor="test", inviter="somebody")
     key = ApiKeyFactory.create(team=team)
     return {
         **made.parameters,

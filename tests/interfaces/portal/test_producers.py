@@ -17,14 +17,14 @@ LIST = "/portal/acme/producers/"
 NEW = f"{LIST}-/new/"
 
 
-def wish(**changes: Any) -> dict[str, Any]:
+def receive_request(**changes: Any) -> dict[str, Any]:
     return {"name": "till", "description": "The till", "default_priority": "4", **changes}
 
 
 def test_a_producer_is_made_listed_and_changed(team: Team, editor: Client) -> None:
     assert "No producers yet" in editor.get(LIST).content.decode()
 
-    answer = editor.post(NEW, wish(default_priority="6"), follow=True)
+    answer = editor.post(NEW, receive_request(default_priority="6"), follow=True)
 
     page = "/portal/acme/producers/acme.till/"
     assert answer.redirect_chain == [(page, 302)]
@@ -36,7 +36,7 @@ def test_a_producer_is_made_listed_and_changed(team: Team, editor: Client) -> No
     assert "The till" in listed
     assert "none yet" in listed
 
-    changed = wish(description="Tills", version=f"{made.version}")
+    changed = receive_request(description="Tills", version=f"{made.version}")
     assert editor.post(page, changed)["Location"] == page
 
     made.refresh_from_db()
@@ -63,7 +63,7 @@ def test_what_cannot_be_made_is_said_and_nothing_typed_is_lost(
 ) -> None:
     ProducerFactory.create(slug="acme.shop", team=team)
 
-    answer = editor.post(NEW, wish(**changes))
+    answer = editor.post(NEW, receive_request(**changes))
 
     html = answer.content.decode()
     assert answer.status_code == 422
@@ -76,9 +76,9 @@ def test_a_team_s_producer_takes_nobody_s_name(editor: Client) -> None:
     ProducerFactory.create(slug="till", team=None)
     ProducerFactory.create(slug="acme.till", team=TeamFactory.create(slug="other"))
 
-    assert editor.post(NEW, wish()).status_code == 422
+    assert editor.post(NEW, receive_request()).status_code == 422
 
-    assert editor.post(NEW, wish(name="shop")).status_code == 302
+    assert editor.post(NEW, receive_request(name="shop")).status_code == 302
     assert list(Producer.objects.filter(team__slug="acme").values_list("slug", flat=True)) == [
         "acme.shop"
     ]
@@ -90,7 +90,7 @@ def test_there_is_an_end_to_how_many(
     monkeypatch.setattr(register_producer, "MAX_OF_TEAM", 1)
     ProducerFactory.create(team=team)
 
-    answer = editor.post(NEW, wish())
+    answer = editor.post(NEW, receive_request())
 
     assert answer.status_code == 422
     assert "ask an operator for more" in answer.content.decode()
@@ -104,7 +104,7 @@ def test_no_right_of_the_team_or_of_a_sister_passes_to_a_fresh_producer(
         producer=ProducerFactory.create(slug="acme.shop", team=team), channels=["orders"]
     )
     ApiKeyFactory.create(team=team, scopes=["read"], channels=["orders"])
-    editor.post(NEW, wish())
+    editor.post(NEW, receive_request())
 
     for channels in (["orders"], ["*"]):
         wished = {"label": "x", "owner": "producer:acme.till", "scopes": ["publish"], "days": ""}
@@ -135,7 +135,7 @@ def test_limits_and_what_an_operator_disabled_are_not_a_team_s_to_change(
 
 def test_who_was_slower_is_told_so(team: Team, editor: Client) -> None:
     shop = ProducerFactory.create(slug="acme.shop", team=team)
-    stale = wish(description="Mine", version=f"{shop.version}")
+    stale = receive_request(description="Mine", version=f"{shop.version}")
     shop.save()
 
     answer = editor.post(f"{LIST}acme.shop/", stale)
@@ -153,7 +153,7 @@ def test_another_team_s_producer_does_not_exist(editor: Client) -> None:
     assert "bank" not in editor.get(LIST).content.decode()
     for slug in ("bank", "free", "none"):
         assert editor.get(f"{LIST}{slug}/").status_code == 404
-        assert editor.post(f"{LIST}{slug}/", wish()).status_code == 404
+        assert editor.post(f"{LIST}{slug}/", receive_request()).status_code == 404
         with pytest.raises(NotFound):
             register_producer.change_within("acme", slug, {}, actor="user:eddy")
 
@@ -167,4 +167,4 @@ def test_a_viewer_looks_and_changes_nothing(team: Team) -> None:
     assert "Save" not in html
     assert "disabled" in html
     assert viewer.get(NEW).status_code == 403
-    assert viewer.post(f"{LIST}acme.shop/", wish()).status_code == 403
+    assert viewer.post(f"{LIST}acme.shop/", receive_request()).status_code == 403

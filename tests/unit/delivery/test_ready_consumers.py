@@ -45,8 +45,8 @@ class Pump:
         return REQUESTS - self.is_open
 
     def gather(self, most: int = 40, *, ticks: float = TICKS, guard: bool = False) -> list[Pick]:
-        def admitted(standing: QueueStatus, in_flight: int) -> int:
-            return admits(standing, in_flight, self.free)
+        def admitted(status: QueueStatus, in_flight: int) -> int:
+            return admits(status, in_flight, self.free)
 
         return self.ready_consumers.gather(NOW, ticks, admitted, most, from_below=guard)
 
@@ -191,19 +191,19 @@ def test_a_consumer_of_which_nothing_is_known_gets_one_to_show() -> None:
 
 def test_how_a_consumer_stands() -> None:
     it = queue(1, answer_s=None)
-    assert it.standing(TICKS) is QueueStatus.UNTRIED
+    assert it.status(TICKS) is QueueStatus.UNTRIED
     it.in_flight, it.began = 2, {1: TICKS, 2: TICKS + 1}
-    assert it.standing(TICKS + 1) is QueueStatus.OTHER
+    assert it.status(TICKS + 1) is QueueStatus.OTHER
     it.answered(0.01, TICKS + 1)
-    assert it.standing(TICKS + 1.1) is QueueStatus.PROMPT  # the other one is open for a second
-    assert it.standing(TICKS + 1.1 + PROMPT_S) is QueueStatus.OTHER
+    assert it.status(TICKS + 1.1) is QueueStatus.PROMPT  # the other one is open for a second
+    assert it.status(TICKS + 1.1 + PROMPT_S) is QueueStatus.OTHER
     it.began.clear()
     for _ in range(5):
         it.answered(15.0, TICKS + 2)
-    assert it.standing(TICKS + 2) is QueueStatus.OTHER
+    assert it.status(TICKS + 2) is QueueStatus.OTHER
     for _ in range(8):
         it.answered(0.01, TICKS + 3)
-    assert it.standing(TICKS + 3) is QueueStatus.PROMPT
+    assert it.status(TICKS + 3) is QueueStatus.PROMPT
 
 
 def test_a_look_goes_round_among_more_than_it_passes() -> None:

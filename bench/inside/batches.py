@@ -47,7 +47,7 @@ Make = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RowState:
     """How a pile's deliveries stand at one consumer."""
 
     consumer_id: int
@@ -64,8 +64,8 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterGroup:
-    """Messages at even distances in time, each with a delivery at every consumer of ``standings``.
+class Batch:
+    """Messages at even distances in time, each with a delivery at every consumer of ``row_states``.
 
     Number n, from 1 on, is accepted ``n * step_ms`` after ``start_ms``, Unix milliseconds.
     """
@@ -75,14 +75,14 @@ class DeadLetterGroup:
     channel_id: int
     start_ms: int
     step_ms: int
-    standings: tuple[Standing, ...]
+    row_states: tuple[RowState, ...]
     delay_ms: int = 0
     """Each is due so long after it was accepted."""
 
 
-def fill(pile: DeadLetterGroup, done: int, total: int, tell: Tell) -> None:
+def fill(batch: Batch, done: int, total: int, tell: Tell) -> None:
     """Make the numbers above ``done`` up to ``total``, a chunk in each transaction."""
-    in_chunks(partial(_make, pile), done, total, tell)
+    in_chunks(partial(_make, batch), done, total, tell)
 
 
 def in_chunks(make: Make, done: int, total: int, tell: Tell) -> None:
@@ -131,68 +131,68 @@ def _make_all(make: Make, chunks: Chunks, made: Tally) -> None:
         made.add(last - first + 1)
 
 
-def _make(pile: DeadLetterGroup, first: int, last: int) -> None:
+def _make(batch: Batch, first: int, last: int) -> None:
     source, number = sql.numbers(first, last), last - first + 1
-    accepted_ms = f"{pile.start_ms} + n * {pile.step_ms}"
-    accepted_at, message_id = sql.instant(accepted_ms), sql.key(accepted_ms, pile.slot)
+    accepted_ms = f"{batch.start_ms} + n * {batch.step_ms}"
+    accepted_at, message_id = sql.instant(accepted_ms), sql.key(accepted_ms, batch.slot)
     common = {
-        "channel_id": f"{pile.channel_id}",
+        "channel_id": f"{batch.channel_id}",
         "event_type": f"'{EVENT_TYPE}'",
         "priority": "n %% 10",
         "accepted_at": accepted_at,
-        "due_at": sql.instant(f"{accepted_ms} + {pile.delay_ms}"),
+        "due_at": sql.instant(f"{accepted_ms} + {batch.delay_ms}"),
     }
     message = {
         "id": message_id,
         "state": "'dispatched'",
         "content_type": "'application/json'",
         "body_bytes": f"{len(BODY)}",
-        "consumer_count": f"{len(pile.standings)}",
+        "consumer_count": f"{len(batch.row_states)}",
     }
     sql.insert(Message, common | message, source)
     stored = sql.binary(keyring().plain(BODY))
     sql.insert(MessageBody, {"message_id": message_id, "data": stored}, source)
     changes: dict[tuple[int, str], int] = {}
-    for place, standing in enumerate(pile.standings, start=1):
+    for place, row_state in enumerate(batch.row_states, start=1):
         # Each consumer's deliveries are a millisecond apart, for keys of their own.
         at_ms = f"{accepted_ms} + {place}"
-        sql.insert(Delivery, common | _delivery(standing, at_ms, pile, message_id), source)
-        if standing.outcome is not None:
-            sql.insert(Attempt, _attempt(standing, at_ms, pile), source)
-        changes[standing.consumer_id, standing.state.value] = number
-        changes[standing.consumer_id, MADE] = number
+        sql.insert(Delivery, common | _delivery(row_state, at_ms, batch, message_id), source)
+        if row_state.outcome is not None:
+            sql.insert(Attempt, _attempt(row_state, at_ms, batch), source)
+        changes[row_state.consumer_id, row_state.state.value] = number
+        changes[row_state.consumer_id, MADE] = number
     Counter.add(changes, SLOT)
 
 
 def _delivery(
-    standing: Standing, at_ms: str, pile: DeadLetterGroup, message_id: str
+    row_state: RowState, at_ms: str, batch: Batch, message_id: str
 ) -> dict[str, str | None]:
-    tried = "0" if standing.outcome is None else "1"
-    ended = standing.state in FINISHED
+    tried = "0" if row_state.outcome is None else "1"
+    ended = row_state.state in FINISHED
     values: dict[str, str | None] = {
-        "id": sql.key(at_ms, pile.slot),
+        "id": sql.key(at_ms, batch.slot),
         "message_id": message_id,
-        "consumer_id": f"{standing.consumer_id}",
-        "state": f"'{standing.state.value}'",
-        "reason": f"'{standing.reason.value}'",
-        "outcome": f"'{standing.outcome.value if standing.outcome else ''}'",
-        "status_code": f"{standing.status}" if standing.status else None,
+        "consumer_id": f"{row_state.consumer_id}",
+        "state": f"'{row_state.state.value}'",
+        "reason": f"'{row_state.reason.value}'",
+        "outcome": f"'{row_state.outcome.value if row_state.outcome else ''}'",
+        "status_code": f"{row_state.status}" if row_state.status else None,
         "attempt_count": tried,
-        "failure_count": "1" if standing.is_charged else "0",
+        "failure_count": "1" if row_state.is_charged else "0",
         "finished_at": sql.instant(f"{at_ms} + {TOOK_MS}") if ended else None,
     }
     return values | ({"due_at": None} if ended else {})
 
 
-def _attempt(standing: Standing, at_ms: str, pile: DeadLetterGroup) -> dict[str, str | None]:
-    assert standing.outcome is not None
+def _attempt(row_state: RowState, at_ms: str, batch: Batch) -> dict[str, str | None]:
+    assert row_state.outcome is not None
     return {
-        "id": sql.key(f"{at_ms} + {TOOK_MS}", pile.slot),
-        "delivery_id": sql.key(at_ms, pile.slot),
+        "id": sql.key(f"{at_ms} + {TOOK_MS}", batch.slot),
+        "delivery_id": sql.key(at_ms, batch.slot),
         "number": "1",
         "started_at": sql.instant(at_ms),
-        "outcome": f"'{standing.outcome.value}'",
-        "status_code": f"{standing.status}" if standing.status else None,
+        "outcome": f"'{row_state.outcome.value}'",
+        "status_code": f"{row_state.status}" if row_state.status else None,
         "answer_headers": f"'{ANSWER_HEADERS}'",
         "total_ms": f"{TOOK_MS}",
         "worker": "'history'",
