@@ -1,6 +1,7 @@
 """System checks: each bad setting is told with the way out, and a good one is silent."""
 
 import dataclasses
+import os
 import sqlite3
 from typing import Any
 
@@ -184,6 +185,8 @@ def test_strangers_who_could_not_verify_their_address(
 
 
 def test_a_variable_that_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("HOOKSTATION_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOOKSTATION_RETENTION_DAYS", "30")
     monkeypatch.setenv("HOOKSTATION_ENCRYPTION_KEYS_FILE", "/etc/hookstation/keys")
     monkeypatch.setenv("HOOKSTATION_KEY", "hsk_...")

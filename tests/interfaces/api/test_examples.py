@@ -186,7 +186,7 @@ def renamed(text: str, made: World, receiver: Receiver) -> str:
 
 KNOWN = {
     r"\bconsumer-\d+\b": "shipping",
-    r"\b(msg_test|msg|dlv|att|rpl|lan)_[0-9a-z]{13}\b": r"\1_06xvz43r2p400",
+    r"\b(msg_test|msg|dlv|att|rpl|oky)_[0-9a-z]{13}\b": r"\1_06xvz43r2p400",
     r"\b(lse|hsk|whsec|whpk)_[A-Za-z0-9_+/=-]+": r"\1_...",
     r'(key:|_id": ")[a-z2-7]{16}(?=")': r"\1bm4xk7qzr3tfw2ya",
     r"/inbound/[\w-]+": "/inbound/kVIgXSMFUUZ0ZepIs6rMppZoW08nsOCg",
