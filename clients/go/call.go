@@ -201,7 +201,8 @@ func waitBeforeRetry(call call, failure *Error, retry, retries int) (time.Durati
 func mayRepeat(call call, failure *Error) bool {
 	switch failure.Status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInsufficientStorage:
-		return true
+		// A proxy answers so without a code, and may have passed the request on before.
+		return failure.Code != "" || !call.once
 	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway,
 		http.StatusGatewayTimeout:
 		return !call.once

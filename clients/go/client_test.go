@@ -159,7 +159,8 @@ func TestLongRetryAfterIsTheCallersToWaitFor(t *testing.T) {
 
 func TestCallsWithASecondEffectAreRepeatedOnlyIfTheFirstHadNone(t *testing.T) {
 	for name, first := range map[string]http.HandlerFunc{
-		"no answer": hangUp, "500": answer(500, ""), "504": answer(504, ""),
+		// A proxy answers 503 without a code, and may have passed the request on before.
+		"no answer": hangUp, "500": answer(500, ""), "503": answer(503, ""), "504": answer(504, ""),
 	} {
 		server := record(t, first, answer(200, `{}`))
 		client := newClient(t, []string{server.URL, server.URL})
@@ -167,7 +168,8 @@ func TestCallsWithASecondEffectAreRepeatedOnlyIfTheFirstHadNone(t *testing.T) {
 			t.Errorf("%s: repeated", name)
 		}
 	}
-	server := record(t, answer(503, ""), answer(507, ""), answer(200, `{}`))
+	const code = `{"code": "busy"}`
+	server := record(t, answer(429, code), answer(503, code), answer(507, code), answer(200, `{}`))
 	client := newClient(t, []string{server.URL})
 	if _, err := client.ReplayDelivery(context.Background(), "dlv_1", ""); err != nil {
 		t.Error(err)
@@ -293,6 +295,25 @@ func TestProblemBecomesAnErrorWithCodeAndFields(t *testing.T) {
 	}
 	if server.bodies[0] != "{}" {
 		t.Error(server.bodies[0])
+	}
+}
+
+func TestBatchWithABodyThatCannotBeFetchedIsGivenBack(t *testing.T) {
+	server := record(t,
+		answer(200, `{"messages": [{"id": "1", "lease": "a"}, {"id": "2", "lease": "b", "body_url": "/x"}]}`),
+		answer(404, ""),
+		answer(200, `{"done": [], "failed": []}`),
+	)
+	client := newClient(t, []string{server.URL})
+
+	_, err := client.ReceiveBatch(context.Background(), "c", "all", ReceiveOptions{})
+
+	if !errors.Is(err, ErrNotFound) || server.count() != 3 {
+		t.Fatal(err, server.count())
+	}
+	if server.requests[2].URL.Path != "/api/v1/leases/release" ||
+		server.bodies[2] != `{"leases":["a","b"]}` {
+		t.Error(server.requests[2].URL, server.bodies[2])
 	}
 }
 

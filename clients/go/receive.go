@@ -3,6 +3,7 @@ package hookstation
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"net/http"
@@ -11,9 +12,10 @@ import (
 )
 
 const (
-	maxLeases      = 100
-	maxErrorLength = 300
-	defaultWait    = 20 * time.Second
+	maxLeases       = 100
+	maxErrorLength  = 300
+	defaultWait     = 20 * time.Second
+	giveBackTimeout = 5 * time.Second
 )
 
 // ReceiveOptions are the options of Receive and ReceiveBatch.
@@ -160,10 +162,27 @@ func (c *Client) ReceiveBatch(
 	deliveries := make([]*Delivery, len(found.Messages))
 	for i, message := range found.Messages {
 		if deliveries[i], err = c.delivery(ctx, message); err != nil {
-			return nil, err
+			return nil, errors.Join(err, c.giveBack(ctx, found.Messages))
 		}
 	}
 	return deliveries, nil
+}
+
+// giveBack lets messages that nobody gets come again at once, even where ctx has ended.
+func (c *Client) giveBack(ctx context.Context, messages []received) error {
+	leases := make([]string, 0, len(messages))
+	for _, message := range messages {
+		if message.Lease != "" {
+			leases = append(leases, message.Lease)
+		}
+	}
+	if len(leases) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	defer cancel()
+	_, err := c.Release(ctx, 0, leases...)
+	return err
 }
 
 func (c *Client) delivery(ctx context.Context, message received) (*Delivery, error) {

@@ -113,14 +113,7 @@ def _program(name: str) -> str:
 def npm(folder: Path, *arguments: str) -> str:
     """Standard output of npm; raises `Missing` where it does not reach its registry."""
     done = subprocess.run(
-        [
-            shutil.which("npm") or "",
-            *arguments,
-            "--no-audit",
-            "--no-fund",
-            "--prefer-offline",
-            "--loglevel=error",
-        ],
+        [_program("npm"), *arguments, *QUIET],
         cwd=folder,
         env={**os.environ, "npm_config_update_notifier": "false"},
         capture_output=True,

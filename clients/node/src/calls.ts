@@ -12,11 +12,11 @@ export const NOT_SENT = "not_sent";
 /** The code of a failure after which the request may have had its effect. */
 export const NO_RESPONSE = "no_response";
 
-/** Statuses with which the broker says that it did nothing. */
+/** Statuses with which the broker says, with a `code`, that it did nothing. */
 const NOTHING_DONE = new Set([429, 503, 507]);
 /** Statuses after which the request may have had its effect. */
 const AMBIGUOUS = new Set([408, 500, 502, 504]);
-/** Statuses of an address behind which no broker answers. */
+/** Statuses after which another address may answer. */
 const ADDRESS_AWAY = new Set([502, 503, 504]);
 
 /** A value of a query: left out where it is undefined. */
@@ -38,9 +38,11 @@ export interface Call {
 
 /** Whether a failed call may be sent again. */
 export function mayRepeat(call: Call, error: HookstationError): boolean {
-  if (NOTHING_DONE.has(error.status) || error.code === NOT_SENT) return true;
-  const ambiguous = error.code === NO_RESPONSE || AMBIGUOUS.has(error.status);
-  return ambiguous && call.isRepeatable !== false;
+  const isUndone = NOTHING_DONE.has(error.status);
+  // A proxy answers such a status without a code, and may have passed the request on before.
+  if (error.code === NOT_SENT || (isUndone && error.code)) return true;
+  const isAmbiguous = isUndone || error.code === NO_RESPONSE || AMBIGUOUS.has(error.status);
+  return isAmbiguous && call.isRepeatable !== false;
 }
 
 /** Whether an error says that this address is away; another one may answer. */

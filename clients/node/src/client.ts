@@ -139,7 +139,8 @@ export class Hookstation {
     const options = isUrl || first === undefined ? second : (first as ClientOptions);
     const named = isUrl ? (first as string | string[]) : process.env.HOOKSTATION_URL;
     const listed = typeof named === "string" ? named.split(",") : (named ?? []);
-    this.urls = listed.map((url) => url.trim().replace(/\/+$/, "")).filter(Boolean);
+    const trimmed = listed.map((url) => url.trim().replace(/\/+$/, "")).filter(Boolean);
+    this.urls = [...new Set(trimmed)];
     if (!this.urls.length) throw new Error("Pass the broker's address, or set HOOKSTATION_URL.");
     for (const url of this.urls) {
       if (!/^https?:$/.test(new URL(url).protocol)) throw new Error(`${url} is no address.`);
@@ -318,14 +319,15 @@ export class Hookstation {
     });
     const path = pathOf("channels", channel, "consumers", consumer, "receive");
     const found = await this.json(jsonCall("POST", path, said, { wait }));
-    return Promise.all(
-      found.messages.map(async (one: Resource) => {
-        const received = receivedOf(one);
-        // A large body does not come along.
-        if (one.body_url) received.body = await this.body(received.id);
-        return new Delivery(this, received);
-      }),
-    );
+    const messages: Resource[] = found.messages;
+    try {
+      return await Promise.all(messages.map((one) => this.deliveryOf(one)));
+    } catch (error) {
+      // Nobody has them: let them come again at once. With autoAck there are no leases.
+      const leases = messages.map(({ lease }) => lease).filter(Boolean);
+      if (leases.length) await this.release(leases).catch(() => undefined);
+      throw error;
+    }
   }
 
   /**
@@ -443,6 +445,13 @@ export class Hookstation {
       yield* page.items;
       cursor = page.next ?? undefined;
     } while (cursor !== undefined);
+  }
+
+  private async deliveryOf(one: Resource): Promise<Delivery> {
+    const received = receivedOf(one);
+    // A large body does not come along.
+    if (one.body_url) received.body = await this.body(received.id);
+    return new Delivery(this, received);
   }
 
   private async json(call: Call): Promise<Resource> {

@@ -49,9 +49,8 @@ export class Delivery {
   }
 
   private check(settled: Settled): void {
-    for (const code of Object.values(settled.failed)) {
-      throw new LeaseLost(`The lease of ${this.id} is lost.`, { code, status: 200 });
-    }
+    const [code] = Object.values(settled.failed);
+    if (code) throw new LeaseLost(`The lease of ${this.id} is lost.`, { code, status: 200 });
   }
 }
 

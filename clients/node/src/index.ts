@@ -19,7 +19,6 @@ export {
 export { sign, TOLERANCE_S, verify, type HeadersLike, type VerifyOptions } from "./signing.js";
 export {
   Hookstation,
-  MAX_LEASES,
   type ClientOptions,
   type ConsumerSettings,
   type DeliveryFilter,

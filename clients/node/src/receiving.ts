@@ -341,9 +341,14 @@ function allOf(headers: HeadersLike): Record<string, string> {
 /** The chunks of a stream; Node.js 18 has no iterator of its type. */
 async function* chunksOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array> {
   const reader = stream.getReader();
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    yield value;
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    // Nothing happens where it was read to its end.
+    await reader.cancel().catch(() => undefined);
   }
 }

@@ -6,13 +6,14 @@
  */
 
 import { randomUUID } from "node:crypto";
+import { hostname } from "node:os";
 
 import { Retry } from "./errors.js";
 
 const KEEP_S = 7 * 86_400;
 const CLAIM_S = 120;
-/** This process, and a mark that a later process of the same id does not have. */
-const OWNER = `${process.pid}:${randomUUID()}`;
+/** This process: its id, its host, and a mark that a later process of the same id does not have. */
+const OWNER = `${process.pid}:${hostname()}:${randomUUID()}`;
 
 /** What a store knows about a key. */
 export type Claim =
@@ -113,7 +114,7 @@ export class MemoryStore implements Store {
 
   /** Give the claim up. */
   forget(key: string): void {
-    this.entries.delete(key);
+    if (!this.entries.get(key)?.isDone) this.entries.delete(key);
   }
 
   private set(key: string, isDone: boolean, until: number): void {
@@ -186,7 +187,8 @@ export class SQLiteStore implements Store {
 
   /** Give the claim up. */
   forget(key: string): void {
-    this.run("DELETE FROM hookstation_handled WHERE key = ?", key);
+    // Only one's own: after a lapse another process may have claimed or handled it.
+    this.run("DELETE FROM hookstation_handled WHERE key = ? AND owner = ?", key, OWNER);
   }
 
   private run(sql: string, ...values: (string | number)[]): number {
@@ -195,7 +197,9 @@ export class SQLiteStore implements Store {
 
   /** Whether the process of a claim still exists; true where that is not known. */
   private isAlive(owner: string): boolean {
-    const pid = Number.parseInt(owner, 10);
+    const [id, host] = owner.split(":");
+    if (host !== hostname()) return true;
+    const pid = Number(id);
     if (pid === process.pid) return owner === OWNER;
     try {
       process.kill(pid, 0);

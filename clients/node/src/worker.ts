@@ -7,7 +7,6 @@ import { type Hookstation, MAX_LEASES } from "./client.js";
 import type { Delivery, NackOptions } from "./delivery.js";
 import {
   ConnectionFailed,
-  HookstationError,
   RateLimited,
   Reject,
   Retry,
@@ -19,6 +18,8 @@ const CONCURRENCY = 8;
 const LEASE_S = 30;
 const WAIT_S = 5;
 const SHUTDOWN_TIMEOUT_S = 30;
+/** Characters that the broker allows. */
+const MAX_WORKER_ID = 64;
 /** Pause after a call that failed in spite of its repeats. */
 const AFTER_FAILURE_S = 2;
 const SIGNALS = ["SIGTERM", "SIGINT"] as const;
@@ -62,6 +63,8 @@ export class Worker {
   private readonly held = new Map<string, Delivery>();
   private readonly running = new Set<Promise<void>>();
   private readonly stopping = new AbortController();
+  /** Ends the wait of a worker that is full. */
+  private wake = (): void => undefined;
 
   constructor(
     private readonly hooks: Hookstation,
@@ -70,7 +73,7 @@ export class Worker {
     private readonly handler: Handler,
     { workerId, ...options }: WorkerOptions = {},
   ) {
-    this.workerId = (workerId ?? `${hostname()}-${process.pid}`).slice(0, 64);
+    this.workerId = workerId ?? `${hostname()}-${process.pid}`.slice(-MAX_WORKER_ID);
     this.options = {
       concurrency: options.concurrency ?? CONCURRENCY,
       lease: options.lease ?? LEASE_S,
@@ -105,12 +108,13 @@ export class Worker {
   /** Receive no more; `run` ends when the handlers have ended. */
   stop(): void {
     this.stopping.abort();
+    this.wake();
   }
 
   private async receive(): Promise<void> {
     const free = this.options.concurrency - this.running.size;
     if (free <= 0) {
-      await Promise.race(this.running);
+      await new Promise<void>((resolve) => (this.wake = resolve));
       return;
     }
     const { wait, lease, resume, sticky, logger } = this.options;
@@ -137,7 +141,10 @@ export class Worker {
     }
     for (const delivery of received) {
       this.held.set(delivery.lease, delivery);
-      const handling = this.handle(delivery).finally(() => this.running.delete(handling));
+      const handling = this.handle(delivery).finally(() => {
+        this.running.delete(handling);
+        this.wake();
+      });
       this.running.add(handling);
     }
   }
@@ -168,7 +175,7 @@ export class Worker {
     try {
       await call();
     } catch (error) {
-      if (!(error instanceof HookstationError)) throw error;
+      // Whatever it is: the message comes again, and the worker goes on.
       this.options.logger.warn(`cannot settle, the message comes again: ${error}`);
     }
   }

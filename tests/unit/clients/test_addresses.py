@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hookstation_client import AsyncHookstation, ConnectionFailed, Hookstation, Unavailable
 from hookstation_client.addresses import Addresses, addresses_of
+from hookstation_client.calls import Call, Tries
 
 from tests.support import ports
 from tests.support.receiver import Receiver, Reply
@@ -71,6 +72,7 @@ def test_next_address_gets_the_same_request_without_a_wait(
     assert failed.body == other.requests(PATH)[0].body
 
 
+@pytest.mark.slow("waits for a timeout")
 def test_refused_connection_and_silence_lead_to_the_next_address(
     receiver: Receiver, other: Receiver
 ) -> None:
@@ -78,21 +80,34 @@ def test_refused_connection_and_silence_lead_to_the_next_address(
     other.script(PATH, [Reply(202, STORED)])
     urls = f"http://127.0.0.1:{ports.claim()}, {base(receiver)}/,{base(other)}"
 
-    with Hookstation(urls, key="hsk_x", timeout=0.3, retries=0) as client:
+    with Hookstation(urls, key="hsk_x", timeout=2, retries=0) as client:
         assert client.publish("orders", {}).id == "msg_1"
     assert len(receiver.requests(PATH)) == 1
 
 
-def test_answer_with_retry_after_is_waited_for_at_the_same_address(
+def test_busy_address_is_left_before_its_retry_after(
     receiver: Receiver, other: Receiver, publish: Publish
 ) -> None:
-    busy = Reply(503, PROBLEM, (("Retry-After", "0"),))
-    receiver.script(PATH, [busy, Reply(202, STORED)])
+    receiver.script(PATH, [Reply(503, PROBLEM, (("Retry-After", "60"),))])
+    other.script(PATH, [Reply(202, STORED)])
 
-    publish([base(receiver), base(other)])
+    publish([base(receiver), base(other)], retries=0)
 
-    assert len(receiver.requests(PATH)) == 2
-    assert other.requests() == []
+    assert len(receiver.requests(PATH)) == len(other.requests(PATH)) == 1
+
+
+def test_call_goes_on_when_the_records_of_its_name_have_become_fewer() -> None:
+    found = Addresses(["http://a.example"])
+    found.add_records("http://a.example", [("", "", 0, "", (host, 80)) for host in ("::1", "::2")])
+    tries = Tries(Call("GET", "/x", lambda response: None), found, retries=1)
+    for _ in range(2):
+        tries.address()
+        assert tries.wait_after(ConnectionFailed("x", code="not_sent")) is not None
+    tries.address()
+    tries.wait_after(ConnectionFailed("x", code="not_sent"))
+    found.add_records("http://a.example", [("", "", 0, "", ("::1", 80))])
+
+    assert tries.address().url == "http://a.example"
 
 
 def test_each_round_tries_each_address_once(

@@ -1,7 +1,9 @@
 """Which failures are repeated, after how long, and what an error says."""
 
+import asyncio
 import inspect
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +15,7 @@ from hookstation_client import (
     Conflict,
     ConnectionFailed,
     Hookstation,
+    NotFound,
     RateLimited,
     Unavailable,
 )
@@ -36,20 +39,28 @@ def call(is_repeatable: bool = True) -> Call[None]:
         (400, False, False),
         (404, False, False),
         (409, False, False),
-        (429, True, True),
+        (429, True, False),
         (500, True, False),
         (502, True, False),
-        (503, True, True),
-        (507, True, True),
+        (503, True, False),
+        (507, True, False),
     ],
 )
 def test_only_what_cannot_have_its_effect_twice_is_repeated(
     status: int, repeatable: bool, always: bool
 ) -> None:
+    """A proxy gives no code, so that its 429, 503 and 507 may be about a request it passed on."""
     error = error_of(status, {}, b"")
 
     assert (wait_before_retry(call(), error, 0, 6) is not None) is repeatable
     assert (wait_before_retry(call(is_repeatable=False), error, 0, 6) is not None) is always
+
+
+@pytest.mark.parametrize("status", [429, 503, 507])
+def test_what_the_broker_says_it_did_not_do_is_always_repeated(status: int) -> None:
+    error = error_of(status, {}, PROBLEM)
+
+    assert wait_before_retry(call(is_repeatable=False), error, 0, 6) is not None
 
 
 def test_waits_double_and_honour_retry_after() -> None:
@@ -151,6 +162,40 @@ def test_errors_that_last_are_raised(receiver: Receiver, clients: Hookstation) -
     assert (limited.value.code, limited.value.retry_after) == ("rate_limited", 0)
     assert len(receiver.requests("/api/v1/channels")) == 2
     assert len(receiver.requests("/api/v1/replays")) == 1
+
+
+def receive_blocking(url: str) -> None:
+    with Hookstation(url, key="hsk_x") as client:
+        client.receive_batch("c", "all")
+
+
+def receive_awaiting(url: str) -> None:
+    async def receive() -> None:
+        async with AsyncHookstation(url, key="hsk_x") as client:
+            await client.receive_batch("c", "all")
+
+    asyncio.run(receive())
+
+
+@pytest.mark.parametrize("receive", [receive_blocking, receive_awaiting])
+def test_batch_with_a_body_that_cannot_be_fetched_is_given_back(
+    receiver: Receiver, receive: Callable[[str], None]
+) -> None:
+    fields = dict.fromkeys(("delivery_id", "attempt", "max_attempts", "event_type", "priority"))
+    fields |= dict.fromkeys(("ordering_key", "replay", "accepted_at", "content_type", "headers"))
+    first = fields | {"id": "msg_1", "lease": "a", "body": "x"}
+    large = fields | {"id": "msg_2", "lease": "b", "body_url": "/api/v1/messages/msg_2/body"}
+    receiver.script(
+        "/api/v1/channels/c/consumers/all/receive",
+        [Reply(200, json.dumps({"messages": [first, large]}).encode())],
+    )
+    receiver.script("/api/v1/messages/msg_2/body", [Reply(404)])
+    receiver.script("/api/v1/leases/release", [Reply(200, b'{"done": [], "failed": []}')])
+    with pytest.raises(NotFound):
+        receive(receiver.url("/"))
+
+    (released,) = receiver.requests("/api/v1/leases/release")
+    assert json.loads(released.body) == {"leases": ["a", "b"]}
 
 
 def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
 """Each message is handled once, as far as a store remembers."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,6 +177,38 @@ def test_claim_that_was_left_behind_ends(make: Make) -> None:
     once(store, "same")(recording(handled))(message("one"))
 
     assert handled == ["one"]
+
+
+def test_handler_that_outlived_its_claim_forgets_no_other(make: Make) -> None:
+    lapsed, store = make(claim=0.0), make()
+    if isinstance(store, MemoryStore):
+        store = lapsed
+    handled: list[str] = []
+
+    handle = once(store, "same")(recording(handled))
+
+    @once(lapsed, "same")
+    def fail_late(message: Any) -> None:
+        handle(message)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_late(message("one"))
+    handle(message("one"))
+
+    assert handled == ["one"]
+
+
+def test_process_on_another_host_is_not_taken_for_dead(tmp_path: Path) -> None:
+    path = tmp_path / "handled.db"
+    store = SQLiteStore(path)
+    # No process of this machine has such an id.
+    claim = ("same:one", "4194305:elsewhere:x", time.time() + 60)
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO hookstation_handled VALUES (?, ?, ?)", claim)
+
+    with pytest.raises(Retry):
+        once(store, "same")(recording([]))(message("one"))
 
 
 IN_A_MODEL = """

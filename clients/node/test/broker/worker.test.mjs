@@ -116,17 +116,65 @@ test("a worker extends leases, runs several at once and no more", async (t) => {
 test("a worker that is stopped gives back what it received meanwhile, uncharged", async (t) => {
   const channel = await channelOf();
   await hooks.register(channel, "all", { max_attempts: 1 });
-  const worker = new Worker(hooks, channel, "all", () => assert.fail("handled"), { ...OPTIONS, wait: 5 });
+  // What comes after the stop: the broker's answer is held until then.
+  const stopping = {
+    receiveBatch: async (...request) => {
+      const received = await hooks.receiveBatch(...request);
+      worker.stop();
+      return received;
+    },
+    release: (...leases) => hooks.release(...leases),
+  };
+  const handle = () => assert.fail("handled");
+  const worker = new Worker(stopping, channel, "all", handle, { ...OPTIONS, wait: 20 });
 
-  const ended = started(t, worker);
-  await new Promise((resolve) => setTimeout(resolve, 1000));
-  worker.stop();
   await hooks.publish(channel, "x");
-  await ended;
+  await started(t, worker);
 
   const [again] = await hooks.receiveBatch(channel, "all", { wait: 10 });
   await again.ack();
   assert.deepEqual(await statesOf(channel), ["Delivered"]);
+});
+
+test("a worker that is full stops at once", async (t) => {
+  const channel = await channelOf();
+  await hooks.register(channel, "all");
+  await hooks.publish(channel, "x");
+  let begun;
+  const running = new Promise((resolve) => (begun = resolve));
+  const worker = new Worker(
+    hooks,
+    channel,
+    "all",
+    () => {
+      begun();
+      return new Promise(() => {});
+    },
+    { ...OPTIONS, concurrency: 1, shutdownTimeout: 0.2 },
+  );
+
+  const ended = started(t, worker);
+  await running;
+  worker.stop();
+
+  await ended;
+});
+
+test("an answer that cannot be read does not end a worker", async (t) => {
+  const channel = await channelOf();
+  await hooks.register(channel, "all");
+  await hooks.publish(channel, "x");
+  const warnings = [];
+  const logger = { warn: (text) => warnings.push(text), error() {} };
+  const handle = (delivery) => {
+    delivery.ack = async () => JSON.parse("<html>");
+    worker.stop();
+  };
+  const worker = new Worker(hooks, channel, "all", handle, { ...OPTIONS, logger });
+
+  await started(t, worker);
+
+  assert.match(warnings.join(), /cannot settle, the message comes again: SyntaxError/);
 });
 
 test("a worker waits for its handlers as long as shutdownTimeout says", async (t) => {

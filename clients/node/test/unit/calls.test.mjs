@@ -29,11 +29,14 @@ test("Retry-After is the least wait, and a long one is the caller's", () => {
 });
 
 test("what may have had its effect is repeated where twice is as good as once", () => {
-  for (const status of [408, 500, 502, 504]) {
+  // A proxy gives no code, so that 429, 503 and 507 may be about a request that it passed on.
+  for (const status of [408, 429, 500, 502, 503, 504, 507]) {
     assert.equal(mayRepeat(CALL, errorOf(status, null, "")), true);
     assert.equal(mayRepeat(ONCE, errorOf(status, null, "")), false);
   }
-  for (const status of [429, 503, 507]) assert.equal(mayRepeat(ONCE, errorOf(status, null, "")), true);
+  for (const status of [429, 503, 507]) {
+    assert.equal(mayRepeat(ONCE, errorOf(status, null, '{"code": "busy"}')), true);
+  }
   for (const status of [400, 401, 409, 422]) assert.equal(mayRepeat(CALL, errorOf(status, null, "")), false);
   assert.equal(mayRepeat(ONCE, failed("not_sent")), true);
   assert.equal(mayRepeat(ONCE, failed("no_response")), false);

@@ -36,6 +36,15 @@ for (const [name, storeOf] of Object.entries(STORES)) {
     assert.deepEqual(store.claim("a"), { state: "new" });
   });
 
+  test(`${name}: a handler that outlived its claim forgets nothing that was handled since`, () => {
+    const store = storeOf();
+
+    store.claim("a");
+    store.done("a");
+    store.forget("a");
+    assert.deepEqual(store.claim("a"), { state: "done" });
+  });
+
   test(`${name}: claims and memories end`, async () => {
     const store = storeOf({ claim: 0.05, keep: 0.05 });
     const lasting = storeOf({});
@@ -73,6 +82,18 @@ test("SQLiteStore: another process knows what was handled, and frees what a dead
   assert.equal(other.stdout.toString().trim(), "done,running,new", other.stderr.toString());
   assert.equal(other.signal, "SIGKILL");
   assert.equal(store.claim("claimed there").state, "new");
+});
+
+test("SQLiteStore: a process on another host is not taken for dead", () => {
+  const database = new Database(file());
+  const store = new SQLiteStore(database);
+  // No process of this machine has such an id.
+  const claim = "INSERT INTO hookstation_handled VALUES ('a', '4194305:elsewhere:x', ?)";
+  database.prepare(claim).run(Date.now() / 1000 + 60);
+
+  assert.equal(store.claim("a").state, "running");
+  store.forget("a");
+  assert.equal(store.claim("a").state, "running");
 });
 
 test("once calls a handler once for each message, by name", async () => {

@@ -39,11 +39,11 @@ MAX_RETRY_AFTER_S = 60.0
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Failures before the request left this process."""
 _NOTHING_DONE = frozenset({429, 503, 507})
-"""Statuses with which the broker says that it did nothing."""
+"""Statuses with which the broker says, with a ``code``, that it did nothing."""
 _AMBIGUOUS = frozenset({408, 500, 502, 504})
 """Statuses after which the request may have had its effect."""
 _AWAY = frozenset({502, 503, 504})
-"""Statuses that, without ``Retry-After``, come from a proxy or a host that ends."""
+"""Statuses after which another address may answer."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,9 @@ class Tries:
     def address(self) -> Address:
         """Where to send it now."""
         if self._address is None:
-            self._address = self._addresses.choose(self._tried)
-        assert self._address is not None  # wait_after begins a new round after the last one
+            # All may have been tried: the records of a host name can become fewer during a call.
+            self._address = self._addresses.choose(self._tried) or self._addresses.choose()
+        assert self._address is not None  # a client has at least one
         return self._address
 
     def wait_after(self, error: HookstationError) -> float | None:
@@ -193,7 +194,7 @@ def is_away(error: HookstationError) -> bool:
     """Whether another address of the broker may answer."""
     if isinstance(error, ConnectionFailed):
         return not isinstance(error.__cause__, httpx.PoolTimeout)
-    return error.status in _AWAY and error.retry_after is None
+    return error.status in _AWAY
 
 
 def connection_failed(call: Call[Any], cause: httpx.TransportError) -> ConnectionFailed:
@@ -250,10 +251,12 @@ def _json_of(value: Any) -> Any:
 
 
 def _may_repeat(call: Call[Any], error: HookstationError) -> bool:
-    if error.status in _NOTHING_DONE or error.code == "not_sent":
+    is_undone = error.status in _NOTHING_DONE
+    # A proxy answers such a status without a code, and may have passed the request on before.
+    if error.code == "not_sent" or (is_undone and error.code):
         return True
-    ambiguous = error.code == "no_response" or error.status in _AMBIGUOUS
-    return ambiguous and call.is_repeatable
+    is_ambiguous = is_undone or error.code == "no_response" or error.status in _AMBIGUOUS
+    return is_ambiguous and call.is_repeatable
 
 
 def _documented(method: F, build: Callable[..., Any], kind: str = "") -> F:

@@ -87,13 +87,14 @@ class Hookstation(_Common):
     """The blocking client. It may be used by several threads.
 
     ``url`` and ``key`` come from ``HOOKSTATION_URL`` and ``HOOKSTATION_KEY`` unless given. ``url``
-    may be several addresses of one broker, and so is a host name with several DNS records: while
-    one is away, the next one is tried.
+    may be several addresses of one broker. A host name with several DNS records counts as several
+    addresses, too. While one address fails, the client uses the next one.
+
     ``timeout`` is seconds for connecting, sending and each read of a response; a long poll waits
     longer by its own time. A failed request is repeated up to ``retries`` times, at each address,
-    where that is safe, always with the same idempotency key. ``http`` is a client of httpx to be
-    used instead of one of our own, for certificates, proxies and the like; it alone looks host
-    names up.
+    where that is safe, always with the same idempotency key. ``http`` is a client of
+    httpx to use instead of one that is made here, for certificates, proxies and the like; only that
+    client then looks host names up.
     """
 
     def __init__(
@@ -162,9 +163,15 @@ class Hookstation(_Common):
         """
         found = self._receive(channel, consumer, **options)
         received = [Delivery(client=self, **received_fields(item)) for item in found]
-        for delivery in received:
-            if delivery.body_url:
-                delivery.body = self.body(delivery.id)
+        try:
+            for delivery in received:
+                if delivery.body_url:
+                    delivery.body = self.body(delivery.id)
+        except HookstationError:
+            # Nobody gets them: let them come again at once.
+            with contextlib.suppress(HookstationError):
+                self.release([one for one in received if one.lease])
+            raise
         return received
 
     def receive(
@@ -342,9 +349,14 @@ class AsyncHookstation(_Common):
         """Receive up to ``max`` messages; the options are those of `Hookstation.receive_batch`."""
         found = await self._receive(channel, consumer, **options)
         received = [AsyncDelivery(client=self, **received_fields(item)) for item in found]
-        for delivery in received:
-            if delivery.body_url:
-                delivery.body = await self.body(delivery.id)
+        try:
+            for delivery in received:
+                if delivery.body_url:
+                    delivery.body = await self.body(delivery.id)
+        except HookstationError:
+            with contextlib.suppress(HookstationError):
+                await self.release([one for one in received if one.lease])
+            raise
         return received
 
     async def receive(

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import inspect
 import os
+import socket
 import sqlite3
 import threading
 import time
@@ -83,8 +84,8 @@ class _State(NamedTuple):
     """What a store knows about a key: ``new``, ``running`` or ``done``."""
 
     name: str
-    until: float = 0.0
-    """Unix seconds until which a claim holds."""
+    until: float
+    """Unix seconds until which the claim holds: of ``new``, the one that was just made."""
 
 
 class _Claims:
@@ -98,8 +99,8 @@ class _Claims:
         """Remember the key as handled."""
         raise NotImplementedError
 
-    def _forget(self, key: str) -> None:
-        """Give the claim up."""
+    def _forget(self, key: str, until: float) -> None:
+        """Give up the claim that holds until then; not one that came after it lapsed."""
         raise NotImplementedError
 
     @contextlib.contextmanager
@@ -116,7 +117,7 @@ class _Claims:
         try:
             yield True
         except BaseException:
-            self._forget(key)
+            self._forget(key, state.until)
             raise
         self._done(key)
 
@@ -133,26 +134,28 @@ class MemoryStore(_Claims):
     def _begin(self, key: str) -> _State:
         """Claim a key."""
         now = time.time()
+        until = now + self._claim
         with self._lock:
             # The oldest stand first: a key is put at the end each time it is set.
             for old, state in list(self._states.items())[:100]:
                 if state.until < now:
                     del self._states[old]
-            state = self._states.get(key, _State("new"))
-            if state.until >= now:
-                return state
-            self._set(key, _State("running", now + self._claim))
-            return _State("new")
+            known = self._states.get(key)
+            if known is not None and known.until >= now:
+                return known
+            self._set(key, _State("running", until))
+            return _State("new", until)
 
     def _done(self, key: str) -> None:
         """Remember the key as handled."""
         with self._lock:
             self._set(key, _State("done", time.time() + self._keep))
 
-    def _forget(self, key: str) -> None:
+    def _forget(self, key: str, until: float) -> None:
         """Give the claim up."""
         with self._lock:
-            self._states.pop(key, None)
+            if self._states.get(key) == _State("running", until):
+                del self._states[key]
 
     def _set(self, key: str, state: _State) -> None:
         self._states.pop(key, None)
@@ -183,6 +186,7 @@ class SQLiteStore(_Claims):
     def _begin(self, key: str) -> _State:
         """Claim a key."""
         now = time.time()
+        until = now + self._claim
         with self._connection() as database:
             database.execute("BEGIN IMMEDIATE")
             database.execute("DELETE FROM hookstation_handled WHERE until < ?", (now,))
@@ -191,18 +195,21 @@ class SQLiteStore(_Claims):
             ).fetchone()
             if found is not None and (not found[0] or _is_alive(found[0])):
                 return _State("running" if found[0] else "done", found[1])
-            self._set(database, key, _this_process(), now + self._claim)
-        return _State("new")
+            self._set(database, key, _this_process(), until)
+        return _State("new", until)
 
     def _done(self, key: str) -> None:
         """Remember the key as handled."""
         with self._connection() as database:
             self._set(database, key, "", time.time() + self._keep)
 
-    def _forget(self, key: str) -> None:
+    def _forget(self, key: str, until: float) -> None:
         """Give the claim up."""
         with self._connection() as database:
-            database.execute("DELETE FROM hookstation_handled WHERE key = ?", (key,))
+            database.execute(
+                "DELETE FROM hookstation_handled WHERE key = ? AND owner = ? AND until = ?",
+                (key, _this_process(), until),
+            )
 
     def _set(self, database: sqlite3.Connection, key: str, owner: str, until: float) -> None:
         database.execute("REPLACE INTO hookstation_handled VALUES (?, ?, ?)", (key, owner, until))
@@ -242,17 +249,19 @@ class CacheStore(_Claims):
         """Claim a key."""
         name, until = self._name(key), time.time() + self._claim
         if self._cache.add(name, until, timeout=self._claim):
-            return _State("new")
+            return _State("new", until)
         found = self._cache.get(name, until)
-        return _State("done") if found == "done" else _State("running", float(found))
+        return _State("done", until) if found == "done" else _State("running", float(found))
 
     def _done(self, key: str) -> None:
         """Remember the key as handled."""
         self._cache.set(self._name(key), "done", timeout=self._keep)
 
-    def _forget(self, key: str) -> None:
+    def _forget(self, key: str, until: float) -> None:
         """Give the claim up."""
-        self._cache.delete(self._name(key))
+        name = self._name(key)
+        if self._cache.get(name) == until:
+            self._cache.delete(name)
 
     def _name(self, key: str) -> str:
         # Memcached refuses long keys and those with spaces.
@@ -288,20 +297,22 @@ _processes: dict[int, str] = {}
 
 
 def _this_process() -> str:
-    """Its id and a mark that a later process of the same id does not have."""
+    """Its id, its host, and a mark that a later process of the same id does not have."""
     pid = os.getpid()
-    return f"{pid}:{_processes.setdefault(pid, uuid.uuid4().hex)}"
+    return f"{pid}:{socket.gethostname()}:{_processes.setdefault(pid, uuid.uuid4().hex)}"
 
 
 def _is_alive(owner: str) -> bool:
     """Whether a process still exists; true where that is not known."""
-    pid = int(owner.partition(":")[0])
-    if pid == os.getpid():
+    pid, host, _ = owner.split(":")
+    if host != socket.gethostname():
+        return True
+    if int(pid) == os.getpid():
         return owner == _this_process()
     if os.name != "posix":
         return True  # Signal 0 asks nothing there.
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
         return False
     except OSError:

@@ -398,11 +398,32 @@ public final class Hookstation {
         Call call = new Call("POST", Call.pathOf("channels", channel, "consumers", consumer, "receive"))
                 .json(options.asFields());
         call.wait = options.waitFor();
+        List<Resource> messages = resource(call).list("messages");
         List<Delivery> received = new ArrayList<>();
-        for (Resource message : resource(call).list("messages")) {
-            received.add(new Delivery(this, message));
+        try {
+            for (Resource message : messages) {
+                received.add(new Delivery(this, message));
+            }
+        } catch (HookstationException error) {
+            giveBack(messages);
+            throw error;
         }
         return received;
+    }
+
+    /** Lets messages that nobody gets come again at once. */
+    private void giveBack(List<Resource> messages) {
+        String[] leases = messages.stream()
+                .map(message -> message.text("lease"))
+                .filter(lease -> !lease.isEmpty())
+                .toArray(String[]::new);
+        if (leases.length > 0) {
+            try {
+                release(Duration.ZERO, leases);
+            } catch (HookstationException ignored) {
+                // They come again when their leases end.
+            }
+        }
     }
 
     /**

@@ -137,7 +137,8 @@ final class Transport {
     static boolean mayRepeat(Call call, HookstationException error) {
         switch (error.status()) {
             case 429, 503, 507:
-                return true;
+                // A proxy answers so without a code, and may have passed the request on before.
+                return !error.code().isEmpty() || !call.isOnce;
             case 408, 500, 502, 504:
                 return !call.isOnce;
             case 0:

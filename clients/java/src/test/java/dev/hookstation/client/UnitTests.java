@@ -162,7 +162,8 @@ public final class UnitTests {
     }
 
     static void testCallsWithASecondEffectAreRepeatedOnlyIfTheFirstHadNone() throws IOException {
-        for (Answer first : List.of(HANG_UP, answer(500, ""), answer(504, ""))) {
+        // A proxy answers 503 without a code, and may have passed the request on before.
+        for (Answer first : List.of(HANG_UP, answer(500, ""), answer(503, ""), answer(504, ""))) {
             try (Recorder server = new Recorder(first, answer(200, "{}"))) {
                 thrown(
                         HookstationException.class,
@@ -170,9 +171,11 @@ public final class UnitTests {
                 equal(1, server.requests.size());
             }
         }
-        try (Recorder server = new Recorder(answer(503, ""), answer(507, ""), answer(200, "{}"))) {
+        String code = "{\"code\": \"busy\"}";
+        Answer[] answers = {answer(429, code), answer(503, code), answer(507, code), answer(200, "{}")};
+        try (Recorder server = new Recorder(answers)) {
             builder(server.url).build().replayDelivery("dlv_1", "");
-            equal(3, server.requests.size());
+            equal(4, server.requests.size());
         }
     }
 
@@ -256,6 +259,19 @@ public final class UnitTests {
                     () -> builder(server.url).build().message("msg_1"));
             equal("interrupted", error.code());
             isTrue(Thread.interrupted(), "the mark is gone");
+        }
+    }
+
+    static void testBatchWithABodyThatCannotBeFetchedIsGivenBack() throws IOException {
+        String messages = "{\"messages\": [{\"id\": \"1\", \"lease\": \"a\"},"
+                + " {\"id\": \"2\", \"lease\": \"b\", \"body_url\": \"/x\"}]}";
+        Answer done = answer(200, "{\"done\": [], \"failed\": []}");
+        try (Recorder server = new Recorder(answer(200, messages), answer(404, ""), done)) {
+            thrown(
+                    HookstationException.NotFound.class,
+                    () -> builder(server.url).build().receiveBatch("c", "all", ReceiveOptions.defaults()));
+            equal("/api/v1/leases/release", server.requests.get(2).target());
+            equal("{\"leases\":[\"a\",\"b\"]}", server.requests.get(2).body());
         }
     }
 
