@@ -8,7 +8,15 @@ from typing import Any, NamedTuple, Self
 
 from channels_app import data_encryption
 from channels_app.conf import conf
-from channels_app.models import ApiKey, Channel, Consumer, ConsumerSecret, EventType, Producer
+from channels_app.models import (
+    ApiKey,
+    Channel,
+    Consumer,
+    ConsumerSecret,
+    EventType,
+    IdempotencyRecord,
+    Producer,
+)
 from channels_app.rules import backoff, keying, retries
 from channels_app.rules.consumers import ConsumerConfig, Signer
 from channels_app.rules.keying import Keying
@@ -29,6 +37,7 @@ class ChannelConfig:
     paused: bool
     encrypt_bodies: bool
     require_idempotency_key: bool
+    idempotency_scope: str
     max_body_bytes: int
     content_types: tuple[str, ...]
     idempotency_window_s: int
@@ -42,6 +51,12 @@ class ChannelConfig:
     """JSON Schema by event type name, where one is set."""
     consumers: tuple[ConsumerConfig, ...] = field(repr=False)
     """All that are not retired."""
+
+    def key_digest(self, producer_id: int | None, key: str) -> str:
+        """Under which a producer's idempotency key is kept."""
+        is_shared = self.idempotency_scope == Channel.IdempotencyScope.CHANNEL
+        owner = IdempotencyRecord.SHARED if is_shared else producer_id
+        return IdempotencyRecord.digest_of(self.id, owner, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +160,7 @@ def _channel_view(
         paused=channel.paused,
         encrypt_bodies=channel.encrypt_bodies,
         require_idempotency_key=channel.require_idempotency_key,
+        idempotency_scope=channel.idempotency_scope,
         max_body_bytes=within(channel.max_body_bytes, defaults.max_body_bytes),
         content_types=tuple(channel.content_types),
         idempotency_window_s=channel.idempotency_window_s or defaults.idempotency_window_s,

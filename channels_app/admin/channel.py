@@ -38,7 +38,8 @@ class ChannelAdmin(WithPageContext, base.ResourceAdmin):
             {
                 "fields": (
                     ("encrypt_bodies", "require_idempotency_key"),
-                    ("max_body_bytes", "idempotency_window_s"),
+                    ("idempotency_scope", "idempotency_window_s"),
+                    "max_body_bytes",
                     ("max_waiting_messages", "max_waiting_bytes"),
                     "max_future_days",
                     "content_types",

@@ -26,6 +26,12 @@ class Channel(Limited, Versioned):
         SHARED = "shared"
         """All that is stored."""
 
+    class IdempotencyScope(models.TextChoices):
+        PRODUCER = "producer"
+        """Each producer has its own idempotency keys."""
+        CHANNEL = "channel"
+        """All producers share them, as those of an SQS FIFO queue do."""
+
     class Ordering(models.TextChoices):
         KEYED = "keyed"
         """Messages with a key of their own have an order."""
@@ -49,6 +55,9 @@ class Channel(Limited, Versioned):
     """Bodies, headers and answers are shown with an extra permission, and in no list."""
     encrypt_bodies = models.BooleanField(default=True)
     require_idempotency_key = models.BooleanField(default=False)
+    idempotency_scope = models.CharField(
+        max_length=10, choices=IdempotencyScope.choices, default=IdempotencyScope.PRODUCER
+    )
     max_body_bytes = models.PositiveIntegerField(null=True, blank=True)
     content_types = models.JSONField(default=list, blank=True)
     """Media types that producers may send; empty means any."""
@@ -74,6 +83,10 @@ class Channel(Limited, Versioned):
             ),
             models.CheckConstraint(
                 condition=models.Q(ordering__in=["keyed", "fifo"]), name="known_channel_ordering"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(idempotency_scope__in=["producer", "channel"]),
+                name="known_idempotency_scope",
             ),
         ]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from datetime import datetime
+from typing import ClassVar
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -209,10 +210,13 @@ class MessageBody(models.Model):
 
 
 class IdempotencyRecord(models.Model):
-    """What a producer's idempotency key already stands for, until its window closes."""
+    """What an idempotency key already stands for, until its window closes."""
+
+    SHARED: ClassVar = "*"
+    """The owner of the keys that all producers of a channel share."""
 
     digest = ExactCharField(primary_key=True, max_length=64)
-    """SHA-256 of channel, producer and key: fixed width, whatever the key."""
+    """SHA-256 of channel, owner and key: fixed width, whatever the key."""
     message_id = models.BigIntegerField()
     body_digest = ExactCharField(max_length=64)
     expires_at = models.DateTimeField()
@@ -225,6 +229,6 @@ class IdempotencyRecord(models.Model):
         return self.digest
 
     @staticmethod
-    def digest_of(channel_id: int, producer_id: int | None, key: str) -> str:
-        """Under which a key is kept; each producer has its own keys on each channel."""
-        return hashlib.sha256(f"{channel_id}:{producer_id}:{key}".encode()).hexdigest()
+    def digest_of(channel_id: int, owner: int | str | None, key: str) -> str:
+        """Under which a key is kept. ``owner`` is the producer's id, or `SHARED`."""
+        return hashlib.sha256(f"{channel_id}:{owner}:{key}".encode()).hexdigest()

@@ -308,7 +308,7 @@ _REMOVE = f"DELETE FROM {_TABLE} WHERE expires_at <= %s AND digest IN ({{}})"  #
 
 def _digest(order: _Order, publication: Publication) -> str:
     key = publication.idempotency_key
-    return IdempotencyRecord.digest_of(order.channel.id, order.producer_id, key) if key else ""
+    return order.channel.key_digest(order.producer_id, key) if key else ""
 
 
 def _repeated(record: _Record, body_digest: str, now: datetime) -> Accepted:

@@ -79,6 +79,11 @@ FIELDS: dict[str, Field] = {
     "require_idempotency_key": Field(
         fields.boolean, default=False, help="Refuse messages without an Idempotency-Key."
     ),
+    "idempotency_scope": Field(
+        fields.choice("producer", "channel"),
+        default="producer",
+        help="Whose Idempotency-Key it is: each producer's own, or one for all of the channel.",
+    ),
     "max_body_bytes": Field(
         fields.nullable(Described(_body_bytes, {"type": "integer", "minimum": 1})),
         help="Largest body, within the installation's limit.",

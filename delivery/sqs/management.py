@@ -194,7 +194,8 @@ def _create(context: Context, name: str, given: dict[str, str], tags: dict[str, 
         context.authorize("admin")
         values: dict[str, Any] = {"kind": "queue", **_of_channel(given)}
         if is_fifo:
-            values["idempotency_window_s"] = DEDUPLICATION_S
+            # As AWS: one window and one set of deduplication ids, whoever sends.
+            values |= {"idempotency_window_s": DEDUPLICATION_S, "idempotency_scope": "channel"}
         register_channel.put(slug, values, actor=actor, reason="CreateQueue")
     elif _of_channel(given):
         context.authorize("admin")

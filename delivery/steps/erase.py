@@ -128,9 +128,11 @@ def _messages(channel_id: int) -> Iterator[int]:
             ids = [message_id for message_id, _, _ in page]
             # What a key stands for must be there: else an audit takes the message for lost.
             digests = [
-                IdempotencyRecord.digest_of(channel_id, producer_id, key)
+                IdempotencyRecord.digest_of(channel_id, owner, key)
                 for _, producer_id, key in page
                 if key
+                # The channel's scope may have been another one when it was stored.
+                for owner in (producer_id, IdempotencyRecord.SHARED)
             ]
             IdempotencyRecord.objects.filter(digest__in=sorted(digests)).delete()
             Message.objects.filter(id__in=ids).delete()  # and their bodies

@@ -17,6 +17,7 @@ from channels_app.api.authentication import Caller
 from channels_app.api.base import ApiView
 from channels_app.api.cursor import Page
 from channels_app.api.views.publish import PublishView
+from channels_app.config_cache import ChannelConfig
 from channels_app.errors import BrokerError, Invalid, KeyUnavailable, NotFound
 from channels_app.models import IdempotencyRecord, Message
 from channels_app.models.hints import by_index
@@ -61,20 +62,20 @@ class ChannelMessagesView(PublishView):
         return Response(
             pages.answer(
                 page,
-                [self._rows(page, view.id)],
+                [self._rows(page, view)],
                 wanted,
                 lambda row: shapes.message(row, channel, now),
             )
         )
 
-    def _rows(self, page: Page, channel_id: int) -> Any:
+    def _rows(self, page: Page, channel: ChannelConfig) -> Any:
         """The range of the list: all of it, or the one message that the caller's key stands for."""
-        rows = _between(page, channel_id)
+        rows = _between(page, channel.id)
         if "idempotency_key" not in page.filters:
             return rows
         producer = self.caller.producer
-        digest = IdempotencyRecord.digest_of(
-            channel_id, producer.id if producer else None, page.filters["idempotency_key"]
+        digest = channel.key_digest(
+            producer.id if producer else None, page.filters["idempotency_key"]
         )
         open_ones = IdempotencyRecord.objects.filter(digest=digest, expires_at__gt=clock.now())
         return rows.filter(id__in=list(open_ones.values_list("message_id", flat=True)))

@@ -265,6 +265,24 @@ def test_a_key_does_what_its_scopes_and_channels_say(door: Door, boto: Any, name
     worker.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
 
 
+def test_deduplication_ids_of_a_fifo_queue_count_for_all_senders(
+    door: Door, boto: Any, name: str
+) -> None:
+    name = f"{name.lower()}.fifo"
+    url = boto.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})["QueueUrl"]
+    options = {"QueueUrl": url, "MessageGroupId": "g", "MessageDeduplicationId": "once"}
+    sent = [
+        client(door.key(sender, "--scope", "publish", "--all-channels")).send_message(
+            MessageBody=sender, **options
+        )["MessageId"]
+        for sender in ("east", "west")
+    ]
+
+    assert sent[0] == sent[1]
+    (got,) = boto.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    assert got["Body"] == "east"
+
+
 def test_a_revoked_key_is_unknown(door: Door) -> None:
     door.broker.call("PUT", "/producers/leaver", 201, json={})
     environment = door.key("leaver", "--scope", "publish", "--all-channels")

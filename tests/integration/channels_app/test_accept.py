@@ -208,6 +208,20 @@ def test_a_key_that_is_twice_in_a_group_stands_for_one_message(
     assert Message.objects.count() == 3
 
 
+@pytest.mark.parametrize(("scope", "stored"), [("producer", 2), ("channel", 1)])
+def test_producers_share_their_keys_where_the_channel_says_so(scope: str, stored: int) -> None:
+    view = view_of(make_channel(idempotency_scope=scope))
+    publication = Publication(b"x", idempotency_key="k")
+
+    (first,) = accept.accept(view, 1, [publication])
+    (second,) = accept.accept(view, 2, [publication])
+
+    assert second.duplicate is (stored == 1)
+    assert len({first.message_id, second.message_id}) == stored
+    assert Message.objects.count() == IdempotencyRecord.objects.count() == stored
+    assert accept.known(view, 2, publication) == second._replace(duplicate=True)
+
+
 def test_one_that_cannot_be_stored_fails_nobody_else(
     monkeypatch: pytest.MonkeyPatch, groups: list[int]
 ) -> None:

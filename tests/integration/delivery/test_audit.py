@@ -243,8 +243,15 @@ def test_a_message_that_retention_took_is_not_lost(keyed: tuple[Channel, int]) -
     assert found() == {}
 
 
-def test_a_message_that_went_with_its_channel_is_not_lost(keyed: tuple[Channel, int]) -> None:
+@pytest.mark.parametrize("scope", ["producer", "channel"])
+def test_a_message_that_went_with_its_channel_is_not_lost(
+    keyed: tuple[Channel, int], scope: str
+) -> None:
     channel, _ = keyed
+    channel.idempotency_scope = scope
+    channel.save()
+    DirectoryVersion.bump()
+    publish(channel, b"7", idempotency_key="in this scope")
     other = make_channel()
     publish(other, b"1", idempotency_key="a")
     fanout.fan_out(100, 0)
