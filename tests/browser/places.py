@@ -6,7 +6,18 @@ from django.contrib import admin
 from playwright.sync_api import Page
 
 from tests.browser.person import Person
-from tests.browser.standing import BLOCKED, GATEWAY, LONG, PAUSED, PRINTER, ROOMS, SENDER, STRICT
+from tests.browser.standing import (
+    BLOCKED,
+    GATEWAY,
+    INSPECTOR,
+    LONG,
+    PAUSED,
+    PRINTER,
+    ROOMS,
+    RUNNER,
+    SENDER,
+    STRICT,
+)
 
 SEVERAL = (
     "/admin/",
@@ -44,6 +55,8 @@ ROWS = (
     f"/admin/channels_app/consumer/?q={PRINTER}",
     f"/admin/channels_app/consumer/?q={SENDER}",
     f"/admin/channels_app/consumer/?q={GATEWAY}",
+    f"/admin/channels_app/consumer/?q={RUNNER}",
+    f"/admin/channels_app/consumer/?q={INSPECTOR}",
     "/admin/channels_app/sequence/?q=receipts",
     f"/admin/delivery/lane/?q={ROOMS}/{SENDER}/{PAUSED}",
     f"/admin/delivery/lane/?q={ROOMS}/{STRICT}/{BLOCKED}",
@@ -67,10 +80,14 @@ def pages(person: Person) -> Iterator[str]:
 
 
 def rows(person: Person) -> Iterator[str]:
-    """Opens the first row of each of ROWS."""
+    """Opens the first row of each of ROWS, and from there the form that moves messages back."""
     for place in ROWS:
         (found,) = _first(person.open(place))
-        yield person.open(found).url
+        page = person.open(found)
+        yield page.url
+        if INSPECTOR in place:
+            redrive = page.get_by_role("link", name="Redrive").first
+            yield person.open(str(redrive.get_attribute("href"))).url
 
 
 def _first(page: Page) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from tests.support.broker import Broker, wait_until
 
 ROOMS, PRINTING, ARCHIVING, TEXTING = "rooms", "printing", "campaigns", "texting"
+JOBS, DEAD_JOBS, RUNNER, INSPECTOR = "jobs", "jobs.dead", "job-runner", "inspector"
 SENDER, STRICT, PRINTER, GATEWAY = "sender", "strict", "label-printer", "whatsapp"
 PAUSED, BLOCKED = "customer/4711/room-with-a-long-name-" + "x" * 200, "room-7"
 LONG = "quarterly-figures-of-all-subsidiaries-and-their-branches-as-agreed-with-the-auditors-2019"
@@ -20,6 +21,7 @@ def fill(broker: Broker) -> None:
     recurring(broker)
     lanes(broker)
     leases(broker)
+    dead_letter_queue(broker)
     called_back(broker)
     timeline(broker)
 
@@ -89,6 +91,21 @@ def leases(broker: Broker) -> None:
     ):
         wish = {"max": most, "lease_s": seconds, "wait_s": 20, "worker_id": worker}
         broker.call("POST", f"{place}/receive", 200, json=wish)
+
+
+def dead_letter_queue(broker: Broker) -> None:
+    """A queue with messages that died in another one, to be moved back."""
+    broker.call("PUT", f"/channels/{DEAD_JOBS}", 201, json={})
+    broker.call("PUT", f"/channels/{DEAD_JOBS}/consumers/{INSPECTOR}", 201, json={"mode": "pull"})
+    place = f"/channels/{JOBS}/consumers/{RUNNER}"
+    broker.call("PUT", f"/channels/{JOBS}", 201, json={"kind": "queue"})
+    values = {"mode": "pull", "max_attempts": 1, "dead_letter_channel": DEAD_JOBS}
+    broker.call("PUT", place, 201, json=values)
+    batch(broker, JOBS, [{"event_type": "job.created"}] * 3)
+    wish = {"max": 2, "wait_s": 20}
+    taken = broker.call("POST", f"{place}/receive", 200, json=wish)["messages"]
+    leases = [one["lease"] for one in taken]
+    broker.call("POST", "/leases/nack", 200, json={"leases": leases, "error": "out of paper"})
 
 
 def called_back(broker: Broker) -> None:
