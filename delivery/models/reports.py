@@ -48,8 +48,7 @@ class UsageHour(models.Model):
 
 
 class LatencyHour(models.Model):
-    """Number of an hour's successful attempts of a consumer in one latency bucket
-    (rules/health)."""
+    """An hour's successful attempts of a consumer in one latency bucket (rules/health)."""
 
     hour = models.DateTimeField()
     consumer_id = models.BigIntegerField()

@@ -331,7 +331,7 @@ class Pump:
         return counts
 
     def _send_claimed(self) -> None:
-        """Send claimed deliveries that are due; those with unreadable bodies stay claimed."""
+        """Send claimed deliveries that are due and whose bodies fit into the buffer."""
         if self.claimed and not self.membership.may_begin:
             self._beat()
         if not self.claimed:
