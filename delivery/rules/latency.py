@@ -14,10 +14,10 @@ UNITS = (("d", 86_400_000, 2), ("h", 3_600_000, 2), ("min", 60_000, 2), ("s", 10
 
 
 def quantile_ms(counts: Sequence[int], share: float) -> float | None:
-    """Return the latency that a ``share`` (0 to 1) of all values do not exceed; None without
-    values.
+    """Return the latency that a ``share`` (0 to 1) of all values do not exceed.
 
-    Assumes that values are spread evenly within a bucket. Values above the last bound count as it.
+    Returns None without values. Assumes that values are spread evenly within a bucket. Values above
+    the last bound count as it.
     """
     wanted = share * sum(counts)
     if not wanted:

@@ -8,8 +8,7 @@ OK, NEARLY, FULL = "ok", "near", "full"
 
 
 def level(known: str, share: float) -> str:
-    """Return the current level; people were last notified of ``known``. ``share`` may exceed
-    1.0."""
+    """Return the current level, given the last reported one; ``share`` may exceed 1.0."""
     if share >= 1.0:
         return FULL
     if share >= NEAR:
