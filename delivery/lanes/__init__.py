@@ -1,4 +1,4 @@
-"""Lanes: the queue of one ordering key, used by every step that opens or finishes deliveries.
+"""Keep the queue (lane) of each ordering key as deliveries open and finish.
 
 Call these functions inside the transaction that creates, queues or finishes deliveries, so that
 rows and lanes agree. The guarantee: a delivery of a key is sent only after the one before it was

@@ -1,6 +1,6 @@
 """Reports of reconciliation, and marks of deleted rows that it must not expect.
 
-The audit trail of people's actions is elsewhere: AuditEntry in channels_app.
+The audit trail of people's actions is in channels_app's AuditEntry.
 """
 
 from collections.abc import Mapping

@@ -83,7 +83,7 @@ class Restore(models.Model):
     staged_count = models.PositiveBigIntegerField(default=0)
     queued_count = models.PositiveBigIntegerField(default=0)
     skipped_count = models.PositiveBigIntegerField(default=0)
-    """Messages already in flight, cancelled, expired or deleted meanwhile."""
+    """Messages whose deliveries are open anyway, or cancelled, expired or deleted meanwhile."""
     brought_to = models.BigIntegerField(default=0)
     """Message id up to which rows have been copied."""
     low = models.BigIntegerField(default=0)

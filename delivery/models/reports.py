@@ -25,7 +25,7 @@ class UsageHour(models.Model):
     bytes = models.PositiveBigIntegerField(default=0)
     """Bytes of their bodies."""
     delivered = models.PositiveBigIntegerField(default=0)
-    """Deliveries that ended in this state in that hour; so for the next two."""
+    """Deliveries that ended as delivered in that hour; the next two count other ends."""
     dead = models.PositiveBigIntegerField(default=0)
     cancelled = models.PositiveBigIntegerField(default=0)
     attempts = models.PositiveBigIntegerField(default=0)
@@ -78,7 +78,7 @@ class HealthDay(models.Model):
     failed = models.PositiveBigIntegerField(default=0)
     retries = models.PositiveBigIntegerField(default=0)
     unreachable = models.PositiveBigIntegerField(default=0)
-    """Failed attempts without a response."""
+    """Failed attempts that did not reach the consumer."""
     p50_ms = models.FloatField(null=True)
     """Median duration of successful attempts; accurate to a fifth."""
     p95_ms = models.FloatField(null=True)
@@ -100,8 +100,8 @@ class HealthDay(models.Model):
     budget_used = models.FloatField(null=True)
     """Share of the failures allowed in the seven days up to this one that was used; 1 is all."""
     burn_1h = models.FloatField(null=True)
-    """How many times faster than allowed attempts failed in the day's last hour; so for the next
-    ones."""
+    """How many times faster than allowed attempts failed in the day's last hour; the next three
+    are for its last 6 and 24 hours and the whole day."""
     burn_6h = models.FloatField(null=True)
     burn_24h = models.FloatField(null=True)
     burn_day = models.FloatField(null=True)

@@ -1,4 +1,4 @@
-"""Text of notifications: subject and body of an e-mail, and the body of an event."""
+"""Build the texts of notifications: e-mail subject, e-mail body, and event body."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Choose who gets a message: all matching consumers of a topic, or one consumer of a queue."""
+"""Choose a message's consumers: all matching ones of a topic, or one of a queue."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -66,7 +66,7 @@ def verify(
         raise InvalidSignature("No signature fits the body and the key.")
 
 
-# Loading a key costs as much as signing with it, whether it is one of these or a secret.
+# Loading a private key or a secret costs as much as signing with it.
 @lru_cache(maxsize=1024)
 def _signer(private_key: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(private_key)
@@ -91,7 +91,7 @@ def _webhook_headers(headers: Mapping[str, str]) -> tuple[str, int, str]:
 
 def _verify_v1(token: str, signatures: str) -> bool:
     expected = token.encode()
-    # Every token is compared, so that the time taken does not tell which one was near.
+    # Every token is compared, so that the time taken does not reveal a near match.
     matches = [hmac.compare_digest(expected, token.encode()) for token in signatures.split(" ")]
     return any(matches)
 

@@ -1,4 +1,4 @@
-"""Confirm a change: wait until no pump begins requests with the configuration before it.
+"""Wait until no pump begins requests any more with the configuration before a change.
 
 With its heartbeat each pump writes the configuration version that it has applied. A pump that does
 not respond (dead, frozen or disconnected) delays this only briefly: it begins no request either

@@ -1,4 +1,4 @@
-"""Receive for pull consumers: claim due deliveries, or long-poll while there are none.
+"""Claim due deliveries for a pull consumer, or long-poll while there are none.
 
 A waiting request is an entry in a queue (long_polling.py) and holds no thread where the server can
 answer later. Requests of several workers at the same time share one claim and one read of bodies;

@@ -1,4 +1,4 @@
-"""Reconcile automatically: the last hours at short intervals and, once a day, everything."""
+"""Reconcile the last hours at short intervals and, once a day, everything."""
 
 from collections.abc import Iterator
 from dataclasses import asdict

@@ -45,8 +45,7 @@ class ClaimRequest:
     levels: Sequence[int] = LEVELS
     """Priorities to read, where the caller knows which levels have due rows."""
     may_take_more: bool = False
-    """Whether ``limit`` is only a share of the consumer's capacity and may grow at the next
-    claim."""
+    """Whether ``limit`` is only a share and the consumer could take more."""
     share: Share = ALONE
     """Which rows this owner claims first, where several pumps serve the consumer. This is a
     preference and not a lock: with nothing better due, a pump also claims the other pumps' rows and
@@ -67,7 +66,7 @@ class Candidates:
     drained: frozenset[int]
     """Consumers that have no more due rows than were asked for."""
     left: dict[int, dict[int, datetime]] = field(default_factory=dict)
-    """When the earliest due row that was not chosen is due, by consumer and priority."""
+    """When the earliest row that was not chosen is due, by consumer and priority."""
 
 
 def candidates_sql(wants: Sequence[ClaimRequest], now: datetime) -> tuple[str, list[Any]]:
@@ -473,8 +472,8 @@ def claim(
 
     ``slot`` is the caller's slot of the counters. Rows that another worker holds are skipped
     without waiting. Queued rows due within ``ahead`` are claimed too, for a worker that keeps each
-    until its ``ClaimedDelivery.due_at``; leases of other workers still end on time. Of several
-    requests for one consumer the first is served first; `shared` assigns the rows to the requests.
+    until its ``ClaimedDelivery.due_at``; no lease ends early because of it. Of several requests for
+    one consumer the first is served first; `shared` assigns the rows to the requests.
     ``most`` limits the total for each group of `CONSUMERS_PER_QUERY` consumers; the highest
     priority then goes first across consumers as well (`rules.fair_sharing`).
     """

@@ -1,4 +1,4 @@
-"""Fan out messages: create a delivery for each matching consumer, all or none (S0-32).
+"""Fan out messages to deliveries, one for each matching consumer, all or none (S0-32).
 
 A pump that has capacity can have due deliveries created as already claimed. That saves finding,
 locking and updating each row later.

@@ -16,7 +16,7 @@ from delivery.rules.principal import Principal
 MAX_COUNTED = 10_000
 """Most rows counted one by one for programs: delayed messages, or those not fanned out."""
 MAX_MOVES_KEPT = 10
-"""Finished move tasks that are kept for each queue."""
+"""Move tasks that are kept for each queue."""
 MAX_PER_SECOND = 500
 """The highest rate of a move task, in messages per second. A task without a rate has no limit."""
 State = MoveTask.State

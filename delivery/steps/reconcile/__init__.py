@@ -1,4 +1,4 @@
-"""Reconcile: read the tables range by range and record discrepancies. Changes nothing.
+"""Read the tables range by range and record discrepancies, without changing anything.
 
 The audit trail of people's actions (AuditEntry) is something else.
 

@@ -1,4 +1,4 @@
-"""Filters of replays: parse them strictly, store them canonically, build their conditions."""
+"""Parse a replay's filter strictly, store it canonically and build its conditions."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace

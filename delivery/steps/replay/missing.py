@@ -1,4 +1,4 @@
-"""Backfill: create deliveries of past messages for a consumer that has none of them."""
+"""Create deliveries of past messages for a consumer that has none of them (backfill)."""
 
 from collections import Counter as Tally
 
