@@ -203,10 +203,11 @@ class Share(NamedTuple):
 
 
 def shares(picks: Sequence[Pick], free: int, most: int, others: int = 0) -> list[Share]:
-    """Divide ``free`` requests among ``picks``, most urgent first, and so many ``others``.
+    """Divide ``free`` requests among ``picks``, most urgent first.
 
-    Consumers of one priority share ``most``, the size of one claim. The shares may add up to more;
-    the claim then prefers the most urgent rows.
+    ``others`` is the number of further consumers that wait. Consumers of one priority share
+    ``most``, the size of one claim. The shares may add up to more; the claim then prefers the most
+    urgent rows.
     """
     most = min(free, most)
     alike = Tally(pick.level for pick in picks)
