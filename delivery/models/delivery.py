@@ -100,7 +100,7 @@ class Delivery(models.Model):
     attempt_count = models.PositiveIntegerField(default=0)
     """Claims so far; the fence of every write that closes an attempt."""
     failure_count = models.PositiveIntegerField(default=0)
-    """Failures counted against the consumer's attempts since the last replay."""
+    """Failures since the last replay, of which the consumer's ``max_attempts`` are allowed."""
     interruption_count = models.PositiveSmallIntegerField(default=0)
     """Attempts that the broker interrupted. They are free up to a limit, so that a message that
     crashes its workers does not do so for ever."""

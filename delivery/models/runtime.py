@@ -26,8 +26,8 @@ class PullWorker(models.Model):
     """When it last asked for messages, accurate to a few seconds."""
 
     keys_until = models.DateTimeField(null=True)
-    """Until when ordering keys are reserved for it, extended when it asks; null if it has none
-    (S2-66)."""
+    """Until when ordering keys are reserved for it, extended when it asks; null for a worker that
+    takes any key (S2-66)."""
 
     class Meta:
         # the workers that share a consumer's keys (steps/sharing)

@@ -50,7 +50,7 @@ class Reason(StrEnum):
     INTERRUPTED = "interrupted"
     """The broker stopped, or a pull consumer gave the delivery back."""
     REPLAYED = "replayed"
-    """A person queued it again, with its attempts counted from zero."""
+    """A person queued it again, with its failures counted from zero."""
     CANCELLED = "cancelled"
     """A person or the producer cancelled it."""
     EXPIRED = "expired"

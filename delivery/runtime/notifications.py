@@ -124,8 +124,8 @@ def _published(notice_id: int) -> int:
 def _channel(notification: Notification) -> ChannelConfig | None:
     """Return the channel for events; None if there is no such channel.
 
-    No team may register consumers there, because it has the events of all teams. Notifications
-    about its own consumers are not published to it.
+    It has the events of all teams and must be internal, so that no team can register there.
+    Notifications about its own consumers are not published to it.
     """
     return None if notification.channel == CHANNEL else _operators()
 

@@ -123,7 +123,7 @@ def _locked(segment_id: int) -> Segment | None:
 
 
 def _part(segment: Segment) -> _Part | None:
-    """Return the first part behind the cursor; None at the segment's end."""
+    """Return the first part behind the cursor; without one, finish the segment."""
     for row in segment.parts:
         if row[0] > segment.cursor:
             return _Part(*row)

@@ -47,8 +47,8 @@ def absent() -> set[int]:
 def reassign(now: datetime, slot: int) -> Iterator[Tally[int]]:
     """Move waiting deliveries to available consumers; yield how many each got, batch by batch.
 
-    An attempted delivery stays within its team, which may see the responses, and keeps its attempt
-    counts, so that a message that no consumer can handle finally becomes a dead letter. A delivery
+    An attempted delivery stays within its team, which may see the responses, and keeps its failure
+    count, so that a message that no consumer can handle finally becomes a dead letter. A delivery
     with an ordering key stays with its consumer unless that was retired (`rules.recipients`).
     """
     config_cache.refresh(now=True)

@@ -61,7 +61,7 @@ class Sums:
 
     @property
     def agree(self) -> bool:
-        """Whether all deliveries belong to existing messages."""
+        """Whether the deliveries are exactly those that messages record."""
         return self.recorded == self.made and not self.off
 
 

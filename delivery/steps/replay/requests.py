@@ -104,7 +104,7 @@ def cancel(replay_id: int, principal: Principal, *, now: datetime) -> Replay:
 
 
 def replay_one(delivery_id: int, principal: Principal, *, now: datetime, slot: int = 0) -> Delivery:
-    """Queue one finished delivery now, with its attempts reset, and store a finished Replay.
+    """Queue one finished delivery now, with its failures reset, and store a finished Replay.
 
     Raises NotFound, or Conflict when it is not finished, its consumer was retired, or its message
     has expired.

@@ -1,4 +1,4 @@
-"""Queue finished deliveries again, with their attempts reset."""
+"""Queue finished deliveries again, with their failures counted from zero."""
 
 from collections import Counter as Tally
 from collections.abc import Collection, Sequence
