@@ -80,7 +80,7 @@ class Outcome(StrEnum):
 
     @property
     def tone(self) -> Literal["good", "bad", "wait"]:
-        """The display color: a failure of the broker itself is shown as waiting."""
+        """The display colour: a failure of the broker itself is shown as waiting."""
         if self.is_success:
             return "good"
         return "bad" if self.charged or self is Outcome.INTEGRITY_ERROR else "wait"

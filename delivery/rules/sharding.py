@@ -100,7 +100,7 @@ def part(total: int, index: int, count: int) -> int:
 
 
 def _mix(left: int, right: int) -> int:
-    """SplitMix64's finalizer over both numbers: well distributed, and equal in every process."""
+    """SplitMix64's finaliser over both numbers: well distributed, and equal in every process."""
     value = (left * 0x9E3779B97F4A7C15 + right) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -97,7 +97,7 @@ def start_move(
     )
 
     def write() -> None:
-        Consumer.objects.select_for_update().get(id=consumer.id)  # serializes starts
+        Consumer.objects.select_for_update().get(id=consumer.id)  # one start at a time
         mine = MoveTask.objects.filter(consumer_id=consumer.id)
         if mine.filter(state=State.RUNNING).exists():
             raise Refused("There is already a task running. Only one may run for a source queue.")

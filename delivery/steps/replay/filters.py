@@ -153,7 +153,7 @@ def shown(form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_types(patterns: Iterable[str]) -> Q:
-    """Return the condition for rows whose event type matches one of ``patterns``; none match all.
+    """Return the condition for rows whose event type matches; without ``patterns`` all match.
 
     The result is the same as that of rules.filters.matches.
     """

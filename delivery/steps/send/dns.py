@@ -179,6 +179,6 @@ class Names(Generic[Waiter]):
         except UnicodeError:
             finding = "it is not a host name"
         self._found.append((place, finding))
-        # A full socket has been signaled already, a closed one has no listener any more.
+        # A full socket has been signalled already, a closed one has no listener any more.
         with suppress(OSError):
             self._bell.send(b"\0")
